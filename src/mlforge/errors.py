@@ -1,0 +1,130 @@
+"""The tree of errors: every fault that reaches a user is one of these.
+
+An error carries a stable `code`, the `cause` in one sentence, the `place` (file, node, byte) and the
+`next_step` that the user can take. `docs/reference/errors.md` lists the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class MlforgeError(Exception):
+    """Root of every error that mlforge raises on purpose.
+
+    Parameters
+    ----------
+    cause : str
+        What is wrong, one sentence without a final period.
+    place : str, optional
+        Where: a file, a node, a byte offset, a key.
+    next_step : str, optional
+        What the user can do about it.
+    """
+
+    code = "MLF000"
+    exit_status = 2
+
+    def __init__(self, cause: str, *, place: str | None = None, next_step: str | None = None) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.place = place
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.cause}" if self.place else self.cause
+        return f"{text}. {self.next_step}" if self.next_step else text
+
+
+class ModelError(MlforgeError):
+    """A model file that cannot be read as what it claims to be."""
+
+    code = "MLF100"
+
+
+class UnsupportedError(MlforgeError):
+    """A well-formed model that asks for something mlforge cannot compile."""
+
+    code = "MLF101"
+
+
+class ProblemsError(MlforgeError):
+    """Several errors found in one go; `problems` lists them in order of place."""
+
+    code = "MLF102"
+
+    def __init__(self, problems: Iterable[MlforgeError], *, place: str | None = None) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} found", place=place)
+
+    def __str__(self) -> str:
+        lines = [super().__str__()]
+        lines += [f"  [{problem.code}] {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+class TextError(MlforgeError):
+    """Relay text that does not parse; the place has line and column."""
+
+    code = "MLF110"
+
+
+class TypeCheckError(MlforgeError):
+    """An operator applied to types, shapes or attributes that it does not take."""
+
+    code = "MLF111"
+
+
+class InputError(MlforgeError):
+    """An input tensor that is missing, unknown, or of the wrong shape or dtype."""
+
+    code = "MLF120"
+
+
+class OptionError(MlforgeError):
+    """An option, target or name that does not exist or does not fit the others."""
+
+    code = "MLF121"
+
+
+class OutputError(MlforgeError):
+    """An output place that cannot be written."""
+
+    code = "MLF130"
+
+
+class ArchiveError(MlforgeError):
+    """An archive, parameter file or graph JSON that breaks its format."""
+
+    code = "MLF140"
+
+
+class ToolchainError(MlforgeError):
+    """A C compiler that is missing, fails, or makes code that does not load."""
+
+    code = "MLF150"
+
+
+class RunError(MlforgeError):
+    """A compiled model that reports failure when run."""
+
+    code = "MLF160"
+
+
+class BudgetError(MlforgeError):
+    """A comparison or a memory budget that is not met."""
+
+    code = "MLF170"
+    exit_status = 1
+
+
+class InternalError(MlforgeError):
+    """An invariant of the compiler that does not hold: a bug in mlforge, never the user's fault."""
+
+    code = "MLF900"
+
+    def __init__(self, cause: str, *, place: str | None = None) -> None:
+        super().__init__(
+            cause, place=place, next_step="This is a bug in mlforge; please report it with the model"
+        )

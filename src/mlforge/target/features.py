@@ -1,0 +1,29 @@
+"""What a target can do, as the templates need to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Features:
+    """Abilities of a target.
+
+    Attributes
+    ----------
+    vector_bytes : int
+        Width of the vectors that templates write with, 0 for a core without useful vectors (Cortex-M).
+        64 is also right for machines with 16 or 32 byte registers: compilers split such vectors.
+    vector_registers : int
+        Registers of `vector_bytes` that a tile may fill.
+    dot4 : bool
+        The int8 templates may use ``dot4_u8s8`` (its portable form is right everywhere, so this
+        only says which shape of loop is worth while).
+    optimize : str
+        ``speed`` or ``size``.
+    """
+
+    vector_bytes: int = 64
+    vector_registers: int = 16
+    dot4: bool = True
+    optimize: str = "speed"

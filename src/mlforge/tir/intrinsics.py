@@ -1,0 +1,124 @@
+"""Intrinsics: named scalar functions that loop-level code may call, with their meaning in numpy.
+
+A printer keeps its own table from these names to its language; the meaning here is what the interpreter
+runs and what printers are tested against. Fixed-point rules are those of gemmlowp and TFLite:
+github.com/google/gemmlowp/blob/master/fixedpoint/fixedpoint.h, tensorflow/lite/kernels/internal/common.h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.registry import Registry
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """An intrinsic.
+
+    Attributes
+    ----------
+    name : str
+    num_args : int
+    evaluate : callable
+        Numpy arrays in, numpy array out, elementwise, in the result's dtype.
+    doc : str
+        One line.
+    """
+
+    name: str
+    num_args: int
+    evaluate: Callable[..., Any]
+    doc: str = ""
+
+
+INTRINSICS: Registry[Intrinsic] = Registry("intrinsic")
+
+
+def _add(name: str, num_args: int, evaluate: Callable[..., Any], doc: str = "") -> None:
+    INTRINSICS.add(name, Intrinsic(name, num_args, evaluate, doc))
+
+
+def _vectorized(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    def run(x: Array) -> Array:
+        flat = [function(float(value)) for value in np.ravel(x)]
+        return np.asarray(flat, dtype=np.asarray(x).dtype).reshape(np.shape(x))
+
+    return run
+
+
+for _name, _function in {
+    "exp": np.exp, "log": np.log, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt, "sin": np.sin,
+    "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "fabs": np.abs,
+    "isnan": np.isnan, "isinf": np.isinf,
+}.items():  # fmt: skip
+    _add(_name, 1, _function, f"{_name} of math.h in the argument's precision")
+_add("erf", 1, _vectorized(math.erf), "erf of math.h")
+_add("round_even", 1, np.rint, "nearest integer, ties to even (rint)")
+_add(
+    "round_away", 1, lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, x.dtype)), x).astype(x.dtype),
+    "nearest integer, ties away from zero (round)",
+)  # fmt: skip
+_add("pow", 2, np.power, "pow of math.h")
+_add("fmod", 2, np.fmod, "fmod of math.h")
+_add("clz32", 1, _vectorized(lambda x: 32 - int(x).bit_length()), "leading zeros of a uint32 (32 for zero)")
+
+
+def _rounding_doubling_high_mul(a: Array, b: Array) -> Array:
+    product = a.astype(np.int64) * np.asarray(b, np.int64)
+    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    total = product + nudge
+    high = np.where(total >= 0, total >> 31, -((-total) >> 31))
+    both_lowest = (a == -(2**31)) & (b == -(2**31))
+    return np.where(both_lowest, 2**31 - 1, high).astype(np.int32)
+
+
+def _rounding_divide_by_pot(x: Array, exponent: Array) -> Array:
+    wide = x.astype(np.int64)
+    mask = (np.int64(1) << np.asarray(exponent, np.int64)) - 1
+    threshold = (mask >> 1) + (wide < 0)
+    return ((wide >> np.asarray(exponent, np.int64)) + ((wide & mask) > threshold)).astype(np.int32)
+
+
+def _shifted_left(x: Array, amount: Array) -> Array:
+    return (x.astype(np.int64) << np.maximum(np.asarray(amount, np.int64), 0)).astype(np.int32)
+
+
+def _requantize_double(x: Array, multiplier: Array, shift: Array) -> Array:
+    shift = np.asarray(shift, np.int64)
+    high = _rounding_doubling_high_mul(_shifted_left(x, shift), multiplier)
+    return _rounding_divide_by_pot(high, np.maximum(-shift, 0))
+
+
+def _requantize_single(x: Array, multiplier: Array, shift: Array) -> Array:
+    total = 31 - np.asarray(shift, np.int64)
+    product = x.astype(np.int64) * np.asarray(multiplier, np.int64)
+    return ((product + (np.int64(1) << (total - 1))) >> total).astype(np.int32)
+
+
+_add("rounding_doubling_high_mul", 2, _rounding_doubling_high_mul,
+     "gemmlowp's SaturatingRoundingDoublingHighMul of two int32")  # fmt: skip
+_add("rounding_divide_by_pot", 2, _rounding_divide_by_pot, "int32 / 2**exponent, ties away from zero")
+_add("requantize_double", 3, _requantize_double,
+     "x * multiplier * 2**(shift-31) with TFLite's double rounding (int32 x, multiplier, shift)")  # fmt: skip
+_add("requantize_single", 3, _requantize_single,
+     "x * multiplier * 2**(shift-31), one rounding, ties up (int32 x, multiplier, shift)")  # fmt: skip
+
+
+def _dot4(accumulator: Array, a: Array, b: Array) -> Array:
+    products = np.asarray(a, np.int32).reshape(-1, 4) * np.asarray(b, np.int32).reshape(-1, 4)
+    return (np.asarray(accumulator, np.int32) + products.sum(axis=1, dtype=np.int32)).astype(np.int32)
+
+
+_add("dot4_u8s8", 3, _dot4,
+     "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip

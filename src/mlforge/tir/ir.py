@@ -1,0 +1,368 @@
+"""The loop-level IR: plain data for one fused function, and the program that calls such functions.
+
+Everything that looks at generated code (printers, the bounds proof, the interpreter, cost and stack
+models) reads these nodes and nothing else. Nodes are immutable and compared by identity.
+Index arithmetic is int32. `Select` evaluates only the branch it takes, so a guarded load is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.support import dtypes
+
+BINARY = (
+    "add", "sub", "mul", "div",  # div: floats only
+    "floordiv", "floormod", "truncdiv", "truncmod",  # integers only
+    "min", "max", "and", "or", "xor", "shl", "shr",  # shr keeps the sign of signed values
+    "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",  # result bool
+)  # fmt: skip
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"})
+
+
+class ExprOps:
+    """Operators of Python on expressions; they fold constants (see `builder`)."""
+
+    dtype: str
+
+    def __add__(self, other: Any) -> Expr:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return _binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return _binary("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return _binary("floormod", self, other)
+
+    def __and__(self, other: Any) -> Expr:
+        return _binary("and", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return _binary("or", self, other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return _binary("xor", self, other)
+
+    def __lshift__(self, other: Any) -> Expr:
+        return _binary("shl", self, other)
+
+    def __rshift__(self, other: Any) -> Expr:
+        return _binary("shr", self, other)
+
+    def __neg__(self) -> Expr:
+        return _binary("sub", 0, self)
+
+
+def _binary(op: str, a: Any, b: Any) -> Expr:
+    from mlforge.tir import builder  # noqa: PLC0415  (folding needs the nodes below)
+
+    return builder.binary(op, a, b)
+
+
+@dataclass(frozen=True, eq=False)
+class Var(ExprOps):
+    """A scalar (or vector) bound once by a loop or a Let."""
+
+    name: str
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class Const(ExprOps):
+    """A literal of an integer, float or bool scalar dtype."""
+
+    value: int | float
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(ExprOps):
+    """`op` of BINARY on two operands of one dtype; shifts take an int32 amount."""
+
+    op: str
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Select(ExprOps):
+    """``then`` where ``condition`` (bool) holds, else ``otherwise``; lazy, like C's ``?:``."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(ExprOps):
+    """Convert as C does; float to integer truncates (the value must fit), to bool tests against zero."""
+
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Load(ExprOps):
+    """Read a buffer; with a vector dtype, that many elements from the given one on along the last axis.
+
+    On a buffer whose own dtype is a vector, ``dtype`` equals the buffer's and one element is read.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast(ExprOps):
+    """A scalar in every lane of a vector."""
+
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Call(ExprOps):
+    """An intrinsic of `tir.intrinsics` applied to arguments."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Call"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory of static shape, row-major.
+
+    Attributes
+    ----------
+    scope : str
+        ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan),
+        ``local`` (on the stack or in registers, made by Allocate).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "param"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.size * dtypes.nbytes(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """``for var in range(0, extent, step)``.
+
+    `kind`: ``serial``; ``unrolled`` (the printer may spell out the copies; extent is constant and
+    small); ``vectorized`` (iterations are independent and unit-stride: the compiler may use lanes);
+    ``parallel`` (iterations are independent).
+    """
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: str = "serial"
+    step: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Write `value`; a vector value writes that many elements along the last axis."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """Run `then` where `condition` holds, else `otherwise`."""
+
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """Bind `var` to `value` within `body`."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Allocate:
+    """Give `buffer` (scope ``local``) life within `body`; its contents start undefined."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Seq:
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Comment:
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment"
+
+
+@dataclass(frozen=True, eq=False)
+class PrimFunc:
+    """One fused function at loop level.
+
+    The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
+    `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
+    of `scratch_offsets`.
+
+    Attributes
+    ----------
+    name : str
+        Readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program.
+    inplace : tuple of int
+        Positions in `inputs` that may share memory with `output`: every element is read before the
+        element at the same byte is written, and never after.
+    macs : int
+        Multiply-accumulates of one call.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    constants: tuple[Buffer, ...]
+    output: Buffer
+    scratch: tuple[Buffer, ...]
+    body: Stmt
+    inplace: tuple[int, ...] = ()
+    macs: int = 0
+
+    @property
+    def params(self) -> tuple[Buffer, ...]:
+        """Pointer parameters in order."""
+        return (*self.inputs, *self.constants, self.output)
+
+    @property
+    def scratch_offsets(self) -> tuple[int, ...]:
+        """Byte offset of each scratch buffer from the workspace pointer, each aligned to 64."""
+        offsets, end = [], 0
+        for buffer in self.scratch:
+            offsets.append(end)
+            end += -(-buffer.nbytes // 64) * 64
+        return tuple(offsets)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of workspace that one call needs."""
+        if not self.scratch:
+            return 0
+        return self.scratch_offsets[-1] + self.scratch[-1].nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a program: model input or output, constant, or intermediate.
+
+    `alias_of`: this value is a view of the whole of another one (the same bytes, another shape).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str  # input | output | constant | intermediate
+    data: npt.NDArray[np.generic] | None = None
+    alias_of: Value | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return prod(self.shape) * dtypes.nbytes(self.dtype)
+
+    @property
+    def root(self) -> Value:
+        """The value that owns the bytes."""
+        value = self
+        while value.alias_of is not None:
+            value = value.alias_of
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """One call of a kernel: arguments by position, and the original nodes it computes."""
+
+    kernel: PrimFunc
+    inputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    output: Value
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A whole model at loop level: values, kernels (each once) and calls in execution order."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    kernels: tuple[PrimFunc, ...]
+    calls: tuple[KernelCall, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def intermediates(self) -> Iterator[Value]:
+        """Yield every value that needs workspace, in the order of creation, each once."""
+        seen: set[int] = set()
+        for call in self.calls:
+            root = call.output.root
+            if root.kind == "intermediate" and id(root) not in seen:
+                seen.add(id(root))
+                yield root

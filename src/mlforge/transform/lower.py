@@ -1,0 +1,369 @@
+"""From the fused graph to a loop-level program: every group becomes one tir function.
+
+The group's one operator with loops of its own (if it has one) is emitted by its rule; what comes before it
+in the group is computed where it reads, what comes after it is computed where it stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.errors import InternalError, MlforgeError, UnsupportedError
+from mlforge.ops.tensor import Context, Indices, Output, Tensor, computed, from_buffer
+from mlforge.relay import ir as relay
+from mlforge.relay.op import Kind, Operator
+from mlforge.relay.visitor import post_order
+from mlforge.target.features import Features
+from mlforge.tir import builder as tb
+from mlforge.tir import visitor
+from mlforge.tir.ir import Buffer, Expr, KernelCall, PrimFunc, Program, Store, Value
+
+_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_NAME_LIMIT = 80
+
+
+@dataclass(frozen=True)
+class LoweredGroup:
+    """A fused group as a loop-level function, which parameters of the group it reads, and its constants."""
+
+    prim: PrimFunc
+    used: tuple[int, ...]
+    constants: tuple[npt.NDArray[Any], ...]
+
+
+def lower(module: relay.IRModule, features: Features, name: str = "default") -> Program:
+    """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
+
+    Parameters
+    ----------
+    module : IRModule
+        The result of fusion.
+    features : Features
+        What the target can do.
+    name : str
+        The program's name.
+
+    Returns
+    -------
+    Program
+        Equal kernels appear once.
+    """
+    return _ProgramBuilder(features).build(module, name)
+
+
+def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
+    """Lower one fused group."""
+    return _GroupLowering(function, features).run()
+
+
+class _ProgramBuilder:
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._values: dict[int, Value] = {}
+        self._kernels: dict[str, PrimFunc] = {}
+        self._names: dict[str, int] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+        self._calls: list[KernelCall] = []
+
+    def build(self, module: relay.IRModule, name: str) -> Program:
+        main = module.main
+        heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
+        names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
+        inputs = tuple(self._declare(param, param.name, "input") for param in main.params)
+        claims = self._claim(heads, names)
+        for expr in post_order(main.body):
+            if id(expr) not in self._values:
+                self._visit(expr, claims.get(id(expr)))
+        outputs = tuple(self._output(head, title, claims) for head, title in zip(heads, names, strict=True))
+        return Program(
+            name, inputs, outputs, tuple(self._constants.values()), tuple(self._kernels.values()), tuple(self._calls)
+        )
+
+    def _declare(self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None) -> Value:
+        kind_of = relay.tensor_type(expr)
+        value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of)
+        self._values[id(expr)] = value
+        return value
+
+    def _claim(self, heads: Sequence[relay.Expr], names: Sequence[str]) -> dict[int, str]:
+        """Give each output's storage to the expression that computes its bytes, where that is a kernel."""
+        claims: dict[int, str] = {}
+        for head, name in zip(heads, names, strict=True):
+            owner = _storage_owner(head)
+            if isinstance(owner, relay.Call) and id(owner) not in claims:
+                claims[id(owner)] = name
+        return claims
+
+    def _output(self, head: relay.Expr, name: str, claims: dict[int, str]) -> Value:
+        value = self._values[id(head)]
+        if claims.get(id(_storage_owner(head))) == name:
+            root = value.root
+            return value if value is root else replace(value, name=name, kind="output", alias_of=root)
+        return self._copy(value, name)
+
+    def _copy(self, value: Value, name: str) -> Value:
+        """Add a kernel that copies a value which is already an input, a constant or another output."""
+        param = relay.Var("source", relay.TensorType(value.shape, value.dtype))
+        group = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
+        output = Value(name, value.shape, value.dtype, "output")
+        self._calls.append(self._kernel_call(lower_group(group, self._features), [value], output, ()))
+        return output
+
+    def _visit(self, expr: relay.Expr, output_name: str | None) -> None:
+        if isinstance(expr, relay.Constant):
+            self._values[id(expr)] = self._constant(expr.name or "constant", expr.data)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
+            if expr.op.kind is not Kind.VIEW:
+                raise InternalError(f"{expr.op.name} was left outside every fused group", place=_place(expr))
+            source = self._values[id(expr.args[0])]
+            self._declare(expr, expr.span.tensor or source.name, source.kind, source)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
+            self._visit_group(expr, expr.op, output_name)
+        elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
+            raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=_place(expr))
+
+    def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
+        try:
+            group = lower_group(function, self._features)
+        except MlforgeError as error:
+            if error.place is None:
+                error.place = _place(expr)
+            raise
+        tensor = expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else group.prim.name)
+        output = self._declare(expr, output_name or tensor, "output" if output_name else "intermediate")
+        args = [self._values[id(arg)] for arg in expr.args]
+        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _kernel_call(
+        self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]
+    ) -> KernelCall:
+        key = visitor.signature(group.prim)
+        if key not in self._kernels:
+            self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
+        label = nodes[0] if nodes else group.prim.name
+        constants = [
+            self._constant(f"{label}_{buffer.name}", array)
+            for buffer, array in zip(group.prim.constants, group.constants, strict=True)
+        ]
+        inputs = tuple(args[index] for index in group.used)
+        return KernelCall(self._kernels[key], inputs, tuple(constants), output, nodes)
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}_{count}")
+
+    def _constant(self, name: str, array: npt.NDArray[Any]) -> Value:
+        dtype = tb.dtypes.from_numpy(array.dtype)
+        key = (dtype, array.shape, array.tobytes() if array.size < 64 else _digest(array))
+        if key not in self._constants:
+            self._constants[key] = Value(name, array.shape, dtype, "constant", array)
+        return self._constants[key]
+
+
+def _digest(array: npt.NDArray[Any]) -> bytes:
+    from hashlib import sha256
+
+    return sha256(np.ascontiguousarray(array).data).digest()
+
+
+def _storage_owner(expr: relay.Expr) -> relay.Expr:
+    """Return the expression whose bytes `expr` is, looking through views."""
+    while isinstance(expr, relay.Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
+        expr = expr.args[0]
+    return expr
+
+
+def _place(expr: relay.Expr) -> str | None:
+    return ", ".join(expr.span.nodes) or None
+
+
+@dataclass(eq=False)
+class _GroupLowering:
+    """The lowering of one group: tensors of its expressions, made on demand."""
+
+    function: relay.Function
+    features: Features
+    ctx: Context = field(init=False)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    store_indices: Indices = ()
+    let_cache: dict[int, Expr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ctx = Context(self.features)
+        self.calls = [expr for expr in post_order(self.function.body) if isinstance(expr, relay.Call)]
+        self.uses: dict[int, int] = {}
+        for call in self.calls:
+            for arg in _flat_args(call):
+                self.uses[id(arg)] = self.uses.get(id(arg), 0) + 1
+
+    def run(self) -> LoweredGroup:
+        emitters = [call for call in self.calls if _operator(call).emit is not None]
+        if len(emitters) > 1:
+            names = ", ".join(_operator(call).name for call in emitters)
+            raise InternalError(f"a fused group has several operators with loops of their own: {names}")
+        flat = not emitters and self._is_flat()
+        inputs = tuple(self._input(param, flat) for param in self.function.params)
+        body_type = relay.tensor_type(self.function.body)
+        shape = (body_type.size,) if flat and body_type.shape else body_type.shape
+        output = Buffer(self.ctx.stmts.unique("output"), shape, body_type.dtype)
+        if emitters:
+            self._emit(emitters[0], output)
+        else:
+            with self.ctx.loops(shape) as indices:
+                self._store(output, indices, self._final(flat))
+        return self._finish(inputs, output)
+
+    def _is_flat(self) -> bool:
+        """Tell whether the group is the same arithmetic for each element of equally shaped tensors."""
+        shape = relay.tensor_type(self.function.body).shape
+        same = all(relay.tensor_type(param).shape == shape for param in self.function.params)
+        pointwise = all(
+            _operator(call).kind in _POINTWISE and relay.tensor_type(call).shape == shape for call in self.calls
+        )
+        constants = [arg for call in self.calls for arg in _flat_args(call) if isinstance(arg, relay.Constant)]
+        return same and pointwise and all(constant.data.size == 1 for constant in constants)
+
+    def _input(self, param: relay.Var, flat: bool) -> Buffer:
+        kind = relay.tensor_type(param)
+        buffer = Buffer(self.ctx.stmts.unique(param.name), (kind.size,) if flat else kind.shape, kind.dtype)
+        self.tensors[id(param)] = from_buffer(buffer)
+        return buffer
+
+    def _tensor(self, expr: relay.Expr, flat: bool = False) -> Tensor:
+        if id(expr) not in self.tensors:
+            if isinstance(expr, relay.Constant):
+                self.tensors[id(expr)] = self._constant(expr, flat)
+            elif isinstance(expr, relay.Call):
+                self.tensors[id(expr)] = self._computed(expr, flat)
+            else:
+                raise InternalError(f"a {type(expr).__name__} inside a fused group")
+        return self.tensors[id(expr)]
+
+    def _constant(self, expr: relay.Constant, flat: bool) -> Tensor:
+        data, dtype = expr.data, expr.type.dtype
+        if data.size == 1:
+            literal = tb.const(data.reshape(()).item(), dtype)
+            return Tensor(() if flat else data.shape, dtype, lambda _: literal, None, data)
+
+        def read(indices: Indices) -> Expr:
+            return tb.load(self.ctx.constant(expr.name or "table", data), indices)
+
+        return Tensor(data.shape, dtype, read, None, data)
+
+    def _computed(self, call: relay.Call, flat: bool) -> Tensor:
+        operator = _operator(call)
+        kind = relay.tensor_type(call)
+        if flat and kind.shape:
+            kind = relay.TensorType((kind.size,), kind.dtype)
+        if operator.compute is None:
+            raise UnsupportedError(f"{operator.name} has no loop-level rule", place=_place(call))
+        args = [self._tensor(arg, flat) for arg in _flat_args(call)]
+        read = operator.compute(self.ctx, args, call.attrs, kind)
+        if self.uses.get(id(call), 0) < 2:
+            return computed(kind.shape, kind.dtype, read)
+
+        def read_once(indices: Indices) -> Expr:
+            # only at the element being stored: elsewhere the read may stand under a guard
+            if not _same_indices(indices, self.store_indices):
+                return read(indices)
+            if id(call) not in self.let_cache:
+                self.let_cache[id(call)] = self.ctx.stmts.let("shared", read(indices), kind.dtype)
+            return self.let_cache[id(call)]
+
+        return computed(kind.shape, kind.dtype, read_once)
+
+    def _final(self, flat: bool = False) -> Tensor:
+        return self._tensor(self.function.body, flat)
+
+    def _store(self, output: Buffer, indices: Indices, tensor: Tensor) -> None:
+        self.store_indices, self.let_cache = indices, {}
+        self.ctx.stmts.store(output, indices, tensor.read(indices))
+
+    def _emit(self, emitter: relay.Call, output: Buffer) -> None:
+        operator, kind = _operator(emitter), relay.tensor_type(emitter)
+        result, bias = self._absorbed_bias(emitter)
+        cell: list[Expr] = []
+        self.tensors[id(result)] = Tensor(kind.shape, kind.dtype, lambda _: cell[-1])
+
+        def store(indices: Indices, value: Expr) -> None:
+            trivial = result is self.function.body
+            cell.append(value if trivial else self.ctx.stmts.let("value", value, kind.dtype))
+            self._store(output, list(indices), self._final())
+
+        args = [self._tensor(arg) for arg in _flat_args(emitter)]
+        assert operator.emit is not None  # noqa: S101  (for the type checker: run() chose by it)
+        operator.emit(self.ctx, args, emitter.attrs, Output(kind.shape, kind.dtype, store, bias))
+
+    def _absorbed_bias(self, emitter: relay.Call) -> tuple[relay.Call, npt.NDArray[Any] | None]:
+        """Return the expression that the emitter computes once it takes the bias, and that bias."""
+        users = [call for call in self.calls if any(arg is emitter for arg in call.args)]
+        if not _operator(emitter).takes_bias or len(users) != 1 or relay.op_name(users[0]) != "nn.bias_add":
+            return emitter, None
+        bias_add, rank = users[0], len(relay.tensor_type(emitter).shape)
+        bias = bias_add.args[1]
+        if not isinstance(bias, relay.Constant) or bias_add.attrs["axis"] % rank != rank - 1:
+            return emitter, None
+        return bias_add, bias.data
+
+    def _finish(self, inputs: tuple[Buffer, ...], output: Buffer) -> LoweredGroup:
+        body = self.ctx.stmts.finish()
+        read = {id(load.buffer) for load in visitor.loads(body)}
+        used = tuple(index for index, buffer in enumerate(inputs) if id(buffer) in read)
+        kept = tuple(inputs[index] for index in used)
+        constants = [(buffer, array) for buffer, array in self.ctx.constants if id(buffer) in read]
+        names = [_operator(call).name.replace(".", "_") for call in self.calls]
+        prim = PrimFunc(
+            name="_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"),
+            inputs=kept,
+            constants=tuple(buffer for buffer, _ in constants),
+            output=output,
+            scratch=tuple(self.ctx.scratch_buffers),
+            body=body,
+            inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(body, buffer, output)),
+            macs=sum(_macs(call) for call in self.calls),
+        )
+        return LoweredGroup(prim, used, tuple(array for _, array in constants))
+
+
+def _operator(call: relay.Call) -> Operator:
+    if not isinstance(call.op, Operator):
+        raise InternalError("a fused group calls something that is not an operator")
+    return call.op
+
+
+def _flat_args(call: relay.Call) -> list[relay.Expr]:
+    """Return the arguments with tuples spelled out, as the rules of variadic operators take them."""
+    flat: list[relay.Expr] = []
+    for arg in call.args:
+        flat.extend(arg.fields if isinstance(arg, relay.Tuple) else (arg,))
+    return flat
+
+
+def _macs(call: relay.Call) -> int:
+    operator = _operator(call)
+    return operator.macs([arg.type for arg in call.args], call.attrs, call.type) if operator.macs else 0
+
+
+def _same_indices(a: Indices, b: Indices) -> bool:
+    return len(a) == len(b) and all(map(visitor.same_expr, a, b))
+
+
+def _shareable(body: tb.Stmt, buffer: Buffer, output: Buffer) -> bool:
+    """Tell whether every read of `buffer` happens in the store of the output element at the same byte."""
+    if buffer.shape != output.shape or tb.dtypes.nbytes(buffer.dtype) != tb.dtypes.nbytes(output.dtype):
+        return False
+    together = 0
+    for stmt in visitor.walk(body):
+        if isinstance(stmt, Store) and stmt.buffer is output:
+            for node in visitor.walk_expr(stmt.value):
+                if isinstance(node, tb.ir.Load) and node.buffer is buffer:
+                    if not _same_indices(node.indices, stmt.indices):
+                        return False
+                    together += 1
+    return together == sum(load.buffer is buffer for load in visitor.loads(body))

@@ -1,0 +1,160 @@
+"""What all importers share: collecting problems, and turning weights into parameters of ``main``.
+
+An importer builds its graph with `Constant`s throughout, which lets it look at every value. `finish` then
+lifts the weights (constants that have a name and at least one dimension) into parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.errors import InternalError, MlforgeError, ProblemsError
+from mlforge.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, Tuple, TupleGetItem, Var
+
+Params: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+class Problems:
+    """Collects errors so that a user sees all faults of a model at once.
+
+    Examples
+    --------
+    >>> from mlforge.errors import UnsupportedError
+    >>> problems = Problems()
+    >>> with problems.collecting():
+    ...     raise UnsupportedError("operator 'Foo' is not supported")
+    >>> len(problems)
+    1
+    """
+
+    def __init__(self) -> None:
+        self._found: list[MlforgeError] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, problem: MlforgeError) -> None:
+        """Remember a problem; of a ProblemsError, each of its problems."""
+        found = problem.problems if isinstance(problem, ProblemsError) else (problem,)
+        self._found.extend(found)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Remember an MlforgeError raised inside instead of letting it out. Bugs of mlforge do get out."""
+        try:
+            yield
+        except InternalError:
+            raise
+        except MlforgeError as problem:
+            self.add(problem)
+
+    def raise_if_any(self, place: str | None = None) -> None:
+        """Raise the only problem as it is, several as one ProblemsError at `place`."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            raise ProblemsError(self._found, place=place)
+
+
+def unique_name(name: str, taken: Iterable[str]) -> str:
+    """Return `name`, or the first of ``name_1``, ``name_2``, ... that is not taken."""
+    used = set(taken)
+    candidate, number = name, 0
+    while candidate in used:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
+
+
+def finish(
+    inputs: Sequence[Var],
+    outputs: Sequence[Expr],
+    output_names: Sequence[str],
+    quantization: Mapping[str, Quantization],
+    source: Mapping[str, str],
+) -> tuple[IRModule, Params]:
+    """Make the module of an imported graph; every weight becomes a parameter.
+
+    Parameters
+    ----------
+    inputs : sequence of Var
+        The model's inputs, in its own order.
+    outputs : sequence of Expr
+        The model's results; one stands alone as the body of ``main``, several make a tuple.
+    output_names : sequence of str
+        The model's own names of the results.
+    quantization : dict of str to Quantization
+        For inputs and outputs whose integers stand for real numbers.
+    source : dict of str to str
+        Facts about the file.
+
+    Returns
+    -------
+    module : IRModule
+        ``main`` takes the inputs, then the weights in the order in which they are first used.
+    params : dict of str to ndarray
+        Values of the weights by parameter name.
+    """
+    lifted: dict[int, Var] = {}
+    params: Params = {}
+    taken = {var.name for var in inputs}
+
+    def lift(constant: Constant) -> Expr:
+        if constant.name is None or constant.data.ndim == 0:
+            return constant
+        if id(constant) not in lifted:
+            name = unique_name(constant.name, taken)
+            taken.add(name)
+            params[name] = np.asarray(constant.data)
+            lifted[id(constant)] = Var(name, constant.type, constant.span)
+        return lifted[id(constant)]
+
+    body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    body = _with_constants(body, lift)
+    main = Function((*inputs, *lifted.values()), body)
+    return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
+
+
+def _with_constants(root: Expr, replace_constant: Callable[[Constant], Expr]) -> Expr:
+    """Return `root` with every constant replaced; a loop, because models are deeper than Python's stack."""
+    done: dict[int, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if id(node) in done:
+            stack.pop()
+            continue
+        waiting = [child for child in _children(node) if id(child) not in done]
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        done[id(node)] = replace_constant(node) if isinstance(node, Constant) else _rebuilt(node, done)
+    return done[id(root)]
+
+
+def _children(node: Expr) -> tuple[Expr, ...]:
+    if isinstance(node, Call):
+        return node.args
+    if isinstance(node, Tuple):
+        return node.fields
+    return (node.value,) if isinstance(node, TupleGetItem) else ()
+
+
+def _rebuilt(node: Expr, done: Mapping[int, Expr]) -> Expr:
+    children = _children(node)
+    replaced = tuple(done[id(child)] for child in children)
+    if all(before is after for before, after in zip(children, replaced, strict=True)):
+        return node
+    if isinstance(node, Call):
+        return replace(node, args=replaced)
+    if isinstance(node, Tuple):
+        return replace(node, fields=replaced)
+    assert isinstance(node, TupleGetItem)  # noqa: S101  (leaves have no children to replace)
+    return replace(node, value=replaced[0])

@@ -1,12 +1,25 @@
-"""Fixtures that every kind of test uses."""
+"""Fixtures that every kind of test uses, and the switch that forbids skips."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+STRICT = bool(os.environ.get("MLFORGE_TEST_STRICT"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, None]:
+    """With MLFORGE_TEST_STRICT set, a skip is a failure: CI has everything that tests ask for."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's wrapper
+    if STRICT and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +34,11 @@ def shared() -> Path:
 def models(shared: Path) -> Path:
     """Return the folder of real TFLite models."""
     return shared / "models"
+
+
+def need(program: str, package: str) -> str:
+    """Return the path of a program, or skip with the Debian package that has it."""
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not on the PATH; on Debian: apt-get install {package}")
+    return path

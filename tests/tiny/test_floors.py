@@ -1,0 +1,70 @@
+"""The floors of docs/architecture.md: no import runs upwards, and the runtime stands on the ground floor."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import mlforge
+
+ROOT = Path(mlforge.__file__).parent
+FLOORS = (
+    ("errors", "registry", "support"),
+    ("target", "relay", "tir"),
+    ("ops", "kernels"),
+    ("frontend", "transform", "memory", "codegen", "executor"),
+    ("build",),
+    ("archive", "library"),
+    ("verify",),
+    ("cli",),
+)
+FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+RUNTIME_MAY_USE = {"errors", "support", "runtime"}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Return the rooms of mlforge that a file imports, inside functions too."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("mlforge.")}
+    return rooms & {*FLOOR_OF, "runtime"}
+
+
+def test_no_import_runs_upwards() -> None:
+    faults = []
+    for path in sorted(ROOT.rglob("*.py")):
+        room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        for other in imported_rooms(path):
+            if room == "runtime":
+                wrong = other not in RUNTIME_MAY_USE
+            elif other == "runtime":
+                wrong = FLOOR_OF.get(room, 99) < FLOOR_OF["archive"]
+            else:
+                wrong = room in FLOOR_OF and FLOOR_OF[other] > FLOOR_OF[room]
+            if wrong:
+                faults.append(f"{path.relative_to(ROOT)} imports {other}")
+    assert not faults
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
+    rooms -= {"__init__", "__pycache__", "schema", "runtime", "__main__"}
+    assert rooms <= set(FLOOR_OF)
+
+
+def test_runtime_loads_without_the_compiler() -> None:
+    code = (
+        "import sys, mlforge.runtime;"
+        "bad = [m for m in sys.modules if m.split('.')[0] in ('onnx', 'tflite', 'lark', 'typer', 'rich', 'ziglang')"
+        " or m.startswith(('mlforge.relay', 'mlforge.tir', 'mlforge.ops', 'mlforge.codegen'))];"
+        "print(bad); sys.exit(bool(bad))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

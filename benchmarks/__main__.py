@@ -1,0 +1,37 @@
+"""Print the tables that README and docs quote: ``python -m benchmarks [memory|compile|latency ...] [--models NAME ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import compile_time, latency, memory
+from benchmarks.models import find
+
+COMPILED = ["kws_ref_model", "mobilenet_v2_quantized_1x3x224x224", "resnet50", "bvlc_alexnet"]
+
+
+def main() -> None:
+    """Run the chosen benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="memory, compile, latency; all when left out")
+    parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
+    options = parser.parse_args()
+    tables = options.tables or ["memory", "compile", "latency"]
+    console = Console(width=140)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "memory" in tables:
+            console.print(memory.table(find(options.models)))
+        if "compile" in tables:
+            console.print(compile_time.table(find(options.models or COMPILED), folder))
+        if "latency" in tables:
+            console.print(latency.table(find(options.models), folder, options.seconds))
+
+
+if __name__ == "__main__":
+    main()

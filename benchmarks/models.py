@@ -1,0 +1,95 @@
+"""The models that are measured: where they are, and how to run each peer on them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+ZOO = ROOT / "build" / "zoo"
+ZOO_NAMES = (
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+    "zfnet512",
+)  # fmt: skip
+TFLITE_NAMES = (
+    "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8", "ad01_int8", "hello_world_int8",
+    "mobilenet_v2_quantized_1x3x224x224", "pretrainedResnet", "kws_ref_model_float32",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model file and the kind of arithmetic that it asks for."""
+
+    name: str
+    path: Path
+
+    @property
+    def integer(self) -> bool:
+        """Tell whether it is an int8 model."""
+        return self.path.suffix == ".tflite" and self.name not in ("pretrainedResnet", "kws_ref_model_float32")
+
+
+def find(names: list[str]) -> list[Model]:
+    """Return the models of these names (all when none is given) that are on this machine; make zoo files."""
+    wanted = names or ["digits_int8", "digits", *TFLITE_NAMES, *ZOO_NAMES]
+    found = []
+    for name in wanted:
+        places = [
+            *(ROOT / "examples" / "digits").glob(f"{name}.*"),
+            *(SHARED / "models").glob(f"{name}.tflite"),
+            *([_zoo_file(name)] if name in ZOO_NAMES and SHARED.is_dir() else []),
+        ]
+        found += [Model(name, place) for place in places if place.suffix in (".onnx", ".tflite")][:1]
+    return found
+
+
+def _zoo_file(name: str) -> Path:
+    path = ZOO / f"{name}.onnx"
+    if not path.exists():
+        subprocess.run([sys.executable, SHARED / "tools" / "onnx_zoo.py", ZOO, name], check=True, capture_output=True)
+    return path
+
+
+def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return seeded inputs for what a loaded module says of its inputs."""
+    rng = np.random.default_rng(seed)
+    inputs = {}
+    for info in infos:
+        if np.dtype(info.dtype).kind == "f":
+            inputs[info.name] = rng.standard_normal(info.shape, dtype=np.float32)
+        else:
+            limits = np.iinfo(info.dtype)
+            inputs[info.name] = rng.integers(limits.min, limits.max + 1, info.shape).astype(info.dtype)
+    return inputs
+
+
+def peers(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Callable[[], object]]:
+    """Return one-thread runners of the peers that take this file, by name."""
+    return {"LiteRT": _litert(model, inputs)} if model.path.suffix == ".tflite" else {"ORT": _ort(model, inputs)}
+
+
+def _litert(model: Model, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(model.path), num_threads=1)
+    interpreter.allocate_tensors()
+    for detail, value in zip(interpreter.get_input_details(), inputs.values(), strict=True):
+        interpreter.set_tensor(detail["index"], value)
+    return interpreter.invoke  # type: ignore[no-any-return]
+
+
+def _ort(model: Model, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, inputs)

@@ -1,0 +1,124 @@
+"""Files that appear whole or not at all.
+
+Everything is written to a temporary name in the target's own folder and renamed, so neither a fault nor a kill leaves
+a half file under the final name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from mlforge.errors import OutputError
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "Free some space or choose another place",
+    errno.EDQUOT: "Free some space or choose another place",
+    errno.EACCES: "Choose a place that you may write to",
+    errno.EPERM: "Choose a place that you may write to",
+    errno.EROFS: "Choose a place that you may write to",
+    errno.ENOENT: "Create the folder first",
+    errno.ENOTDIR: "A part of the path is a file; choose another place",
+    errno.EISDIR: "Give the name of a file",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+}
+
+
+def output_error(path: str | os.PathLike[str], error: OSError) -> OutputError:
+    """Return the error that tells a user why `path` cannot be written."""
+    reason = error.strerror or str(error)
+    return OutputError(f"cannot be written: {reason}", place=str(path), next_step=_NEXT_STEPS.get(error.errno or 0))
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError if a file at `path` surely cannot be written, before the work that would fill it."""
+    target = Path(path)
+    if target.is_dir():
+        raise output_error(target, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if not target.parent.exists():
+        raise OutputError(
+            f"the folder {target.parent} does not exist", place=str(target), next_step="Create the folder first"
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise output_error(target, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
+
+    Raises
+    ------
+    OutputError
+        If the place cannot be written: no folder, no permission, a folder of that name, no space.
+    """
+    target = Path(path)
+    check_writable(target)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".mlforge-", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+            # mkstemp makes files private; the result gets the mode that a plain open() would have given
+            os.chmod(name, 0o666 & ~_umask())  # noqa: PTH101
+            os.replace(name, target)  # noqa: PTH105
+        except OSError as error:
+            raise output_error(target, error) from error
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
+        raise
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a whole file atomically; raise OutputError where that fails."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+    """Write several files under a folder, all staged before the first one appears.
+
+    Parameters
+    ----------
+    path : path
+        The folder; made if it is not there. Other files in it are left alone.
+    files : mapping of str to bytes
+        Contents by relative path with forward slashes.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_dir():
+        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+    if not target.exists():
+        check_writable(target)
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=".mlforge-", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        for name, data in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).write_bytes(data)
+        for name in files:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).replace(target / name)
+    except OSError as error:
+        raise output_error(target, error) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _umask() -> int:
+    # the only way to read the mask is to set it
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,255 @@
+"""Tar archives: written the same to the byte every time, read without trusting them.
+
+Members are named as TVM's archives name them: ``.`` for the root, ``./folder``, ``./folder/file``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
+
+from mlforge.errors import ArchiveError, OptionError
+
+MAX_MEMBERS: Final = 20_000
+MAX_NAME: Final = 1_024
+# An xz of zeros expands ten-thousandfold; real archives of C and weights stay far below these.
+MAX_EXPANSION: Final = 100
+MIN_EXPANDED: Final = 256 << 20
+MAX_EXPANDED: Final = 4 << 30
+MAX_HEADER: Final = 1 << 20
+_CHUNK: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_XZ_MAGIC: Final = b"\xfd7zXZ\x00"
+_BROKEN = (
+    tarfile.TarError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    OSError,
+)
+
+
+def source_date(timestamp: int | None = None) -> int:
+    """Return the seconds since 1970 to stamp on output: as given, else SOURCE_DATE_EPOCH, else 0."""
+    if timestamp is not None:
+        return timestamp
+    text = os.environ.get("SOURCE_DATE_EPOCH", "0")
+    # the range of the year 1 to 9999 that dates can show, cut at the epoch
+    if not text.isdecimal() or int(text[:13]) > 253_402_300_799:
+        raise OptionError(
+            f"the environment variable SOURCE_DATE_EPOCH is '{text}', which is not a number of seconds since 1970"
+        )
+    return int(text)
+
+
+def write_tar(file: BinaryIO, members: Mapping[str, bytes], mtime: int) -> None:
+    """Write an uncompressed archive.
+
+    Parameters
+    ----------
+    file : binary file
+        Open for writing.
+    members : mapping of str to bytes
+        Contents by relative path with forward slashes. Folders are added as members; children come in
+        sorted order per folder, whatever the mapping's order.
+    mtime : int
+        Time of every member.
+    """
+    tree: dict[str, set[str]] = {"": set()}
+    for name in members:
+        parts = PurePosixPath(name).parts
+        for depth, part in enumerate(parts):
+            tree.setdefault("/".join(parts[:depth]), set()).add(part)
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, tree, members, "", mtime)
+
+
+def _add(tar: tarfile.TarFile, tree: dict[str, set[str]], members: Mapping[str, bytes], path: str, mtime: int) -> None:
+    info = tarfile.TarInfo(f"./{path}" if path else ".")
+    info.mtime, info.uname, info.gname = mtime, "root", "root"
+    if path in members:
+        info.mode, info.size = 0o644, len(members[path])
+        tar.addfile(info, io.BytesIO(members[path]))
+        return
+    info.mode, info.type = 0o755, tarfile.DIRTYPE
+    tar.addfile(info)
+    for child in sorted(tree[path]):
+        _add(tar, tree, members, f"{path}/{child}" if path else child, mtime)
+
+
+class TarReader:
+    """The files of an archive, by name without the leading ``./``.
+
+    Attributes
+    ----------
+    path : str
+        Where the archive lies, for messages.
+    sizes : dict of str to int
+        Bytes of each file. Every file lies wholly within the archive: that was checked.
+    """
+
+    def __init__(self, tar: tarfile.TarFile, path: str, total: int) -> None:
+        self.path = path
+        self._tar = tar
+        self._members: dict[str, tarfile.TarInfo] = {}
+        folders: set[str] = set()
+        for count, info in enumerate(tar, 1):
+            if count > MAX_MEMBERS:
+                raise ArchiveError(f"the archive has more than {MAX_MEMBERS:,} members", place=path)
+            name = self._checked_name(info)
+            if not (info.isreg() or info.isdir()) or info.issparse():
+                raise self.error(f"the member is {_KINDS.get(info.type, 'not a plain file')}", name)
+            if info.isdir():
+                folders.add(name)
+                continue
+            if name in self._members:
+                raise self.error("the member appears twice", name)
+            if info.size < 0 or info.offset_data + info.size > total:
+                raise self.error(f"the member says it has {info.size:,} bytes, but the archive ends before", name)
+            self._members[name] = info
+        self._check_tree(folders)
+        self.sizes = {name: info.size for name, info in self._members.items()}
+
+    def error(self, cause: str, member: str) -> ArchiveError:
+        """Return an error about one member."""
+        shown = member if len(member) <= 200 else f"{member[:200]}..."
+        return ArchiveError(cause, place=f"{self.path}: {shown!r}", next_step="Export the archive again")
+
+    def _checked_name(self, info: tarfile.TarInfo) -> str:
+        name = info.name
+        if len(name) > MAX_NAME or not name.isprintable() or "\\" in name:
+            raise self.error("the member's name is too long or has characters that names may not have", name)
+        path = PurePosixPath(name)
+        # a colon would name a drive or a stream on Windows
+        if path.is_absolute() or ".." in path.parts or ":" in name:
+            raise self.error("the member's name leads out of the archive", name)
+        return "" if path == PurePosixPath(".") else str(path)
+
+    def _check_tree(self, folders: set[str]) -> None:
+        for name in self._members:
+            parents = {str(parent) for parent in PurePosixPath(name).parents}
+            if name in folders or not parents.isdisjoint(self._members):
+                raise self.error("the member is both a file and a folder", name)
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file of the archive for reading."""
+        if name not in self._members:
+            raise ArchiveError(f"the archive has no {name}", place=self.path, next_step="Export the archive again")
+        file = self._tar.extractfile(self._members[name])
+        if file is None:
+            raise self.error("the member cannot be read", name)
+        return file  # type: ignore[return-value]  # a buffered reader is a binary file
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return a file's bytes; raise ArchiveError if it is missing or larger than `limit`."""
+        with self.open(name) as file:
+            if self.sizes[name] > limit:
+                raise self.error(f"{self.sizes[name]:,} bytes are more than the {limit:,} allowed here", name)
+            return file.read()
+
+    def extract(self, names: Iterator[str] | list[str], folder: Path) -> None:
+        """Copy files into `folder`, which must be empty and the caller's own."""
+        for name in names:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self.open(name) as source, target.open("xb") as copy:
+                while piece := source.read(_CHUNK):
+                    copy.write(piece)
+
+
+_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+class _Bounded:
+    """A file that reads no more at once than there is, whatever a header asks for."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.total = file.seek(0, os.SEEK_END)
+        self.limit = MAX_HEADER
+        self.seek, self.tell = file.seek, file.tell
+        file.seek(0)
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self.limit:
+            raise tarfile.ReadError(f"a header asks for {size:,} bytes")
+        return self._file.read(min(size, max(0, self.total - self._file.tell())))
+
+
+@contextmanager
+def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
+    """Open an archive, plain or compressed with gzip or xz, and check every member's header.
+
+    Raises
+    ------
+    ArchiveError
+        If there is no such file, it is not a tar, it is cut off, expands absurdly, or holds links, devices,
+        names that lead outside, or one name twice.
+    """
+    place = str(path)
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(path).open("rb"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ArchiveError(f"cannot be read: {reason}", place=place) from error
+        try:
+            bounded = _Bounded(stack.enter_context(_plain(file, place)))
+            tar = stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))  # type: ignore[call-overload]
+            reader = TarReader(tar, place, bounded.total)
+        except _BROKEN as error:
+            raise ArchiveError(
+                f"this is not an archive that can be read: {str(error) or type(error).__name__}",
+                place=place,
+                next_step="Give a .tar that mlforge compile wrote",
+            ) from error
+        bounded.limit = bounded.total
+        yield reader
+
+
+@contextmanager
+def _plain(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(_GZIP_MAGIC):
+        opened: gzip.GzipFile | lzma.LZMAFile = gzip.GzipFile(fileobj=file)
+    elif magic == _XZ_MAGIC:
+        opened = lzma.LZMAFile(file)  # noqa: SIM115  (closed by the with below)
+    else:
+        yield file
+        return
+    size = os.fstat(file.fileno()).st_size
+    limit = min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * size))
+    with opened as source, tempfile.TemporaryFile() as expanded:
+        count = 0
+        while piece := source.read(_CHUNK):
+            count += len(piece)
+            if count > limit:
+                raise ArchiveError(
+                    f"{size:,} compressed bytes expand to more than {limit:,}",
+                    place=place,
+                    next_step="If the archive is good, decompress it first",
+                )
+            expanded.write(piece)
+        expanded.seek(0)
+        yield expanded

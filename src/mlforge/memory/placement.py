@@ -1,0 +1,162 @@
+"""Giving offsets to blocks whose lives overlap: greedy placement in several orders, then a bounded search.
+
+Offsets of blocks with lifetimes are the dynamic storage allocation problem, which is NP-hard; on the graphs
+of real models one of the greedy orders nearly always meets the lower bound, and the search mends the rest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mlforge.memory.liveness import LiveRange, live_bytes
+
+Cluster = tuple[LiveRange, ...]
+Order = list[int]
+
+# The search ends when the arena meets the bound or this many placements of one block have been made.
+_SEARCH_WORK = 40_000
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Offsets of the clusters, by position, and the size of the arena that holds them."""
+
+    offsets: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A set of clusters to be placed: the ranges of one cluster all get one offset.
+
+    Attributes
+    ----------
+    clusters : sequence of tuple of LiveRange
+    num_calls : int
+    """
+
+    clusters: Sequence[Cluster]
+    num_calls: int
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Largest size in each cluster."""
+        return tuple(max(item.nbytes for item in cluster) for cluster in self.clusters)
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """For each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together."""
+        found: list[list[tuple[int, int, int]]] = [[] for _ in self.clusters]
+        spans = [(cluster[0].first, max(item.last for item in cluster)) for cluster in self.clusters]
+        for i, mine in enumerate(self.clusters):
+            for j in range(i):
+                if spans[i][0] > spans[j][1] or spans[j][0] > spans[i][1]:
+                    continue
+                pairs = [
+                    (a.nbytes, b.nbytes)
+                    for a in mine
+                    for b in self.clusters[j]
+                    if a.first <= b.last and b.first <= a.last
+                ]
+                if pairs:
+                    own, other = max(a for a, _ in pairs), max(b for _, b in pairs)
+                    found[i].append((j, own, other))
+                    found[j].append((i, other, own))
+        return tuple(tuple(items) for items in found)
+
+    def place(self, order: Sequence[int], *, best_fit: bool) -> Placement:
+        """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
+        offsets = [-1] * len(self.clusters)
+        size = 0
+        for index in order:
+            taken = sorted(
+                (offsets[other], offsets[other] + other_bytes, own_bytes)
+                for other, own_bytes, other_bytes in self.neighbours[index]
+                if offsets[other] >= 0
+            )
+            offsets[index] = _gap(taken, self._alignment(index), best_fit=best_fit)
+            size = max(size, offsets[index] + self.sizes[index])
+        return Placement(tuple(offsets), size)
+
+    def _alignment(self, index: int) -> int:
+        return max(item.alignment for item in self.clusters[index])
+
+    def greedy_orders(self) -> list[Order]:
+        """Return orders in which greedy placement tends to do well: largest, longest, busiest calls first."""
+        every = range(len(self.clusters))
+        life = [sum(item.last - item.first + 1 for item in cluster) for cluster in self.clusters]
+        first = [cluster[0].first for cluster in self.clusters]
+        load = live_bytes(self.clusters, self.num_calls)
+        breadth = [
+            max(load[call] for item in cluster for call in range(item.first, item.last + 1))
+            for cluster in self.clusters
+        ]
+        keys: list[Callable[[int], tuple[int, ...]]] = [
+            lambda i: (-self.sizes[i], first[i]),
+            lambda i: (-self.sizes[i] * life[i], first[i]),
+            lambda i: (-life[i], -self.sizes[i], first[i]),
+            lambda i: (-breadth[i], -self.sizes[i], first[i]),
+            lambda i: (-breadth[i], -life[i], first[i]),
+            lambda i: (first[i], -self.sizes[i]),
+        ]
+        return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
+
+    def solve(self, goal: int) -> Placement:
+        """Return the smallest placement found; stop as soon as one is not larger than `goal`."""
+        best, best_order, best_fit = Placement((), 0), Order(), False
+        for order in self.greedy_orders():
+            for fit in (False, True):
+                placed = self.place(order, best_fit=fit)
+                if not best.offsets or placed.size < best.size:
+                    best, best_order, best_fit = placed, order, fit
+                if best.size <= goal:
+                    return best
+        return self._climb(best, best_order, goal, best_fit=best_fit)
+
+    def _climb(self, best: Placement, order: Order, goal: int, *, best_fit: bool) -> Placement:
+        """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
+        chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
+        current = best
+        for _ in range(_SEARCH_WORK // max(1, len(order))):
+            if best.size <= goal:
+                break
+            trial = list(order)
+            top = [i for i in order if current.offsets[i] + self.sizes[i] == current.size]
+            if chance.random() < 0.5:
+                block = chance.choice(top)
+                trial.remove(block)
+                trial.insert(chance.randrange(len(order)), block)
+            else:
+                i, j = chance.randrange(len(order)), chance.randrange(len(order))
+                trial[i], trial[j] = trial[j], trial[i]
+            placed = self.place(trial, best_fit=best_fit)
+            if placed.size <= current.size:
+                order, current = trial, placed
+                best = min(best, placed, key=lambda placement: placement.size)
+        return best
+
+
+def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, *, best_fit: bool) -> int:
+    """Return the offset of a free gap between `taken` blocks (begin, end, own bytes live with it), by begin.
+
+    Ranges of a cluster differ in size, so the room that counts below a block is what is live together with it.
+    """
+    chosen, slack = -1, 0
+    for offset in _candidates(taken, alignment):
+        above = [begin - offset - own for begin, end, own in taken if end > offset]
+        if any(room < 0 for room in above):
+            continue
+        room = min(above, default=-1)
+        if not best_fit or room < 0:
+            return offset if chosen < 0 else chosen
+        if chosen < 0 or room < slack:
+            chosen, slack = offset, room
+    return chosen
+
+
+def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int) -> list[int]:
+    """Return the aligned offsets at which a block can start: the bottom, and right after each taken block."""
+    return sorted({0, *(-(-end // alignment) * alignment for _, end, _ in taken)})

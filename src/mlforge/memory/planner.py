@@ -1,0 +1,139 @@
+"""From a program to the offsets of its intermediates and scratch in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mlforge.errors import InternalError
+from mlforge.memory.liveness import LiveRange, inplace_choice, live_bytes, live_ranges
+from mlforge.memory.placement import Cluster, Layout
+from mlforge.tir.ir import Program, Value
+
+SCRATCH_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where everything lies in the workspace.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of the arena. It must start at a multiple of `alignment`.
+    lower_bound : int
+        Largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller.
+    alignment : int
+        Of the arena: offsets of scratch are multiples of 64.
+    offsets : mapping of Value to int
+        Byte offset of each intermediate that owns its storage.
+    scratch_offsets : tuple of int
+        For each call, the byte offset of its scratch; 0 where the call has none.
+    live : tuple of int
+        Live bytes during each call, scratch included.
+    peak_call : int or None
+        Index of the first call with the most live bytes; None for a program without calls.
+    inplace : tuple of (Value or None)
+        For each call, the input whose place its output takes.
+    """
+
+    size: int
+    lower_bound: int
+    alignment: int
+    offsets: Mapping[Value, int]
+    scratch_offsets: tuple[int, ...]
+    live: tuple[int, ...]
+    peak_call: int | None
+    inplace: tuple[Value | None, ...]
+
+    def offset(self, value: Value) -> int:
+        """Return the byte offset of an intermediate or of a view of one."""
+        try:
+            return self.offsets[value.root]
+        except KeyError:
+            raise InternalError(f"'{value.name}' has no place in the workspace") from None
+
+
+def plan(program: Program, alignment: int = 16) -> Plan:
+    """Place every intermediate and every call's scratch.
+
+    Parameters
+    ----------
+    program : Program
+    alignment : int
+        Of each intermediate's offset, a power of two; scratch is aligned to 64 at least.
+
+    Returns
+    -------
+    Plan
+        Deterministic: equal programs get equal offsets.
+    """
+    ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
+    by_value = {item.value: item for item in ranges if item.value is not None}
+    choice = [inplace_choice(call, index, by_value) for index, call in enumerate(program.calls)]
+    clusters = _clusters(program, ranges, by_value, choice)
+    live = live_bytes(clusters, len(program.calls))
+    goal = _reachable(clusters, len(program.calls))
+    placement = Layout(clusters, len(program.calls)).solve(goal)
+    if placement.size > goal:
+        needed = _needed_only(choice, live_bytes([(item,) for item in ranges], len(program.calls)), max(live))
+        fewer = _clusters(program, ranges, by_value, needed)
+        other = Layout(fewer, len(program.calls)).solve(goal)
+        if other.size < placement.size:
+            clusters, placement, choice = fewer, other, needed
+
+    offsets = {
+        item.value: offset
+        for cluster, offset in zip(clusters, placement.offsets, strict=True)
+        for item in cluster
+        if item.value is not None
+    }
+    scratch = {
+        cluster[0].first: offset
+        for cluster, offset in zip(clusters, placement.offsets, strict=True)
+        if cluster[0].value is None
+    }
+    bound = max(live, default=0)
+    return Plan(
+        size=placement.size,
+        lower_bound=bound,
+        alignment=max(item.alignment for item in ranges) if ranges else alignment,
+        offsets=offsets,
+        scratch_offsets=tuple(scratch.get(index, 0) for index in range(len(program.calls))),
+        live=live,
+        peak_call=live.index(bound) if live else None,
+        inplace=tuple(choice),
+    )
+
+
+def _clusters(
+    program: Program,
+    ranges: Sequence[LiveRange],
+    by_value: Mapping[Value, LiveRange],
+    choice: Sequence[Value | None],
+) -> list[Cluster]:
+    """Return the ranges in chains of in-place reuse, in the order of their first calls."""
+    chains: dict[Value, list[LiveRange]] = {}
+    for call, reused in zip(program.calls, choice, strict=True):
+        root = call.output.root
+        if reused is not None:
+            chains[reused].append(by_value[root])
+            chains[root] = chains[reused]
+        elif root in by_value and root not in chains:
+            chains[root] = [by_value[root]]
+    distinct = {id(chain): tuple(chain) for chain in chains.values()}
+    return [*distinct.values(), *((item,) for item in ranges if item.value is None)]
+
+
+def _reachable(clusters: Sequence[Cluster], num_calls: int) -> int:
+    """Return the bound with every block rounded up to its alignment: the search need not look below it."""
+    rounded = [
+        tuple(replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment) for item in cluster)
+        for cluster in clusters
+    ]
+    return max(live_bytes(rounded, num_calls), default=0)
+
+
+def _needed_only(choice: Sequence[Value | None], apart: Sequence[int], bound: int) -> list[Value | None]:
+    """Drop reuse at calls that stay within the bound without it: shorter chains are easier to place."""
+    return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]

@@ -1,0 +1,64 @@
+"""What lives in the workspace during each call: the table behind `inspect` and budget messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlforge.memory.liveness import live_ranges
+from mlforge.memory.planner import SCRATCH_ALIGNMENT, Plan
+from mlforge.tir.ir import Program
+
+SCRATCH_NAME = "(scratch)"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The workspace during one call.
+
+    Attributes
+    ----------
+    call : int
+        Index into ``Program.calls``.
+    function : str
+        Name of the kernel.
+    nodes : tuple of str
+        Original nodes that the call computes.
+    live_bytes : int
+        Sum of live bytes; tensors that share their place in this call count once.
+    workspace_bytes : int
+        Scratch of the call alone.
+    tensors : tuple of (str, int)
+        Name and bytes of each live tensor, largest first.
+    """
+
+    call: int
+    function: str
+    nodes: tuple[str, ...]
+    live_bytes: int
+    workspace_bytes: int
+    tensors: tuple[tuple[str, int], ...]
+
+
+def report(program: Program, plan: Plan) -> tuple[Row, ...]:
+    """Return one row a call."""
+    present: list[list[tuple[str, int]]] = [[] for _ in program.calls]
+    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
+        for index in range(item.first, item.last + 1):
+            present[index].append((item.value.name if item.value else SCRATCH_NAME, item.nbytes))
+    return tuple(
+        Row(
+            index,
+            call.kernel.name,
+            call.nodes,
+            plan.live[index],
+            call.kernel.scratch_bytes,
+            tuple(sorted(present[index], key=lambda tensor: (-tensor[1], tensor[0]))),
+        )
+        for index, call in enumerate(program.calls)
+    )
+
+
+def largest_tensors(rows: tuple[Row, ...], count: int = 5) -> tuple[tuple[str, int], ...]:
+    """Return the largest tensors that are live at the peak, the ones to look at when a budget is exceeded."""
+    peak = max(rows, key=lambda row: row.live_bytes, default=None)
+    return peak.tensors[:count] if peak else ()

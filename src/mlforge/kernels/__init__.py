@@ -1,0 +1,1 @@
+"""Kernel templates: the loops of the operators that carry the time, by target family."""

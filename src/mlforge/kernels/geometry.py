@@ -1,0 +1,104 @@
+"""What a convolution is to a template: sizes only, channels last, any number of spatial dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Sizes of a convolution; the spatial tuples have one entry a dimension, outermost first.
+
+    Attributes
+    ----------
+    batch, channels, filters : int
+        Images, input channels, output channels.
+    spatial, kernel, strides, dilation : tuple of int
+    padding : tuple of (int, int)
+        Zeros before and after the input, for each spatial dimension.
+    groups : int
+    """
+
+    batch: int
+    spatial: tuple[int, ...]
+    channels: int
+    filters: int
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    groups: int = 1
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Input elements that one window spans, for each spatial dimension."""
+        return tuple((taps - 1) * step + 1 for taps, step in zip(self.kernel, self.dilation, strict=True))
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Spatial shape of the result."""
+        return tuple(
+            (size + sum(pads) - extent) // stride + 1
+            for size, pads, extent, stride in zip(
+                self.spatial, self.padding, self.extents, self.strides, strict=True
+            )
+        )
+
+    @property
+    def group_channels(self) -> int:
+        """Input channels of one group."""
+        return self.channels // self.groups
+
+    @property
+    def group_filters(self) -> int:
+        """Output channels of one group."""
+        return self.filters // self.groups
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether every input channel is a group of its own."""
+        return self.groups == self.channels and self.groups > 1
+
+    @property
+    def padded(self) -> bool:
+        """Whether any window reads outside the input."""
+        return any(before or after for before, after in self.padding)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, padding included."""
+        return self.batch * prod(self.output) * self.filters * prod(self.kernel) * self.group_channels
+
+    def planar(self) -> Conv:
+        """Return the same convolution over (height, width); one of one dimension gets height 1."""
+        if len(self.spatial) != 1:
+            return self
+        one: tuple[int, ...] = (1,)
+        return Conv(
+            self.batch, one + self.spatial, self.channels, self.filters, one + self.kernel, one + self.strides,
+            one + self.dilation, ((0, 0), *self.padding), self.groups,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes of a batch of matrix products ``out[b] = a[b] @ weights[b]``.
+
+    Attributes
+    ----------
+    rows, reduction, columns : int
+        The first matrix is rows x reduction, the result rows x columns.
+    transpose_a, transpose_b : bool
+        Whether the stored matrix is reduction x rows, or columns x reduction.
+    a_zero, b_zero : int
+        Zero points that are subtracted from the elements of quantized operands.
+    """
+
+    rows: int
+    reduction: int
+    columns: int
+    transpose_a: bool = False
+    transpose_b: bool = True
+    a_zero: int = 0
+    b_zero: int = 0

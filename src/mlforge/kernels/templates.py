@@ -1,0 +1,123 @@
+"""The seam between operators and kernels: which template writes the loops of which operator for which target.
+
+A template is found by the kind of work and the target's family. Every kind has a ``plain`` template; a family
+without one of its own for some kind, or one that declines these sizes, gets the plain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.errors import InternalError
+from mlforge.kernels.geometry import Conv, Product
+from mlforge.ops.tensor import Context, Output, Tensor
+from mlforge.registry import Registry
+from mlforge.target.features import Features
+from mlforge.tir.ir import Buffer
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Weights known at compile time, and the zero points of quantized operands.
+
+    Attributes
+    ----------
+    values : ndarray
+        (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer.
+    data_zero : int
+        What is subtracted from each element of the data before it is multiplied.
+    zero : int or ndarray
+        What is subtracted from each weight: one for all, or one for each filter.
+    """
+
+    values: Array
+    data_zero: int = 0
+    zero: int | Array = 0
+
+    def centered(self) -> Array:
+        """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
+        if self.values.dtype.kind == "f":
+            return self.values
+        wide = self.values.astype(np.int32) - np.asarray(self.zero, np.int32)
+        for dtype in (np.int8, np.int16):
+            limits = np.iinfo(dtype)
+            if not wide.size or (wide.min() >= limits.min and wide.max() <= limits.max):
+                return wide.astype(dtype)
+        return wide
+
+
+@dataclass(frozen=True)
+class Template:
+    """A way to write loops.
+
+    Attributes
+    ----------
+    accepts : callable
+        Takes what `emit` takes and tells whether this template serves it.
+    emit : callable
+    """
+
+    accepts: Callable[..., bool]
+    emit: Callable[..., None]
+
+
+TEMPLATES: Registry[list[Template]] = Registry("kernel template")
+
+
+def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Any:
+    """Return a decorator that registers an emitter for `kind` of work on targets of `family`.
+
+    Several may be registered under one key: the first that accepts is taken, in order of registration.
+    """
+
+    def register(emit: Callable[..., None]) -> Callable[..., None]:
+        key = f"{kind}/{family}"
+        if key not in TEMPLATES:
+            TEMPLATES.add(key, [])
+        TEMPLATES.get(key).append(Template(accepts, emit))
+        return emit
+
+    return register
+
+
+def family(features: Features) -> str:
+    """Return the name of the family of templates that a target asks for first."""
+    return "vector" if features.vector_bytes else "plain"
+
+
+def emit(kind: str, ctx: Context, *args: Any) -> None:
+    """Write the loops of `kind` with the first template of the target's family that accepts, else the plain one."""
+    for key in (f"{kind}/{family(ctx.features)}", f"{kind}/plain"):
+        for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
+            if entry.accepts(ctx, *args):
+                entry.emit(ctx, *args)
+                return
+    raise InternalError(f"no template of '{kind}' takes these sizes")
+
+
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution of channels-last `data`; `out` has channels last too."""
+    kind = "depthwise" if conv.depthwise and conv.group_filters == 1 else "convolution"
+    emit(kind, ctx, conv, data, weights, out)
+
+
+def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write the transpose of `conv`; its weights are (kernel..., input channels, group's output channels)."""
+    emit("transposed", ctx, conv, data, weights, out)
+
+
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of `data` (..., reduction) times constant weights (reduction, columns)."""
+    emit("dense", ctx, data, weights, out)
+
+
+def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write a product of matrices, or a batch of them, of which neither operand need be known at compile time."""
+    emit("product", ctx, sizes, a, b, out)

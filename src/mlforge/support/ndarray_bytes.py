@@ -1,0 +1,139 @@
+"""TVM's binary form of one tensor, as parameter files, module blobs and Relay metadata hold it.
+
+Everything is little-endian and unpadded: magic, reserved word, device, number of dimensions, dtype, shape, data
+size, data. The reader takes bytes that nobody has checked: each length is compared with what is left before use.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.errors import ArchiveError
+from mlforge.support import dtypes
+
+NDARRAY_MAGIC = 0xDD5E40F096B4A13F
+MAX_DIMENSIONS = 32
+
+_HEADER = struct.Struct("<QQiiiBBH")
+_CPU = 1
+_CODE_OF_KIND = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+_KIND_OF_CODE = {code: kind for kind, code in _CODE_OF_KIND.items()}
+# TVM stores Relay's bool as a one-bit unsigned integer, one byte an element; newer DLPack has a code for it
+_BOOL = (1, 1)
+_DLPACK_BOOL = (6, 8)
+
+
+def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
+    """Return the bytes of a tensor.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of a dtype of `mlforge.support.dtypes`, any strides and byte order.
+    """
+    dtype = dtypes.from_numpy(array.dtype)
+    code, bits = _dtype_code(dtype)
+    data = np.asarray(array, dtypes.to_numpy(dtype).newbyteorder("<")).tobytes()
+    header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, code, bits, 1)
+    return b"".join((header, struct.pack(f"<{array.ndim}qq", *array.shape, len(data)), data))
+
+
+def decode_ndarray(data: bytes, offset: int = 0, *, place: str = "NDArray") -> tuple[npt.NDArray[Any], int]:
+    """Read one tensor.
+
+    Parameters
+    ----------
+    data : bytes
+    offset : int
+        Where it starts.
+    place : str
+        What `data` is, for messages.
+
+    Returns
+    -------
+    array : ndarray
+        A copy.
+    end : int
+        Offset of the first byte after it.
+
+    Raises
+    ------
+    ArchiveError
+        Naming the byte at which the format is broken.
+    """
+    take = Cursor(data, offset, place)
+    magic, _, device, _, ndim, code, bits, lanes = take.unpack(_HEADER, "the header of a tensor")
+    if magic != NDARRAY_MAGIC:
+        raise take.fault(f"a tensor must start with the number {NDARRAY_MAGIC:#x}, not {magic:#x}", offset)
+    if device != _CPU:
+        raise take.fault(f"device type {device} is not 1 (CPU)", offset + 16)
+    if not 0 <= ndim <= MAX_DIMENSIONS:
+        raise take.fault(f"a tensor of {ndim} dimensions; 0 to {MAX_DIMENSIONS} are allowed", offset + 24)
+    dtype = _dtype_name(code, bits, lanes)
+    if dtype is None:
+        raise take.fault(f"dtype code {code}, {bits} bits, {lanes} lanes is not known", offset + 28)
+    shape = take.unpack(struct.Struct(f"<{ndim}q"), "the shape of a tensor")
+    # an extent of zero must not hide others that no array could have
+    if any(extent < 0 for extent in shape) or prod(max(extent, 1) for extent in shape) > 1 << 48:
+        raise take.fault(f"the shape {shape} is not possible", offset + _HEADER.size)
+    (nbytes,) = take.unpack(struct.Struct("<q"), "the data size of a tensor")
+    expected = prod(shape) * dtypes.nbytes(dtype)
+    if nbytes != expected:
+        raise take.fault(f"{nbytes} bytes of data, but {shape} of {dtype} is {expected} bytes", take.offset - 8)
+    raw = take.bytes(nbytes, "the data of a tensor")
+    if dtype == "bool":
+        return np.frombuffer(raw, np.uint8).astype(np.bool_).reshape(shape), take.offset
+    stored = np.frombuffer(raw, dtypes.to_numpy(dtype).newbyteorder("<"))
+    return stored.astype(dtypes.to_numpy(dtype)).reshape(shape), take.offset
+
+
+class Cursor:
+    """Reads little-endian fields one after another and never past the end."""
+
+    def __init__(self, data: bytes, offset: int, place: str) -> None:
+        self._data = data
+        self.offset = offset
+        self._place = place
+
+    @property
+    def remaining(self) -> int:
+        """Bytes that are left."""
+        return len(self._data) - self.offset
+
+    def bytes(self, count: int, what: str) -> memoryview:
+        """Take `count` bytes; `what` they are goes into the message when there are fewer."""
+        if not 0 <= count <= self.remaining:
+            raise self.fault(f"{what} needs {count} bytes, {max(0, self.remaining)} are left", self.offset)
+        start = self.offset
+        self.offset += count
+        return memoryview(self._data)[start : self.offset]
+
+    def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
+        """Take the fields of `layout`."""
+        return layout.unpack(self.bytes(layout.size, what))
+
+    def fault(self, cause: str, offset: int) -> ArchiveError:
+        """Return an error at byte `offset`."""
+        return ArchiveError(
+            cause, place=f"{self._place}, byte {offset}", next_step="The file is damaged or of another format"
+        )
+
+
+def _dtype_code(dtype: str) -> tuple[int, int]:
+    if dtype == "bool":
+        return _BOOL
+    return _CODE_OF_KIND[dtype.rstrip("0123456789")], dtypes.bits(dtype)
+
+
+def _dtype_name(code: int, bits: int, lanes: int) -> str | None:
+    if lanes != 1:
+        return None
+    if (code, bits) in (_BOOL, _DLPACK_BOOL):
+        return "bool"
+    name = f"{_KIND_OF_CODE.get(code)}{bits}"
+    return name if name in dtypes.SCALARS else None

@@ -1,0 +1,75 @@
+"""Parameter files: TVM's binary form of a dictionary of tensors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.support.ndarray_bytes import Cursor, decode_ndarray, encode_ndarray
+
+PARAMS_MAGIC = 0xF7E58D4F05049CB7
+_HEADER = struct.Struct("<QQQ")
+_COUNT = struct.Struct("<Q")
+
+
+def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Return the bytes of a parameter file; names are sorted, so equal dictionaries give equal bytes."""
+    names = sorted(params)
+    parts = [_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
+    for name in names:
+        text = name.encode()
+        parts += [_COUNT.pack(len(text)), text]
+    parts.append(_COUNT.pack(len(names)))
+    parts += [encode_ndarray(np.asarray(params[name])) for name in names]
+    return b"".join(parts)
+
+
+def load_params(data: bytes, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
+    """Read a parameter file.
+
+    Parameters
+    ----------
+    data : bytes
+        May go on after the last tensor: TVM's own readers stop there too.
+    place : str
+        The file, for messages.
+
+    Returns
+    -------
+    dict of str to ndarray
+        In the order of the file. Of a name given twice the last tensor counts, as in TVM.
+
+    Raises
+    ------
+    ArchiveError
+        Naming the byte at which the format is broken.
+    """
+    take = Cursor(data, 0, place)
+    magic, _, count = take.unpack(_HEADER, "the header of a parameter file")
+    if magic != PARAMS_MAGIC:
+        raise take.fault(f"a parameter file must start with the number {PARAMS_MAGIC:#x}, not {magic:#x}", 0)
+    if count * _COUNT.size > take.remaining:
+        raise take.fault(f"{count} names cannot be in the {take.remaining} bytes that are left", 16)
+    names = [_name(take) for _ in range(count)]
+    at = take.offset
+    (arrays,) = take.unpack(_COUNT, "the number of tensors")
+    if arrays != count:
+        raise take.fault(f"{count} names but {arrays} tensors", at)
+    params: dict[str, npt.NDArray[Any]] = {}
+    offset = take.offset
+    for name in names:
+        params[name], offset = decode_ndarray(data, offset, place=f"{place}, tensor '{name}'")
+    return params
+
+
+def _name(take: Cursor) -> str:
+    (length,) = take.unpack(_COUNT, "the length of a name")
+    at = take.offset
+    try:
+        return bytes(take.bytes(length, "a name")).decode()
+    except UnicodeDecodeError as error:
+        raise take.fault(f"a name is not UTF-8 ({error.reason})", at) from None

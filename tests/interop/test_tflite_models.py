@@ -1,0 +1,72 @@
+"""Real TFLite models: every layer of the int8 ones equals LiteRT's reference kernels bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.verify.layers import expose_layers
+from mlforge.verify.litert import LiteRtReference
+from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
+INT8_MODELS = (
+    "ad01_int8",
+    "kws_ref_model",
+    "pretrainedResnet_quant",
+    "vww_96_int8",
+    "hello_world_int8",
+    "mobilenet_v2_quantized_1x3x224x224",
+)
+FLOAT_MODELS = ("pretrainedResnet", "kws_ref_model_float32")
+SAMPLES = 200
+
+
+def check_every_layer(path: Path, folder: Path, target: str, samples: int) -> None:
+    """Compare all named tensors, and the outputs of the model compiled without extra outputs."""
+    mod, params = mlforge.import_model(path)
+    layers = expose_layers(mod)
+    exposed = compiled(layers, params, folder, module_name="layers", target=target)
+    plain = compiled(mod, params, folder, module_name="plain", target=target)
+    reference = LiteRtReference(path)
+    cases = [seeded_inputs(plain.inputs, seed) for seed in range(samples)] + edge_inputs(plain.inputs)
+    for number, inputs in enumerate(cases):
+        expected = reference.run(inputs)
+        for name, ours in exposed.run(inputs).items():
+            np.testing.assert_array_equal(ours, expected[name], err_msg=f"case {number}, tensor {name}")
+        for name, ours in plain.run(inputs).items():
+            np.testing.assert_array_equal(ours, expected[name], err_msg=f"case {number}, output {name}")
+    assert len(layers.output_names) >= 3
+
+
+@pytest.mark.parametrize("name", INT8_MODELS)
+def test_every_layer_is_bit_exact(name: str, models: Path, tmp_path: Path) -> None:
+    check_every_layer(models / f"{name}.tflite", tmp_path, "c", SAMPLES)
+
+
+@pytest.mark.parametrize("name", INT8_MODELS)
+def test_every_layer_is_bit_exact_in_the_plain_form(name: str, models: Path, tmp_path: Path) -> None:
+    """The kernels for cores without vectors give the same bits."""
+    check_every_layer(models / f"{name}.tflite", tmp_path, "c -mcpu=cortex-m4", 10)
+
+
+@pytest.mark.parametrize("target", ["c", "c -mcpu=cortex-m4", "c -mcpu=x86-64-v4"])
+def test_the_digits_model_is_bit_exact(target: str, tmp_path: Path) -> None:
+    check_every_layer(DIGITS, tmp_path, target, SAMPLES)
+
+
+@pytest.mark.parametrize("name", FLOAT_MODELS)
+@pytest.mark.parametrize("target", ["c", "c -mcpu=cortex-m4"])
+def test_float_models_agree_with_the_reference(name: str, target: str, models: Path, tmp_path: Path) -> None:
+    path = models / f"{name}.tflite"
+    mod, params = mlforge.import_model(path)
+    ours = compiled(mod, params, tmp_path, target=target)
+    reference = LiteRtReference(path)
+    for seed in range(20):
+        inputs = seeded_inputs(ours.inputs, seed)
+        expected = reference.run(inputs)
+        for name_, value in ours.run(inputs).items():
+            assert_close(value, expected[name_], 1e-5, f"seed {seed}, output {name_}")

@@ -108,13 +108,26 @@ class Rewriter:
     def __init__(self, rule: Callable[[Expr], Expr]) -> None:
         self._rule = rule
         self._done: dict[Expr, Expr] = {}
+        self._reads: dict[Expr, int] = {}
 
     def __call__(self, expr: Expr) -> Expr:
         """Return what stands in the place of `expr`."""
-        for node in post_order(expr):
+        order = post_order(expr)
+        for node in order:
+            for child in children(node):
+                self._reads[child] = self._reads.get(child, 0) + 1
+        for node in order:
             if node not in self._done:
-                self._done[node] = self._rule(with_children(node, (self._done[child] for child in children(node))))
+                rebuilt = with_children(node, (self._done[child] for child in children(node)))
+                self._reads.setdefault(rebuilt, self.reads(node))
+                found = self._rule(rebuilt)
+                self._reads.setdefault(found, self.reads(node))
+                self._done[node] = found
         return self._done[expr]
+
+    def reads(self, expr: Expr) -> int:
+        """Return how often the graph reads what `expr` stands for; 1 for what only a rule made."""
+        return self._reads.get(expr, 1)
 
 
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:

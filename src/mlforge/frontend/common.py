@@ -6,16 +6,16 @@ lifts the weights (constants that have a name and at least one dimension) into p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import InternalError, MlforgeError, ProblemsError
-from mlforge.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, Tuple, TupleGetItem, Var
+from mlforge.relay.ir import Constant, Expr, Function, IRModule, Quantization, Tuple, Var
+from mlforge.relay.visitor import rewrite
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -116,45 +116,6 @@ def finish(
         return lifted[id(constant)]
 
     body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
-    body = _with_constants(body, lift)
+    body = rewrite(body, lambda node: lift(node) if isinstance(node, Constant) else node)
     main = Function((*inputs, *lifted.values()), body)
     return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
-
-
-def _with_constants(root: Expr, replace_constant: Callable[[Constant], Expr]) -> Expr:
-    """Return `root` with every constant replaced; a loop, because models are deeper than Python's stack."""
-    done: dict[int, Expr] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if id(node) in done:
-            stack.pop()
-            continue
-        waiting = [child for child in _children(node) if id(child) not in done]
-        if waiting:
-            stack.extend(reversed(waiting))
-            continue
-        stack.pop()
-        done[id(node)] = replace_constant(node) if isinstance(node, Constant) else _rebuilt(node, done)
-    return done[id(root)]
-
-
-def _children(node: Expr) -> tuple[Expr, ...]:
-    if isinstance(node, Call):
-        return node.args
-    if isinstance(node, Tuple):
-        return node.fields
-    return (node.value,) if isinstance(node, TupleGetItem) else ()
-
-
-def _rebuilt(node: Expr, done: Mapping[int, Expr]) -> Expr:
-    children = _children(node)
-    replaced = tuple(done[id(child)] for child in children)
-    if all(before is after for before, after in zip(children, replaced, strict=True)):
-        return node
-    if isinstance(node, Call):
-        return replace(node, args=replaced)
-    if isinstance(node, Tuple):
-        return replace(node, fields=replaced)
-    assert isinstance(node, TupleGetItem)  # noqa: S101  (leaves have no children to replace)
-    return replace(node, value=replaced[0])

@@ -1,0 +1,138 @@
+"""Writes small TFLite models, so that tests can compare one operator at a time with LiteRT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import tflite
+
+DTYPES = {
+    "float32": tflite.TensorType.FLOAT32, "float16": tflite.TensorType.FLOAT16, "int32": tflite.TensorType.INT32,
+    "uint8": tflite.TensorType.UINT8, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
+    "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8,
+}  # fmt: skip
+
+
+@dataclass
+class T:
+    """A tensor: a value makes it a constant; scales and zero points make it quantized."""
+
+    name: str
+    shape: Sequence[int]
+    dtype: str = "float32"
+    value: Any = None
+    scale: Any = None
+    zero: Any = 0
+    axis: int = 0
+    signature: Sequence[int] | None = None
+
+
+@dataclass
+class Op:
+    """An operator: BuiltinOperator's name, tensor names ("" for an absent one), fields of its options table."""
+
+    code: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    options: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _vector(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
+    return builder.CreateNumpyVector(np.asarray(values, np.int32))
+
+
+def _offsets(builder: flatbuffers.Builder, items: Sequence[int]) -> int:
+    builder.StartVector(4, len(items), 4)
+    for item in reversed(items):
+        builder.PrependUOffsetTRelative(item)
+    return builder.EndVector()
+
+
+def _table(builder: flatbuffers.Builder, kind: str, fields: Mapping[str, Any]) -> int:
+    """Write a table; vectors and strings among the fields must be written before."""
+    ready = {
+        name: _vector(builder, value) if isinstance(value, (list, tuple)) else value for name, value in fields.items()
+    }
+    module = getattr(tflite, kind)
+    starts = __import__(f"tflite.{kind}", fromlist=[kind])
+    assert module is not None
+    starts.Start(builder)
+    for name, value in ready.items():
+        getattr(starts, f"Add{name}")(builder, value)
+    return starts.End(builder)
+
+
+def _quantization(builder: flatbuffers.Builder, tensor: T) -> int | None:
+    if tensor.scale is None:
+        return None
+    scales = np.atleast_1d(np.asarray(tensor.scale, np.float32))
+    zeros = np.broadcast_to(np.asarray(tensor.zero, np.int64), scales.shape)
+    fields = {
+        "Scale": builder.CreateNumpyVector(scales),
+        "ZeroPoint": builder.CreateNumpyVector(np.ascontiguousarray(zeros)),
+        "QuantizedDimension": tensor.axis,
+    }
+    return _table(builder, "QuantizationParameters", fields)
+
+
+def build(
+    tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], version: int = 2
+) -> bytes:
+    """Return the file of a model of one subgraph."""
+    builder = flatbuffers.Builder(1024)
+    index = {tensor.name: position for position, tensor in enumerate(tensors)}
+    buffers = [_table(builder, "Buffer", {})]
+    written = []
+    for tensor in tensors:
+        number = 0
+        if tensor.value is not None:
+            data = np.ascontiguousarray(np.asarray(tensor.value, tensor.dtype)).tobytes()
+            number = len(buffers)
+            buffers.append(_table(builder, "Buffer", {"Data": builder.CreateByteVector(data)}))
+        fields: dict[str, Any] = {
+            "Shape": _vector(builder, tensor.shape),
+            "Name": builder.CreateString(tensor.name),
+            "Type": DTYPES[tensor.dtype],
+            "Buffer": number,
+        }
+        if tensor.signature is not None:
+            fields["ShapeSignature"] = _vector(builder, tensor.signature)
+        quantization = _quantization(builder, tensor)
+        if quantization is not None:
+            fields["Quantization"] = quantization
+        written.append(_table(builder, "Tensor", fields))
+    codes = sorted({op.code for op in ops})
+    operators = [_operator(builder, op, codes, index) for op in ops]
+    subgraph = _table(builder, "SubGraph", {
+        "Tensors": _offsets(builder, written), "Operators": _offsets(builder, operators),
+        "Inputs": _vector(builder, [index[name] for name in inputs]),
+        "Outputs": _vector(builder, [index[name] for name in outputs]),
+    })  # fmt: skip
+    numbers = [getattr(tflite.BuiltinOperator, code) for code in codes]
+    entries = [
+        _table(builder, "OperatorCode", {"BuiltinCode": n, "DeprecatedBuiltinCode": min(n, 127), "Version": version})
+        for n in numbers
+    ]
+    model = _table(builder, "Model", {
+        "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, [subgraph]),
+        "Buffers": _offsets(builder, buffers),
+    })  # fmt: skip
+    builder.Finish(model, b"TFL3")
+    return bytes(builder.Output())
+
+
+def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[str], index: Mapping[str, int]) -> int:
+    fields: dict[str, Any] = {
+        "OpcodeIndex": codes.index(op.code),
+        "Inputs": _vector(builder, [index[name] if name else -1 for name in op.inputs]),
+        "Outputs": _vector(builder, [index[name] for name in op.outputs]),
+    }
+    if op.options is not None:
+        fields["BuiltinOptions"] = _table(builder, op.options, op.fields)
+        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options)
+    return _table(builder, "Operator", fields)

@@ -18,7 +18,9 @@ _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
 
 # What reads each element of its input once; other operators of kind REDUCE may do so several times.
-_SINGLE_READS = frozenset({"sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"})
+_SINGLE_READS = frozenset(
+    {"concatenate", "stack", "sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"}
+)
 _SEVERAL_READS = 3
 # Results of interpolation depend on that many elements each.
 _SAMPLES = {"image.resize2d": 4, "image.resize1d": 2, "image.resize3d": 8}

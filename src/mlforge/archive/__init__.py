@@ -1,0 +1,16 @@
+"""Model Library Format archives: written, read, described, checked, loaded."""
+
+from mlforge.archive.export import code_files, export_model_library_format, export_shared_library
+from mlforge.archive.inspect import inspect
+from mlforge.archive.load import load, load_module
+from mlforge.archive.validate import validate
+
+__all__ = [
+    "code_files",
+    "export_model_library_format",
+    "export_shared_library",
+    "inspect",
+    "load",
+    "load_module",
+    "validate",
+]

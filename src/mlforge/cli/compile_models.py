@@ -1,0 +1,115 @@
+"""``mlforge compile``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlforge.cli.options import Json, Numerics, Optimize, Shapes, Target, parse_models, parse_shapes
+from mlforge.cli.tables import print_json, print_table
+from mlforge.errors import OptionError
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.build import Factory
+
+EMITS = ("mlf", "c", "so")
+EXAMPLES = (
+    "mlforge compile kws.tflite",
+    "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
+    'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
+    "mlforge compile kws=a.tflite ic=b.onnx -o both.tar",
+    "mlforge compile kws.tflite --emit c -o kws_code",
+)
+
+
+def compile_models(
+    models: Annotated[list[str], typer.Argument(help="Model files; NAME=FILE names a module.", metavar="MODEL...")],
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")] = None,
+    target: Target = "c",
+    executor: Annotated[str, typer.Option(help="aot.")] = "aot",
+    module_name: Annotated[str | None, typer.Option(help="Default: from the file name.")] = None,
+    shape: Shapes = None,
+    optimize: Optimize = "speed",
+    numerics: Numerics = "litert",
+    emit: Annotated[str, typer.Option(help="mlf (archive), c (C files in a folder) or so (shared library).")] = "mlf",
+    ram: Annotated[int | None, typer.Option(help="Fail if workspace, inputs and outputs have more bytes.")] = None,
+    flash: Annotated[int | None, typer.Option(help="Fail if the constants have more bytes.")] = None,
+    include_source_params: Annotated[
+        bool, typer.Option("--include-source-params", help="Keep the model's own weights in the archive.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile models to a Model Library Format archive, C files or a shared library."""
+    from mlforge import archive
+    from mlforge.archive.budget import check_budget
+    from mlforge.support.atomic import check_writable, write_folder
+
+    named = parse_models(models)
+    if module_name is not None:
+        if len(named) != 1:
+            raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
+        named = {module_name: next(iter(named.values()))}
+    place = _output(output, named, emit)
+    if emit != "c":
+        check_writable(place)
+    options = {"target": target, "executor": executor, "optimize": optimize, "numerics": numerics}
+    factories = _build(named, parse_shapes(shape), options)
+    check_budget(factories, ram=ram, flash=flash)
+    with stage(f"writing {place}"):
+        if emit == "mlf":
+            archive.export_model_library_format(factories, place, include_source_params=include_source_params)
+        elif emit == "c":
+            write_folder(place, archive.code_files(factories))
+        else:
+            archive.export_shared_library(factories, place)
+    _report(factories, place, as_json)
+
+
+def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
+    if emit not in EMITS:
+        raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
+    if output is not None:
+        return output
+    if len(named) != 1:
+        raise OptionError("several models need a name for the output", next_step="Give one with -o")
+    name = next(iter(named))
+    return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "so": f"{name}.so"}[emit])
+
+
+def _build(named: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]], options: dict[str, str]) -> list[Factory]:
+    import mlforge
+
+    if shapes and len(named) != 1:
+        raise OptionError("--shape works with one model at a time", next_step="Fix the shapes in the model files")
+    factories = []
+    for name, path in named.items():
+        with stage(f"compiling {path}"):
+            mod, params = mlforge.import_model(path, shapes=shapes, numerics=options["numerics"])
+            factories.append(mlforge.build(mod, params=params, module_name=name, **options))
+    return factories
+
+
+def _report(factories: Sequence[Factory], place: Path, as_json: bool) -> None:
+    from mlforge.archive.metadata import module_details
+
+    details = {factory.module_name: module_details(factory) for factory in factories}
+    if as_json:
+        modules = {name: {"entry": item["entry"], "memory": item["memory"]} for name, item in details.items()}
+        print_json({"output": str(place), "modules": modules})
+        return
+    rows = [
+        (
+            name,
+            item["memory"]["workspace_bytes"],
+            item["memory"]["workspace_lower_bound_bytes"],
+            item["memory"]["constants_bytes"],
+            item["memory"]["io_bytes"],
+        )
+        for name, item in details.items()
+    ]
+    print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)

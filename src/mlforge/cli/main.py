@@ -1,0 +1,85 @@
+"""The program ``mlforge``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+import typer
+
+import mlforge
+from mlforge.cli import check, compile_models, inspect, operators, run_model, targets, validate, verify
+from mlforge.errors import InternalError, MlforgeError
+
+app = typer.Typer(
+    name="mlforge",
+    help="Compile trained ONNX and TFLite models to portable C in Model Library Format archives, and run them.",
+    epilog="Exit status: 0 success, 1 a comparison or budget failed, 2 a fault of the input or of its use.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+_COMMANDS = (
+    ("check", check.check, check.EXAMPLES),
+    ("compile", compile_models.compile_models, compile_models.EXAMPLES),
+    ("run", run_model.run_model, run_model.EXAMPLES),
+    ("verify", verify.verify, verify.EXAMPLES),
+    ("inspect", inspect.inspect, inspect.EXAMPLES),
+    ("validate", validate.validate, validate.EXAMPLES),
+    ("operators", operators.operators, operators.EXAMPLES),
+    ("targets", targets.targets, targets.EXAMPLES),
+)
+for _name, _function, _examples in _COMMANDS:
+    # the backspace tells the help printer to keep the lines apart
+    app.command(_name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in _examples))))(_function)
+
+_TRACEBACK = "MLFORGE_TRACEBACK"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mlforge {mlforge.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Options of the program itself; typer takes the help text from the app."""
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> None:
+    # leaves through the finally blocks, which remove temporary files
+    sys.exit(128 + signum)
+
+
+def run() -> None:
+    """Run the program and leave with its exit status."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except MlforgeError as error:
+        _fail(str(error), error.exit_status, error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # the reader went away, as head does; writing to it again at exit would fail too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except MemoryError as error:
+        _fail("there is not enough memory for this", 2, error)
+    except Exception as error:  # nothing but our own errors should get here: what does is a bug
+        bug = InternalError(f"{type(error).__name__}: {error}")
+        _fail(f"{bug}. Set {_TRACEBACK}=1 to see where", bug.exit_status, error)
+
+
+def _fail(message: str, status: int, error: BaseException) -> None:
+    if os.environ.get(_TRACEBACK):
+        raise error
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(status)

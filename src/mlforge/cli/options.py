@@ -1,0 +1,61 @@
+"""What several commands take, and how its text is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from mlforge.errors import OptionError
+
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Target: TypeAlias = Annotated[str, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ...")]
+Optimize: TypeAlias = Annotated[str, typer.Option("--optimize", help="speed or size.")]
+Numerics: TypeAlias = Annotated[
+    str, typer.Option("--numerics", help="Whose integer rounding: litert or tflm (TensorFlow Lite Micro).")
+]
+Shapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix the shape of an input; may be given again."),
+]
+Module: TypeAlias = Annotated[
+    str | None, typer.Option("--module", metavar="NAME", help="Which module, where there are several.")
+]
+Samples: TypeAlias = Annotated[int, typer.Option("--samples", help="Sets of random inputs.")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
+
+_MAX_DIMENSIONS = 32
+
+
+def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return shapes by input name from texts like ``input=1,3,224,224``; OptionError where one does not read so."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        # names of inputs may hold "=", lists of numbers cannot
+        name, equals, extents = text.rpartition("=")
+        parts = [part.strip() for part in extents.split(",")] if extents else []
+        if not name or not equals or not all(re.fullmatch(r"[1-9][0-9]{0,9}", part) for part in parts):
+            raise OptionError(f"'{text}' is not a shape", place="--shape", next_step="Write NAME=1,3,224,224")
+        if len(parts) > _MAX_DIMENSIONS:
+            raise OptionError(f"{len(parts)} dimensions are too many", place="--shape")
+        if name in shapes:
+            raise OptionError(f"the shape of '{name}' is given twice", place="--shape")
+        shapes[name] = tuple(map(int, parts))
+    return shapes
+
+
+def parse_models(texts: Sequence[str]) -> dict[str, Path]:
+    """Return model files by module name from texts like ``kws=a.tflite`` or ``a.tflite`` (named after the file)."""
+    models: dict[str, Path] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        # a file may be called a=b.tflite
+        if not equals or Path(text).exists() or not re.fullmatch(r"\w+", name):
+            name, path = Path(text).name.partition(".")[0], text
+        if name in models:
+            raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
+        models[name] = Path(path)
+    return models

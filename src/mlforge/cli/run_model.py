@@ -1,0 +1,127 @@
+"""``mlforge run``."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlforge.cli.options import Json, Module, Seed, Shapes, parse_shapes
+from mlforge.cli.tables import describe_tensor, print_json, print_table
+from mlforge.errors import OptionError, RunError
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.runtime import AotModule
+    from mlforge.runtime.arrays import Array
+
+EXAMPLES = (
+    "mlforge run kws.tar --inputs in.npz --outputs out.npz",
+    "mlforge run kws.tar --fill random --seed 1 --repeat 100",
+    "mlforge run kws.tflite --top 3",
+)
+
+
+def run_model(
+    artifact: Annotated[Path, typer.Argument(help="An archive or shared library; a model is compiled first.")],
+    *,
+    inputs: Annotated[
+        Path | None, typer.Option(help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
+    ] = None,
+    outputs: Annotated[Path | None, typer.Option(help="Where to write the outputs, as .npz.")] = None,
+    fill: Annotated[str, typer.Option(help="Without --inputs: random, zeros or ones.")] = "random",
+    seed: Seed = 0,
+    module: Module = None,
+    repeat: Annotated[int, typer.Option(help="Run so many times and show how long it took.")] = 1,
+    top: Annotated[int, typer.Option(help="Show the largest K values of each output.")] = 0,
+    shape: Shapes = None,
+    as_json: Json = False,
+) -> None:
+    """Run a compiled model on this machine."""
+    from mlforge.runtime.fill import fill as filled
+    from mlforge.runtime.npz import read_npz, write_npz
+    from mlforge.support.atomic import check_writable
+
+    if repeat < 1 or top < 0:
+        raise OptionError("--repeat counts from 1 and --top from 0")
+    if outputs is not None:
+        check_writable(outputs)
+    with stage(f"loading {artifact}"):
+        compiled = _load(artifact, module, shape)
+    given = filled(compiled.inputs, fill, seed) if inputs is None else read_npz(inputs, compiled.inputs)
+    call = compiled.bind(given)
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        status = call()
+        times.append(time.perf_counter() - start)
+        if status != 0:
+            raise RunError(f"the model returned status {status}", place=str(artifact))
+    if outputs is not None:
+        write_npz(outputs, call.outputs)
+    _report(compiled, call.outputs, times, top, as_json)
+
+
+def _load(artifact: Path, module: str | None, shape: list[str] | None) -> AotModule:
+    import mlforge
+    from mlforge.archive.load import artifact_kind, load_factory, load_module
+
+    if artifact_kind(artifact) != "model":
+        if shape:
+            raise OptionError("--shape is for models; the shapes of an archive are fixed")
+        return load_module(artifact, module=module)
+    mod, params = mlforge.import_model(artifact, shapes=parse_shapes(shape))
+    return load_factory(mlforge.build(mod, "c", params))
+
+
+def _report(compiled: AotModule, results: Mapping[str, Array], times: list[float], top: int, as_json: bool) -> None:
+    tensors = [_summary(info, results[info.name], top) for info in compiled.outputs]
+    milliseconds = {
+        "runs": len(times),
+        "median_ms": statistics.median(times) * 1e3,
+        "min_ms": min(times) * 1e3,
+        "mean_ms": statistics.fmean(times) * 1e3,
+    }
+    if as_json:
+        print_json({"outputs": tensors, "time": milliseconds})
+        return
+    print_table(
+        "outputs",
+        ("name", "type", "smallest", "largest", "mean"),
+        [(item["name"], describe_tensor(item), item["min"], item["max"], item["mean"]) for item in tensors],
+    )
+    for item in tensors:
+        if top:
+            rows = [(entry["index"], entry["value"], entry["real"]) for entry in item["top"]]
+            print_table(f"largest of {item['name']}", ("index", "value", "real value"), rows)
+    if len(times) > 1:
+        print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])
+
+
+def _summary(info: Any, array: Array, top: int) -> dict[str, Any]:
+    import numpy as np
+
+    values = array.astype(np.float64).ravel()
+    # stable: of equal values the first comes first
+    order = np.argsort(-values, kind="stable")[:top]
+    scale, zero = info.scale, info.zero_point or 0
+    return {
+        "name": info.name,
+        "dtype": info.dtype,
+        "shape": list(info.shape),
+        "min": float(values.min()) if values.size else None,
+        "max": float(values.max()) if values.size else None,
+        "mean": float(values.mean()) if values.size else None,
+        "top": [
+            {
+                "index": int(index),
+                "value": array.ravel()[index].item(),
+                "real": None if scale is None else scale * (float(values[index]) - zero),
+            }
+            for index in order
+        ],
+    }

@@ -1,0 +1,62 @@
+"""Tables for people: borders and colours on a terminal, plain columns elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows; columns of numbers are aligned right."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    numeric = [
+        bool(rows) and all(isinstance(row[index], (int, float)) for row in rows) for index in range(len(columns))
+    ]
+    if sys.stdout.isatty():
+        _print_rich(title, columns, texts, numeric)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    typer.echo(title)
+    for line in (columns, *texts):
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        typer.echo(f"  {'  '.join(cells)}".rstrip())
+
+
+def _print_rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        # names of a model are no markup
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+
+
+def describe_tensor(tensor: dict[str, Any]) -> str:
+    """Return a tensor's dtype and shape in short, from an entry of `inspect`."""
+    shape = tensor["shape"]
+    return tensor["dtype"] + ("[?]" if shape is None else f"[{', '.join(map(str, shape))}]")

@@ -1,0 +1,83 @@
+"""``mlforge verify``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlforge.cli.options import Json, Module, Optimize, Samples, Seed, Shapes, Target, parse_shapes
+from mlforge.cli.tables import print_json, print_table
+from mlforge.errors import BudgetError
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.verify import Comparison, Difference
+
+EXAMPLES = (
+    "mlforge verify kws.tflite",
+    "mlforge verify kws.tflite kws.tar --samples 200",
+    "mlforge verify resnet.onnx --layers",
+)
+
+
+def verify(
+    model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
+    artifact: Annotated[Path | None, typer.Argument(help="What it was compiled to; compiled here if left out.")] = None,
+    *,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    layers: Annotated[bool, typer.Option("--layers", help="Compare every layer; name the first that differs.")] = False,
+    module: Module = None,
+    target: Target = "c",
+    optimize: Optimize = "speed",
+    shape: Shapes = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model and its reference (LiteRT or ONNX Runtime) on the same inputs and compare.
+
+    Fails with status 1 where integers differ (from ONNX Runtime: by more than one) or floats differ by more than
+    1e-5 of the tensor's largest value.
+    """
+    from mlforge.verify import verify as compare
+
+    with stage(f"comparing {model}"):
+        result = compare(
+            model,
+            artifact,
+            module=module,
+            samples=samples,
+            seed=seed,
+            layers=layers,
+            shapes=parse_shapes(shape),
+            target=target,
+            optimize=optimize,
+        )
+    _report(result, as_json)
+    first = result.first_differing
+    if first is not None:
+        kind = "layer" if result.layers else "output"
+        raise BudgetError(
+            f"the first {kind} that differs is {first.tensor}: by {first.largest:.6g} where {first.tolerance:.6g} is "
+            f"allowed, with the inputs '{first.sample}'",
+            place=str(model),
+            next_step=None if result.layers else "Look for the layer with --layers",
+        )
+
+
+def _report(result: Comparison, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(result), "is_within": result.is_within})
+        return
+    title = f"against {result.reference}, {result.samples} sets of inputs"
+    for name, items in (("outputs", result.outputs), ("layers", result.layers)):
+        if items:
+            print_table(
+                f"{name} {title}", ("tensor", "dtype", "largest |difference|", "allowed", ""), [_row(i) for i in items]
+            )
+
+
+def _row(item: Difference) -> tuple[object, ...]:
+    return item.tensor, item.dtype, item.largest, item.tolerance, "equal" if item.is_within else "DIFFERS"

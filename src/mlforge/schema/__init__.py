@@ -1,0 +1,1 @@
+"""JSON Schemas of what mlforge writes, as data files."""

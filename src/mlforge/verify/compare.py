@@ -1,0 +1,224 @@
+"""Runs a compiled model and its reference on the same inputs and measures the differences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import mlforge
+from mlforge.archive.load import load_factory, load_module
+from mlforge.errors import ModelError, OptionError
+from mlforge.runtime import AotModule, TensorInfo
+from mlforge.runtime.arrays import Array
+from mlforge.runtime.fill import fill
+from mlforge.verify.layers import with_all_tensors
+
+FLOAT_TOLERANCE = 1e-5
+"""Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
+
+QUANTUM_TOLERANCE = {"LiteRT": 0, "ONNX Runtime": 1}
+"""Allowed |difference| of integers: LiteRT's reference kernels define the result, ONNX Runtime's round in their way."""
+
+
+class Reference(Protocol):
+    """What computes the results to compare with."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor is from its reference, over all samples.
+
+    Attributes
+    ----------
+    tensor : str
+    dtype : str
+    largest : float
+        Largest absolute difference; infinite where one has a NaN that the other has not.
+    tolerance : float
+        What is allowed in the sample that has the largest.
+    sample : str
+        Which sample that is.
+    """
+
+    tensor: str
+    dtype: str
+    largest: float
+    tolerance: float
+    sample: str
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the tensor counts as equal to its reference."""
+        return self.largest <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `verify`.
+
+    Attributes
+    ----------
+    reference : str
+        ``LiteRT`` or ``ONNX Runtime``.
+    samples : int
+        How many sets of inputs were run.
+    outputs : tuple of Difference
+        Of the model's outputs.
+    layers : tuple of Difference
+        Of every layer in the order of computation, where that was asked for.
+    """
+
+    reference: str
+    samples: int
+    outputs: tuple[Difference, ...]
+    layers: tuple[Difference, ...] = ()
+
+    @property
+    def is_within(self) -> bool:
+        """Whether every tensor counts as equal to its reference."""
+        return all(item.is_within for item in (*self.outputs, *self.layers))
+
+    @property
+    def first_differing(self) -> Difference | None:
+        """The first layer (or output) that differs from its reference."""
+        return next((item for item in (*self.layers, *self.outputs) if not item.is_within), None)
+
+
+def verify(
+    model: str | os.PathLike[str],
+    artifact: str | os.PathLike[str] | None = None,
+    *,
+    module: str | None = None,
+    samples: int = 10,
+    seed: int = 0,
+    layers: bool = False,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "c",
+    optimize: str = "speed",
+) -> Comparison:
+    """Compare a model with its reference on seeded random inputs and on all-minimum, all-maximum and zero inputs.
+
+    Parameters
+    ----------
+    model : path
+        The original TFLite or ONNX model.
+    artifact : path, optional
+        What it was compiled to; compiled here where it is not given.
+    module : str, optional
+        Which module of the artifact.
+    samples : int
+        Random sets of inputs, besides the three special ones.
+    seed : int
+    layers : bool
+        Compare every layer. The model is then compiled here with every tensor as an output.
+    shapes, target, optimize
+        As for importing and building.
+
+    Raises
+    ------
+    MlforgeError
+        If the model cannot be compiled or the reference is not installed or refuses it.
+    """
+    if samples < 0:
+        raise OptionError(f"{samples} samples are too few", next_step="Use 0 or more")
+    if layers and artifact is not None:
+        raise OptionError(
+            "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
+        )
+    title, reference = _reference(Path(model), layers)
+    if artifact is not None:
+        compiled = load_module(artifact, module=module)
+        outputs = [info.name for info in compiled.outputs]
+    else:
+        imported, params = mlforge.import_model(model, shapes=shapes)
+        outputs = list(imported.output_names)
+        chosen = with_all_tensors(imported) if layers else imported
+        compiled = load_factory(mlforge.build(chosen, target, params, optimize=optimize, module_name="verified"))
+    sets = list(sample_inputs(compiled.inputs, samples, seed))
+    found = _compare(compiled, reference, sets, title)
+    return Comparison(
+        title,
+        len(sets),
+        tuple(item for item in found if item.tensor in outputs),
+        tuple(found) if layers else (),
+    )
+
+
+def sample_inputs(infos: Sequence[TensorInfo], samples: int, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield named sets of inputs: `samples` random ones, then the corners of the value range."""
+    for index in range(samples):
+        yield f"random {index}", fill(infos, "random", seed + index)
+    for title in ("minimum", "maximum", "zero point"):
+        yield title, {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in infos}
+
+
+def _corner(info: TensorInfo, title: str) -> int:
+    if title == "zero point":
+        return info.zero_point or 0
+    kind = info.numpy_dtype.kind
+    if kind not in "iu":
+        return 1 if title == "maximum" else 0 if kind == "b" else -1
+    if info.numpy_dtype.itemsize > 2 and info.scale is None:
+        # indices: an extreme one would lie outside of what it points into
+        return 1 if title == "maximum" else 0
+    limits = np.iinfo(info.numpy_dtype)
+    return int(limits.max if title == "maximum" else limits.min)
+
+
+def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    if start[4:] == b"TFL3":
+        from mlforge.verify.litert import Reference as LiteRT
+
+        return "LiteRT", LiteRT(path)
+    from mlforge.verify.onnxruntime import Reference as OnnxRuntime
+
+    return "ONNX Runtime", OnnxRuntime(path, layers=layers)
+
+
+def _compare(
+    compiled: AotModule, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
+) -> list[Difference]:
+    worst: dict[str, Difference] = {}
+    for sample, inputs in sets:
+        expected = reference.run(inputs)
+        for name, array in compiled.run(inputs).items():
+            if name not in expected:
+                continue
+            item = _difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
+            known = worst.get(name)
+            if known is None or _badness(item) > _badness(known):
+                worst[name] = item
+    return list(worst.values())
+
+
+def _badness(item: Difference) -> tuple[bool, float]:
+    return not item.is_within, item.largest
+
+
+def _difference(name: str, ours: Array, theirs: Array, sample: str, quanta: int) -> Difference:
+    if ours.size != theirs.size:
+        return Difference(name, ours.dtype.name, float("inf"), 0.0, sample)
+    wide: Any = np.int64 if ours.dtype.kind in "iub" else np.float64
+    a, b = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
+    if wide is np.int64:
+        return Difference(name, ours.dtype.name, float(np.abs(a - b).max(initial=0)), float(quanta), sample)
+    with np.errstate(invalid="ignore"):
+        # infinities of one sign are equal, though their difference is not a number
+        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+    finite = np.abs(b[np.isfinite(b)])
+    return Difference(name, ours.dtype.name, largest, FLOAT_TOLERANCE * float(finite.max(initial=0.0)), sample)

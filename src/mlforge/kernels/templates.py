@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from mlforge.target.features import Features
 from mlforge.tir.ir import Buffer
 
 Array = npt.NDArray[Any]
+Emitter = TypeVar("Emitter", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +72,13 @@ class Template:
 TEMPLATES: Registry[list[Template]] = Registry("kernel template")
 
 
-def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Any:
+def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
     """Return a decorator that registers an emitter for `kind` of work on targets of `family`.
 
     Several may be registered under one key: the first that accepts is taken, in order of registration.
     """
 
-    def register(emit: Callable[..., None]) -> Callable[..., None]:
+    def register(emit: Emitter) -> Emitter:
         key = f"{kind}/{family}"
         if key not in TEMPLATES:
             TEMPLATES.add(key, [])
@@ -104,8 +105,7 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
 
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution of channels-last `data`; `out` has channels last too."""
-    kind = "depthwise" if conv.depthwise and conv.group_filters == 1 else "convolution"
-    emit(kind, ctx, conv, data, weights, out)
+    emit("depthwise" if conv.depthwise else "convolution", ctx, conv, data, weights, out)
 
 
 def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:

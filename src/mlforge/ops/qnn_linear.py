@@ -64,9 +64,7 @@ def _infer_conv(types: list[Type], attrs: Attrs) -> TensorType:
     conv.check_rank(name, data, 2)
     sizes = conv_types.conv_geometry(name, data, weight, attrs)
     _check(name, types, sizes.filters)
-    return TensorType(
-        conv_types.arranged(sizes.batch, sizes.filters, sizes.output, attrs), _int32(name, attrs)
-    )
+    return TensorType(conv_types.arranged(sizes.batch, sizes.filters, sizes.output, attrs), _int32(name, attrs))
 
 
 def _emit_conv(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
@@ -85,9 +83,7 @@ def _infer_transpose(types: list[Type], attrs: Attrs) -> TensorType:
     conv.check_rank(name, data, 2)
     sizes = conv_types.transpose_geometry(name, data, weight, attrs)
     _check(name, types, sizes.channels)
-    return TensorType(
-        conv_types.arranged(sizes.batch, sizes.channels, sizes.spatial, attrs), _int32(name, attrs)
-    )
+    return TensorType(conv_types.arranged(sizes.batch, sizes.channels, sizes.spatial, attrs), _int32(name, attrs))
 
 
 def _emit_transpose(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:

@@ -1,0 +1,94 @@
+"""Choosing the register tile: how many output pixels and vectors of output channels are computed at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+LANES = 16  # 32-bit lanes of the vectors that templates write with
+FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
+COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
+
+
+@dataclass(frozen=True)
+class Split:
+    """A range cut into `large` pieces of ``size + 1`` followed by `small` pieces of ``size``."""
+
+    size: int
+    large: int
+    small: int
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int, int], ...]:
+        """(start, count, size) of each kind of piece that occurs."""
+        both = ((0, self.large, self.size + 1), (self.large * (self.size + 1), self.small, self.size))
+        return tuple(piece for piece in both if piece[1])
+
+
+def balanced(extent: int, limit: int) -> Split:
+    """Cut `extent` into the fewest pieces of at most `limit`, as equal as can be."""
+    count = -(-extent // limit)
+    size, large = divmod(extent, count)
+    return Split(size, large, count - large)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tiling of rows x columns x channel vectors.
+
+    Attributes
+    ----------
+    rows, columns : Split
+        How the output plane is cut.
+    vectors : int
+        Vectors of LANES output channels in a block.
+    """
+
+    rows: Split
+    columns: Split
+    vectors: int
+
+
+def accumulators(registers: int) -> int:
+    """Return how many vector accumulators fit beside the weights and the broadcast value.
+
+    With 16 registers of 64 bytes declared, the machine may well be one of 16 registers of 32 bytes:
+    7 accumulators of 64 bytes are then 14 of its registers.
+    """
+    return 28 if registers >= 32 else max(1, registers // 2 - 1)
+
+
+@cache
+def choose(height: int, width: int, filters: int, registers: int) -> Tile:
+    """Return the tiling with the least estimated time for an output plane of `filters` channels.
+
+    The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads.
+    """
+    limit = accumulators(registers)
+    best: tuple[float, Tile] | None = None
+    for vectors in (1, 2, 4, 7):
+        if vectors > max(1, -(-filters // LANES)) or vectors > limit:
+            continue
+        most = limit // vectors
+        for tall in range(1, min(height, most) + 1):
+            rows, columns = balanced(height, tall), balanced(width, min(width, most // tall))
+            tile = Tile(rows, columns, vectors)
+            cost = _cost(tile, filters)
+            if best is None or cost < best[0]:
+                best = cost, tile
+    assert best is not None
+    return best[1]
+
+
+def _cost(tile: Tile, filters: int) -> float:
+    """Return the relative time of one reduction step over the whole plane."""
+    blocks, rest = divmod(-(-filters // LANES), tile.vectors)
+    total, copies = 0.0, 0
+    for _, row_count, tall in tile.rows.pieces:
+        for _, column_count, wide in tile.columns.pieces:
+            for count, vectors in ((blocks, tile.vectors), (1 if rest else 0, rest)):
+                pixels = tall * wide
+                step = max(pixels * vectors, FMA_SLOTS, (pixels + vectors) * 0.75) + 0.25 * vectors
+                total += count * row_count * column_count * step
+            copies += 1
+    return total * (1 + COPY_COST * copies)

@@ -1,0 +1,248 @@
+"""Printing loop-level functions as C99 (with GNU vectors where the function uses vectors)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mlforge.codegen.c_expr import ExprPrinter, Needs
+from mlforge.codegen.c_types import HALF_FLOATS, scalar_type, value_type
+from mlforge.codegen.prelude import render
+from mlforge.codegen.writer import Writer, comment_text
+from mlforge.support import dtypes
+from mlforge.support.c_names import sanitize
+from mlforge.tir import ir
+from mlforge.tir.bounds import Ranges
+from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlforge.tir.unroll import Unroll
+from mlforge.tir.visitor import own_exprs, same_expr, walk, walk_expr
+
+_WORKSPACE = "workspace"
+# what local names must not hide: parameters of every function, and names of the headers that are used
+_RESERVED = frozenset(
+    f"""{_WORKSPACE} memcpy memset memmove NAN INFINITY
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t""".split()
+)
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A printed function: its text and what its file must provide."""
+
+    text: str
+    needs: Needs
+
+
+def print_function(prim: PrimFunc, name: str | None = None) -> CFunction:
+    """Print a function.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+    name : str, optional
+        The C name, if not the function's own.
+    """
+    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name)).run()
+
+
+def signature(prim: PrimFunc, name: str) -> str:
+    """Return the head of the C function, as a definition and a prototype need it."""
+    return _FunctionPrinter(prim, name).head()
+
+
+def print_file(functions: list[CFunction]) -> str:
+    """Return a C file of its own with the functions and what they need."""
+    needs = Needs()
+    for function in functions:
+        needs.merge(function.needs)
+    return "\n".join([*preamble(needs), "", *(function.text for function in functions)])
+
+
+def preamble(needs: Needs) -> list[str]:
+    """Return includes, types, helpers and macros for functions with these needs."""
+    lines = ["#include <math.h>"] if needs.math else []
+    lines += ["#include <stdint.h>", "#include <string.h>"]
+    body = render(needs.helpers, needs.vectors)
+    if needs.independent_loops:
+        lines += ["", *_INDEPENDENT]
+    return [*lines, "", *body] if body else lines
+
+
+_INDEPENDENT = [
+    "/* before loops over memory that may be both read and written: no iteration touches another's elements */",
+    "#if defined(__clang__)",
+    '#pragma clang diagnostic ignored "-Wpass-failed"',
+    '#define MLF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")',
+    "#elif defined(__GNUC__)",
+    '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
+    "#else",
+    "#define MLF_INDEPENDENT",
+    "#endif",
+]
+
+
+@dataclass(eq=False)
+class _Names:
+    """C names of variables and buffers; a name is free again when the C block that declared it closes."""
+
+    chosen: dict[int, str] = field(default_factory=dict)
+    blocks: list[set[str]] = field(default_factory=lambda: [set(_RESERVED)])
+
+    def declare(self, node: Var | Buffer) -> str:
+        base = sanitize(node.name)
+        name, count = base, 0
+        while any(name in block for block in self.blocks):
+            count += 1
+            name = f"{base}_{count}"
+        self.blocks[-1].add(name)
+        self.chosen[id(node)] = name
+        return name
+
+    def get(self, node: Var | Buffer) -> str:
+        return self.chosen[id(node)]
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        self.blocks.append(set())
+        try:
+            yield
+        finally:
+            self.blocks.pop()
+
+
+class _FunctionPrinter:
+    def __init__(self, prim: PrimFunc, name: str) -> None:
+        self._prim = prim
+        self._name = name
+        self._names = _Names()
+        self._ranges = Ranges()
+        self._needs = Needs()
+        self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
+        self._writer = Writer()
+        self._used = _used_vars(prim.body)
+
+    def run(self) -> CFunction:
+        with self._writer.block(self.head()):
+            for buffer, offset in zip(self._prim.scratch, self._prim.scratch_offsets, strict=True):
+                kind = scalar_type(buffer.dtype)
+                place = _WORKSPACE if offset == 0 else f"({_WORKSPACE} + {offset})"
+                self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
+            self._stmt(self._prim.body)
+            self._writer.line("return 0;")
+        return CFunction(self._writer.text(), self._needs)
+
+    def head(self) -> str:
+        """Return the function's head and give the parameters their names."""
+        shared = [self._prim.inputs[position] for position in self._prim.inplace]
+        params = []
+        for buffer in self._prim.params:
+            is_output = buffer is self._prim.output
+            aliased = bool(shared) if is_output else any(buffer is item for item in shared)
+            qualifier = "" if aliased else "restrict "
+            const = "" if is_output else "const "
+            params.append(f"{const}{scalar_type(buffer.dtype)} *{qualifier}{self._names.declare(buffer)}")
+        if self._prim.scratch:
+            params.append(f"uint8_t *restrict {_WORKSPACE}")
+        return f"int32_t {self._name}({', '.join(params)})"
+
+    # statements -----------------------------------------------------------------------------------------
+
+    def _stmt(self, stmt: Stmt) -> None:
+        if isinstance(stmt, ir.Seq):
+            for item in stmt.stmts:
+                self._stmt(item)
+        elif isinstance(stmt, ir.Store):
+            self._store(stmt)
+        elif isinstance(stmt, ir.For):
+            self._loop(stmt)
+        elif isinstance(stmt, ir.If):
+            self._branch(stmt)
+        elif isinstance(stmt, ir.Let):
+            self._let(stmt)
+        elif isinstance(stmt, ir.Allocate):
+            self._allocate(stmt.buffer)
+            self._stmt(stmt.body)
+        else:
+            self._writer.line(f"/* {comment_text(stmt.text)} */")
+
+    def _store(self, stmt: ir.Store) -> None:
+        place = self._exprs.element(stmt.buffer, stmt.indices, stmt.value.dtype)
+        added = _accumulated(stmt)
+        if added is not None and place[0] != "*" and not self._ranges.may_overflow_on_data(stmt.value):
+            self._writer.line(f"{place} += {self._exprs.expr(added)};")
+        else:
+            self._writer.line(f"{place} = {self._exprs.expr(stmt.value)};")
+
+    @contextmanager
+    def _block(self, head: str, tail: str = "}") -> Iterator[None]:
+        with self._writer.block(head, tail), self._names.block(), self._ranges.scope():
+            yield
+
+    def _loop(self, stmt: ir.For) -> None:
+        extent = self._exprs.expr(stmt.extent, 9)
+        with self._names.block(), self._ranges.scope():
+            self._ranges.enter_loop(stmt)
+            var = self._names.declare(stmt.var)
+            step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
+            if stmt.kind == "vectorized" and self._prim.inplace:
+                self._needs.independent_loops = True
+                self._writer.line("MLF_INDEPENDENT")
+            with self._block(f"for (int32_t {var} = 0; {var} < {extent}; {step})"):
+                self._stmt(stmt.body)
+
+    def _branch(self, stmt: ir.If) -> None:
+        tail = "}" if stmt.otherwise is None else "} else {"
+        condition = self._exprs.expr(stmt.condition)
+        with self._block(f"if ({condition})", tail):
+            self._ranges.assume(stmt.condition)
+            self._stmt(stmt.then)
+        if stmt.otherwise is not None:
+            with self._writer.indented(), self._names.block(), self._ranges.scope():
+                self._ranges.assume(stmt.condition, holds=False)
+                self._stmt(stmt.otherwise)
+            self._writer.line("}")
+
+    def _let(self, stmt: ir.Let) -> None:
+        if id(stmt.var) in self._used:
+            value = self._exprs.expr(stmt.value)
+            name = self._names.declare(stmt.var)
+            self._writer.line(f"const {value_type(stmt.var.dtype)} {name} = {value};")
+            self._ranges.enter_let(stmt)
+        self._stmt(stmt.body)
+
+    def _allocate(self, buffer: Buffer) -> None:
+        kind = value_type(buffer.dtype)
+        if dtypes.lanes(buffer.dtype) > 1:
+            self._needs.vectors.add(buffer.dtype)
+        self._writer.line(f"{kind} {self._names.declare(buffer)}[{max(buffer.size, 1)}];")
+
+
+def _accumulated(stmt: ir.Store) -> Expr | None:
+    """Return what a store adds to the element it writes, in a dtype that C does not widen; else None."""
+    value = stmt.value
+    if not isinstance(value, ir.Binary) or value.op != "add" or not isinstance(value.a, ir.Load):
+        return None
+    dtype = value.dtype
+    widens = dtypes.element(dtype) in HALF_FLOATS or (dtypes.bits(dtype) < 32 and dtypes.lanes(dtype) == 1)
+    same = value.a.buffer is stmt.buffer and all(map(same_expr, value.a.indices, stmt.indices))
+    return value.b if same and not widens else None
+
+
+def _used_vars(body: Stmt) -> set[int]:
+    """Return the ids of variables that are read, leaving out those read only for variables that are not."""
+    values: dict[int, Expr] = {}
+    pending: list[Expr] = []
+    for stmt in walk(body):
+        if isinstance(stmt, ir.Let):
+            values[id(stmt.var)] = stmt.value
+        else:
+            pending.extend(own_exprs(stmt))
+    used: set[int] = set()
+    while pending:
+        for node in walk_expr(pending.pop()):
+            if isinstance(node, ir.Var) and id(node) not in used:
+                used.add(id(node))
+                if id(node) in values:
+                    pending.append(values[id(node)])
+    return used

@@ -1,0 +1,289 @@
+"""Printing loop-level expressions as C.
+
+Parentheses stand where C's precedence needs them and where compilers warn without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mlforge.codegen import dot4
+from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, scalar_type, value_type
+from mlforge.codegen.prelude import helper_name
+from mlforge.errors import InternalError
+from mlforge.support import dtypes
+from mlforge.tir import ir
+from mlforge.tir.affine import Affine, ExprTable
+from mlforge.tir.bounds import Ranges
+from mlforge.tir.ir import Expr
+
+# precedence of C: a larger number binds tighter
+_TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
+_EQUAL, _LESS, _SHIFT, _ADD, _MUL, _UNARY, _ATOM = 7, 8, 9, 10, 11, 12, 13
+
+_OPERATORS = {
+    "add": ("+", _ADD), "sub": ("-", _ADD), "mul": ("*", _MUL), "div": ("/", _MUL),
+    "and": ("&", _AND), "or": ("|", _OR), "xor": ("^", _XOR), "shl": ("<<", _SHIFT), "shr": (">>", _SHIFT),
+    "eq": ("==", _EQUAL), "ne": ("!=", _EQUAL), "lt": ("<", _LESS), "le": ("<=", _LESS),
+    "gt": (">", _LESS), "ge": (">=", _LESS), "land": ("&&", _LAND), "lor": ("||", _LOR),
+}  # fmt: skip
+_PLAIN_MIXES = frozenset({_ADD, _MUL})
+"""Levels whose operators may stand unparenthesized under one another: everybody knows their order."""
+
+_MATH = frozenset(
+    """exp log log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh floor ceil trunc fabs
+    erf pow fmod""".split()
+)
+_MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
+_CLASSIFY = frozenset({"isnan", "isinf"})
+_FIXED_POINT = frozenset(
+    {"rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_single", "clz32"}
+)
+
+
+@dataclass(eq=False)
+class Needs:
+    """What printed code needs from its file: helpers, vector types, headers."""
+
+    helpers: set[str] = field(default_factory=set)
+    vectors: set[str] = field(default_factory=set)
+    math: bool = False
+    independent_loops: bool = False
+
+    def merge(self, other: Needs) -> None:
+        """Add what `other` needs."""
+        self.helpers |= other.helpers
+        self.vectors |= other.vectors
+        self.math = self.math or other.math
+        self.independent_loops = self.independent_loops or other.independent_loops
+
+
+@dataclass(eq=False)
+class ExprPrinter:
+    """Prints expressions of one function.
+
+    Parameters
+    ----------
+    name_of : callable
+        The C name of a variable or buffer.
+    needs : Needs
+        Filled while printing.
+    ranges : Ranges
+        What is known of variables where the printed expression stands.
+    """
+
+    name_of: Callable[[ir.Var | ir.Buffer], str]
+    needs: Needs
+    ranges: Ranges
+
+    def expr(self, expr: Expr, level: int = _TERNARY) -> str:
+        """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""
+        text, own = self._print(expr)
+        return text if own >= level else f"({text})"
+
+    def _print(self, expr: Expr) -> tuple[str, int]:
+        self._note_vector(expr.dtype)
+        if isinstance(expr, ir.Const):
+            self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
+            return literal(expr.value, expr.dtype), _ATOM
+        if isinstance(expr, ir.Var):
+            return self.name_of(expr), _ATOM
+        if isinstance(expr, ir.Load):
+            return self._load(expr)
+        if isinstance(expr, ir.Binary):
+            return self._binary(expr)
+        if isinstance(expr, ir.Select):
+            return self._select(expr)
+        if isinstance(expr, ir.Cast):
+            return self._cast(expr)
+        if isinstance(expr, ir.Broadcast):
+            return self._broadcast(expr)
+        return self._call(expr)
+
+    def _note_vector(self, dtype: str) -> None:
+        if dtypes.lanes(dtype) > 1 and dtypes.element(dtype) != "bool":
+            self.needs.vectors.add(dtype)
+
+    def _helper(self, key: str, *args: Expr) -> tuple[str, int]:
+        self.needs.helpers.add(key)
+        return f"{helper_name(key)}({', '.join(map(self.expr, args))})", _ATOM
+
+    # memory ---------------------------------------------------------------------------------------------
+
+    def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
+        """Return the flat element index of `indices` into `buffer`."""
+        if buffer.size > dtypes.limits("int32")[1]:
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+        table, total = ExprTable(), Affine({}, 0)
+        for extent, index in zip(buffer.shape, indices, strict=True):
+            total = total.times(extent).plus(table.affine(index))
+        return self._sum(total, table)
+
+    def _sum(self, total: Affine, table: ExprTable) -> str:
+        # a positive term first, so that no index starts with a minus
+        terms = sorted(total.terms.items(), key=lambda item: item[1] < 0)
+        text = ""
+        for number, coefficient in terms:
+            size = abs(coefficient)
+            term = self.expr(table.exprs[number], _MUL if size == 1 else _UNARY)
+            term = term if size == 1 else f"{term} * {size}"
+            sign = "-" if coefficient < 0 else "+"
+            text = f"{text} {sign} {term}" if text else term if sign == "+" else f"-{self._grouped(term)}"
+        if not text:
+            return str(total.constant)
+        if total.constant:
+            text += f" {'-' if total.constant < 0 else '+'} {abs(total.constant)}"
+        return text
+
+    @staticmethod
+    def _grouped(term: str) -> str:
+        return term if term.isidentifier() else f"({term})"
+
+    def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
+        """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""
+        place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
+        if dtype == buffer.dtype:
+            return place
+        self._note_vector(dtype)
+        return f"*({value_type(dtype)}_u *)&{place}"
+
+    def _load(self, expr: ir.Load) -> tuple[str, int]:
+        text = self.element(expr.buffer, expr.indices, expr.dtype)
+        if text.startswith("*"):
+            return text.replace("*(", "*(const ", 1), _UNARY
+        return text, _ATOM
+
+    # arithmetic -----------------------------------------------------------------------------------------
+
+    def _binary(self, expr: ir.Binary) -> tuple[str, int]:
+        element = dtypes.element(expr.a.dtype)
+        if element in HALF_FLOATS:
+            return self._half_binary(expr, element)
+        if expr.op in ("min", "max"):
+            return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+        if expr.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+            return self._division(expr)
+        if expr.op == "shl" and not expr.dtype.startswith("u") and dtypes.lanes(expr.dtype) == 1:
+            # shifting a negative number is undefined, so the bits are shifted as unsigned
+            kind = scalar_type(expr.dtype)
+            return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {self.expr(expr.b, _ADD)})", _UNARY
+        wrapping = self._wrapping(expr)
+        if wrapping is not None:
+            return self._helper(wrapping, expr.a, expr.b)
+        text, level = self._infix(expr)
+        promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
+        if promoted and expr.op not in ("and", "or", "xor", "shr"):
+            return f"({scalar_type(expr.dtype)})({text})", _UNARY
+        return text, level
+
+    def _infix(self, expr: ir.Binary) -> tuple[str, int]:
+        symbol, level = _OPERATORS[expr.op]
+        right_level = level + 1 if expr.op in ("sub", "div", "shl", "shr") or dtypes.is_float(expr.dtype) else level
+        a, b = expr.a, expr.b
+        if expr.op not in ir.COMPARISONS:
+            # GNU C spreads one scalar operand over the lanes of the other by itself
+            if isinstance(b, ir.Broadcast) and not isinstance(a, ir.Broadcast):
+                b = b.value
+            elif isinstance(a, ir.Broadcast) and not isinstance(b, ir.Broadcast):
+                a = a.value
+        return f"{self._operand(a, level, level)} {symbol} {self._operand(b, level, right_level)}", level
+
+    def _operand(self, expr: Expr, outer: int, level: int) -> str:
+        text, own = self._print(expr)
+        if own < level or (own != outer and own < _UNARY and not {own, outer} <= _PLAIN_MIXES):
+            return f"({text})"
+        return text
+
+    def _wrapping(self, expr: ir.Binary) -> str | None:
+        """Return the helper for signed arithmetic on data of the user's, which may overflow; None if it cannot."""
+        if expr.op not in ("add", "sub", "mul") or expr.dtype not in ("int32", "int64"):
+            return None
+        if not self.ranges.may_overflow_on_data(expr):
+            return None
+        return f"wrap_{expr.op}:{expr.dtype}"
+
+    def _division(self, expr: ir.Binary) -> tuple[str, int]:
+        divisor = self.ranges.interval(expr.b)
+        dividend = self.ranges.interval(expr.a)
+        rounds_alike = expr.op.startswith("trunc") or (dividend.low >= 0 and divisor.low > 0)
+        if rounds_alike and (divisor.low > 0 or divisor.high < -1):
+            symbol = "%" if expr.op.endswith("mod") else "/"
+            text = f"{self._operand(expr.a, _MUL, _MUL)} {symbol} {self._operand(expr.b, _MUL, _UNARY)}"
+            if dtypes.bits(expr.dtype) < 32:
+                return f"({scalar_type(expr.dtype)})({text})", _UNARY
+            return text, _MUL
+        return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+
+    def _half_binary(self, expr: ir.Binary, element: str) -> tuple[str, int]:
+        """Compute in float and round once: float has more than twice the digits, so that is the right result."""
+        wide = ir.Binary(
+            expr.op, ir.Cast(expr.a, "float32"), ir.Cast(expr.b, "float32"),
+            "bool" if expr.op in ir.COMPARISONS else "float32",
+        )  # fmt: skip
+        return self._print(wide if expr.op in ir.COMPARISONS else ir.Cast(wide, element))
+
+    def _select(self, expr: ir.Select) -> tuple[str, int]:
+        if dtypes.lanes(expr.condition.dtype) > 1:
+            condition = expr.condition
+            if not isinstance(condition, ir.Binary) or mask_dtype(condition.a.dtype) != mask_dtype(expr.dtype):
+                raise InternalError("C selects vectors only by a comparison of vectors as wide")
+            return self._helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
+        arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
+        return f"{self.expr(expr.condition, _LOR)} ? {arms}", _TERNARY
+
+    def _cast(self, expr: ir.Cast) -> tuple[str, int]:
+        source, target = expr.value.dtype, dtypes.element(expr.dtype)
+        if dtypes.lanes(source) > 1:
+            return f"__builtin_convertvector({self.expr(expr.value)}, {value_type(expr.dtype)})", _ATOM
+        if source in HALF_FLOATS:
+            self.needs.helpers.add(f"{source}_to_float")
+            text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", _ATOM
+            if target == "float32":
+                return text, level
+        else:
+            text, level = self._print(expr.value)
+        if target in HALF_FLOATS:
+            self.needs.helpers.add(f"{target}_from_float")
+            return f"mlf_{target}_from_float({self._as_float(text, level, source)})", _ATOM
+        operand = text if level >= _UNARY else f"({text})"
+        if target == "bool":
+            return f"{operand} != 0", _EQUAL
+        return f"({scalar_type(target)}){operand}", _UNARY
+
+    @staticmethod
+    def _as_float(text: str, level: int, source: str) -> str:
+        if source == "float32":
+            return text
+        return f"(float){text if level >= _UNARY else f'({text})'}"
+
+    def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
+        zero = f"({value_type(expr.dtype)}){{0}}"
+        if isinstance(expr.value, ir.Const) and expr.value.value == 0 and not str(expr.value.value).startswith("-"):
+            return zero, _UNARY
+        # x - 0 is x for every x, minus zero included, which x + 0 is not
+        return f"{self.expr(expr.value, _ADD)} - {zero}", _ADD
+
+    def _call(self, expr: ir.Call) -> tuple[str, int]:
+        if expr.name == "dot4_u8s8":
+            lanes = dtypes.lanes(expr.dtype)
+            key = dot4.key(lanes, lanes != 1 and dtypes.lanes(expr.args[1].dtype) == 4)
+            return self._helper(key, *expr.args)
+        if dtypes.lanes(expr.dtype) > 1:
+            raise InternalError(f"C has no '{expr.name}' of vectors")
+        if expr.name in _FIXED_POINT:
+            return self._helper(expr.name, *expr.args)
+        source = expr.args[0].dtype
+        if source in HALF_FLOATS:
+            wide = tuple(ir.Cast(arg, "float32") for arg in expr.args)
+            result = expr.dtype if expr.name in _CLASSIFY else "float32"
+            call = ir.Call(expr.name, wide, result)
+            return self._print(call if expr.name in _CLASSIFY else ir.Cast(call, expr.dtype))
+        self.needs.math = True
+        arguments = ", ".join(map(self.expr, expr.args))
+        if expr.name in _CLASSIFY:
+            return f"{expr.name}({arguments}) != 0", _EQUAL
+        name = _MATH_RENAMED.get(expr.name, expr.name)
+        if name not in _MATH and expr.name not in _MATH_RENAMED:
+            raise InternalError(f"C has no intrinsic '{expr.name}'")
+        return f"{name}{'f' if source == 'float32' else ''}({arguments})", _ATOM

@@ -1,0 +1,202 @@
+"""Constants of a program as C arrays, or, where they are large, as one binary file that an assembler includes.
+
+Compilers read C arrays at a few megabytes a second; the binary file costs them nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from mlforge.codegen.c_types import HALF_FLOATS, literal, scalar_type
+from mlforge.codegen.writer import comment_text
+from mlforge.errors import InternalError
+from mlforge.support.c_names import bounded, sanitize
+from mlforge.tir.ir import Value
+
+ALIGNMENT = 64
+BLOB_THRESHOLD = 1 << 20
+_PER_LINE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """Bytes that one or several constants of the program share.
+
+    Attributes
+    ----------
+    symbol : str
+    value : Value
+        The first of the program's constants with these bytes.
+    """
+
+    symbol: str
+    value: Value
+
+    @property
+    def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+        """The elements."""
+        if self.value.data is None:
+            raise InternalError(f"the constant '{self.value.name}' has no value")
+        return self.value.data
+
+
+class ConstantTable:
+    """The constants of a program, each content once, with their symbols.
+
+    Parameters
+    ----------
+    values : iterable of Value
+        Constants in the order in which they are to lie.
+    module : str
+        Goes into symbols that other files see.
+    """
+
+    def __init__(self, values: Iterable[Value], module: str) -> None:
+        self._module = module
+        self._by_content: dict[tuple[str, bytes], Constant] = {}
+        self._by_value: dict[Value, Constant] = {}
+        for value in values:
+            self._add(value)
+
+    def _add(self, value: Value) -> None:
+        if value.data is None:
+            raise InternalError(f"the constant '{value.name}' has no value")
+        key = (value.dtype, sha256(np.ascontiguousarray(value.data).data).digest() if value.nbytes else b"")
+        if key not in self._by_content:
+            symbol = f"constant_{len(self._by_content)}_{sanitize(value.name)}"
+            self._by_content[key] = Constant(symbol, value)
+        self._by_value[value] = self._by_content[key]
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Each content once, in order."""
+        return tuple(self._by_content.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all constants together, without what alignment adds between them."""
+        return sum(constant.value.nbytes for constant in self.constants)
+
+    @property
+    def in_blob(self) -> bool:
+        """Whether they are kept in a binary file."""
+        return self.nbytes > BLOB_THRESHOLD
+
+    def symbol(self, value: Value) -> str:
+        """Return the C name of a constant."""
+        constant = self._by_value[value.root]
+        return bounded(f"tvmgen_{self._module}_{constant.symbol}") if self.in_blob else constant.symbol
+
+    def declarations(self) -> list[str]:
+        """Return the lines that declare, or define, the constants in C."""
+        if self.in_blob:
+            hidden = '__attribute__((visibility("hidden")))' if self.constants else ""
+            return [
+                f"extern const {scalar_type(item.value.dtype)} {self.symbol(item.value)}[{_length(item)}] {hidden};"
+                for item in self.constants
+            ]
+        lines: list[str] = []
+        for item in self.constants:
+            lines += _definition(item)
+        return lines
+
+    def assembler(self) -> str:
+        """Return the assembler file that puts the binary file's pieces under their symbols.
+
+        The binary file is the assembler file's name and ``.bin``, beside it: the name comes from the
+        preprocessor, so it is found from any folder in which the compiler runs.
+        """
+        lines = [_ASSEMBLER_HEAD]
+        offset = 0
+        for item in self.constants:
+            size = item.value.nbytes
+            offset = _aligned(offset)
+            lines.append(f"MLF_CONSTANT({self.symbol(item.value)}, {offset}, {size}, __FILE__)")
+            offset += size
+        return "\n".join([*lines, _ASSEMBLER_TAIL])
+
+    def blob(self) -> bytes:
+        """Return the binary file: little-endian elements, each constant at a multiple of 64 bytes."""
+        parts: list[bytes] = []
+        offset = 0
+        for item in self.constants:
+            parts.append(bytes(_aligned(offset) - offset))
+            parts.append(_little_endian(item))
+            offset = _aligned(offset) + item.value.nbytes
+        return b"".join(parts)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def _length(item: Constant) -> int:
+    return max(item.data.size, 1)  # C has no arrays of no elements
+
+
+def _little_endian(item: Constant) -> bytes:
+    data = np.ascontiguousarray(item.data)
+    return (data.byteswap() if sys.byteorder == "big" else data).tobytes()
+
+
+def _definition(item: Constant) -> list[str]:
+    """Return the definition of a C array; floats are written so that they read back bit for bit."""
+    value = item.value
+    head = f"static const {scalar_type(value.dtype)} {item.symbol}[{_length(item)}]"
+    shape = " x ".join(map(str, value.shape)) or "scalar"
+    lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
+    lines.append(f"{head} __attribute__((aligned({ALIGNMENT}))) = {{")
+    texts = _literals(item)
+    lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
+    return [*lines, "};"]
+
+
+def _literals(item: Constant) -> Sequence[str]:
+    dtype, flat = item.value.dtype, item.data.reshape(-1)
+    if flat.size == 0:
+        return ["0"]
+    if dtype in ("int8", "uint8", "int16", "uint16"):
+        return [str(number) for number in flat.tolist()]
+    if dtype in HALF_FLOATS:
+        return [str(number) for number in flat.view(np.uint16).tolist()]
+    return [literal(number, dtype).strip("()") for number in flat.tolist()]
+
+
+_ASSEMBLER_HEAD = """\
+/* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */
+#define MLF_JOIN_AGAIN(a, b) a##b
+#define MLF_JOIN(a, b) MLF_JOIN_AGAIN(a, b)
+#define MLF_SYMBOL(name) MLF_JOIN(__USER_LABEL_PREFIX__, name)
+#define MLF_CONSTANT(name, offset, size, file) mlf_constant MLF_SYMBOL(name), offset, size, file
+#if defined(__APPLE__)
+  .section __TEXT,__const
+#elif defined(_WIN32)
+  .section .rdata,"dr"
+#else
+  .section .rodata
+#endif
+.macro mlf_constant name, offset, size, file
+  .balign 64
+  .globl \\name
+#if defined(__ELF__)
+  .hidden \\name
+  .type \\name, %object
+  .size \\name, \\size
+#elif defined(__APPLE__)
+  .private_extern \\name
+#endif
+\\name:
+  .incbin "\\file\\().bin", \\offset, \\size
+.endm
+"""
+
+_ASSEMBLER_TAIL = """
+#if defined(__ELF__)
+  .section .note.GNU-stack,"",%progbits
+#endif
+"""

@@ -1,0 +1,220 @@
+"""Helper functions and vector types that printed code may use; a file gets only those that it uses.
+
+A helper is named by a key such as ``min:float32`` or ``requantize_double``. Helpers avoid what C leaves
+undefined (signed overflow, shifts of negative numbers) and avoid branches, so that compilers can
+vectorize the loops around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlforge.codegen import dot4
+from mlforge.codegen.c_types import mask_dtype, scalar_type, short_name, value_type
+from mlforge.errors import InternalError
+from mlforge.support import dtypes
+
+_INLINE = "static inline"
+# vectors must not be passed through the ABI, which differs with the instruction set
+_VECTOR_INLINE = "static inline __attribute__((always_inline))"
+
+_FIXED: dict[str, tuple[tuple[str, ...], str]] = {
+    "rounding_doubling_high_mul": ((), """\
+/* high half of 2 * a * b, ties up as gemmlowp rounds; saturates where both are INT32_MIN */
+static inline int32_t mlf_rounding_doubling_high_mul(int32_t a, int32_t b) {
+  const int64_t high = ((int64_t)a * b + (INT64_C(1) << 30)) >> 31;
+  return high > INT32_MAX ? INT32_MAX : (int32_t)high;
+}"""),
+    "rounding_divide_by_pot": ((), """\
+/* x / 2**exponent, rounded to nearest, ties away from zero */
+static inline int32_t mlf_rounding_divide_by_pot(int32_t x, int32_t exponent) {
+  const int32_t mask = (int32_t)((UINT32_C(1) << exponent) - 1U);
+  const int32_t threshold = (mask >> 1) + (x < 0);
+  return (x >> exponent) + ((x & mask) > threshold);
+}"""),
+    "requantize_double": (("rounding_divide_by_pot",), """\
+/* x * multiplier * 2**(shift - 31), rounded twice as TFLite's reference kernels do; multiplier >= 0 */
+static inline int32_t mlf_requantize_double(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t left = shift > 0 ? shift : 0;
+  const int32_t shifted = (int32_t)((uint32_t)x << left);
+  const int64_t high = ((int64_t)shifted * multiplier + (INT64_C(1) << 30)) >> 31;
+  return mlf_rounding_divide_by_pot((int32_t)high, left - shift);
+}"""),
+    "requantize_single": ((), """\
+/* x * multiplier * 2**(shift - 31), rounded once, ties up */
+static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t total = 31 - shift;
+  return (int32_t)(((int64_t)x * multiplier + (INT64_C(1) << (total - 1))) >> total);
+}"""),
+    "clz32": ((), """\
+static inline int32_t mlf_clz32(uint32_t x) {
+  return x == 0U ? 32 : (int32_t)__builtin_clz(x);
+}"""),
+    "float16_to_float": ((), """\
+static inline float mlf_float16_to_float(uint16_t half) {
+  const uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
+  const uint32_t magnitude = half & 0x7fffU;
+  uint32_t bits;
+  float value;
+  if (magnitude < 0x0400U) { /* zero and subnormals: exact in float */
+    value = (float)magnitude * 0x1p-24f;
+    memcpy(&bits, &value, sizeof bits);
+  } else {
+    bits = (magnitude << 13) + (magnitude >= 0x7c00U ? 0x70000000U : 0x38000000U);
+  }
+  bits |= sign;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}"""),
+    "float16_from_float": ((), """\
+static inline uint16_t mlf_float16_from_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  const uint32_t sign = (bits >> 16) & 0x8000U;
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) {
+    return (uint16_t)(sign | 0x7e00U);
+  }
+  if (magnitude >= 0x47800000U) { /* 65536 and above; what rounds up to it is carried below */
+    return (uint16_t)(sign | 0x7c00U);
+  }
+  if (magnitude < 0x38800000U) { /* subnormal: adding 0.5 leaves the rounded result in the low bits */
+    float shifted;
+    memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5f;
+    memcpy(&bits, &shifted, sizeof bits);
+    return (uint16_t)(sign | (bits - 0x3f000000U));
+  }
+  return (uint16_t)(sign | ((magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13) & 1U)) >> 13));
+}"""),
+    "bfloat16_to_float": ((), """\
+static inline float mlf_bfloat16_to_float(uint16_t brain) {
+  const uint32_t bits = (uint32_t)brain << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}"""),
+    "bfloat16_from_float": ((), """\
+static inline uint16_t mlf_bfloat16_from_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) {
+    return (uint16_t)((bits >> 16) | 0x0040U);
+  }
+  return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}"""),
+}  # fmt: skip
+
+# overflow wraps instead of being undefined
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+
+_DIVISIONS = {
+    "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
+    "floormod": "a % b + (((a % b != 0) & ((a % b < 0) != (b < 0))) ? b : 0)",
+    "truncdiv": "a / b",
+    "truncmod": "a % b",
+}
+
+
+def helper_name(key: str) -> str:
+    """Return the C name of the helper `key`."""
+    name, _, dtype = key.partition(":")
+    return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
+
+
+def _scalar_helper(name: str, dtype: str) -> str:
+    kind = scalar_type(dtype)
+    head = f"{_INLINE} {kind} {helper_name(f'{name}:{dtype}')}({kind} a, {kind} b)"
+    if name in ("min", "max"):
+        return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
+    if name in _WRAPPING:
+        return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
+    if name not in _DIVISIONS:
+        raise InternalError(f"C has no helper {name}:{dtype}")
+    guards = "  if (b == 0) {\n    return 0;\n  }\n"
+    signed = not dtype.startswith("u")
+    if signed:  # the one quotient that overflows is INT_MIN / -1
+        minus = "0" if name.endswith("mod") else f"({kind})(0U - (u{kind})a)"
+        guards += f"  if (b == -1) {{\n    return {minus};\n  }}\n"
+    body = _DIVISIONS[name] if signed else _DIVISIONS[name.replace("floor", "trunc")]
+    return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
+
+
+def _vector_helper(name: str, dtype: str) -> str:
+    vector, mask = value_type(dtype), value_type(mask_dtype(dtype))
+    choose = f"({vector})((({mask})a & mask) | (({mask})b & ~mask))"
+    if name == "select":
+        params = f"{mask} mask, {vector} a, {vector} b"
+        return f"{_VECTOR_INLINE} {vector} {helper_name(f'select:{dtype}')}({params}) {{\n  return {choose};\n}}"
+    if name not in ("min", "max"):
+        raise InternalError(f"C has no helper {name}:{dtype}")
+    comparison = "<" if name == "min" else ">"
+    head = f"{_VECTOR_INLINE} {vector} {helper_name(f'{name}:{dtype}')}({vector} a, {vector} b)"
+    return f"{head} {{\n  const {mask} mask = ({mask})(a {comparison} b);\n  return {choose};\n}}"
+
+
+def _source(key: str) -> tuple[tuple[str, ...], str]:
+    """Return the keys that the helper `key` calls, and its text."""
+    if key in _FIXED:
+        return _FIXED[key]
+    if dot4.is_key(key):
+        return (), dot4.source(key)
+    name, _, dtype = key.partition(":")
+    if not dtype:
+        raise InternalError(f"C has no helper {key}")
+    return (), _vector_helper(name, dtype) if dtypes.lanes(dtype) > 1 else _scalar_helper(name, dtype)
+
+
+def _vector_typedefs(dtype: str) -> list[str]:
+    """Return a vector's type, and one for vectors that lie unaligned among scalars."""
+    name, scalar, size = value_type(dtype), scalar_type(dtype), dtypes.nbytes(dtype)
+    align = dtypes.nbytes(dtypes.element(dtype))
+    return [
+        f"typedef {scalar} {name} __attribute__((vector_size({size})));",
+        f"typedef {scalar} {name}_u __attribute__((vector_size({size}), aligned({align}), may_alias));",
+    ]
+
+
+def render(keys: Iterable[str], vectors: Iterable[str]) -> list[str]:
+    """Return the lines that define the helpers `keys`, what they need, and the vector types.
+
+    Parameters
+    ----------
+    keys : iterable of str
+        Helpers, in any order; the result does not depend on it.
+    vectors : iterable of str
+        Vector dtypes.
+    """
+    ordered: list[str] = []
+
+    def visit(key: str) -> None:
+        if key not in ordered:
+            for needed in _source(key)[0]:
+                visit(needed)
+            ordered.append(key)
+
+    for key in sorted(set(keys)):
+        visit(key)
+    kinds = set(vectors)
+    for key in ordered:
+        name, _, dtype = key.partition(":")
+        if dtype and dtypes.lanes(dtype) > 1:
+            kinds |= {dtype, mask_dtype(dtype)}
+        if dot4.is_key(key):
+            kinds |= set(dot4.vectors(key))
+    lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
+    if kinds:
+        lines += _VECTOR_PRAGMAS
+    for dtype in sorted(kinds, key=lambda item: (dtypes.element(item), dtypes.lanes(item))):
+        lines += _vector_typedefs(dtype)
+    for key in ordered:
+        lines += ["", _source(key)[1]]
+    return lines
+
+
+_VECTOR_PRAGMAS = [
+    "/* vectors wider than the machine's are split; none crosses the ABI, so its warnings do not apply */",
+    "#if defined(__GNUC__)",
+    '#pragma GCC diagnostic ignored "-Wpsabi"',
+    "#endif",
+]

@@ -1,0 +1,55 @@
+"""Lines of generated text with indentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Writer:
+    """Collects lines; blocks indent what is written inside them."""
+
+    def __init__(self, indent: str = "  ") -> None:
+        self._lines: list[str] = []
+        self._unit = indent
+        self._depth = 0
+
+    def line(self, text: str = "") -> None:
+        """Add one line, or several separated by newlines."""
+        for part in text.split("\n"):
+            self._lines.append(self._unit * self._depth + part if part else "")
+
+    def lines(self, texts: list[str]) -> None:
+        """Add lines."""
+        for text in texts:
+            self.line(text)
+
+    @contextmanager
+    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        """Write ``head {``, indent what follows, and close with `tail`."""
+        self.line(f"{head} {{")
+        with self.indented():
+            yield
+        self.line(tail)
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        """Indent what follows."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def text(self) -> str:
+        """Return everything, with a final newline."""
+        return "\n".join(self._lines) + "\n"
+
+
+def comment_text(text: str) -> str:
+    """Return `text`, which may come from an untrusted model, as one line that is safe inside a C comment."""
+    plain = "".join(char if " " <= char <= "~" else "?" for char in text)
+    for unsafe, safe in (("*/", "* /"), ("/*", "/ *"), ("??", "? ?")):
+        while unsafe in plain:
+            plain = plain.replace(unsafe, safe)
+    return plain.replace("\\", "/") if plain.endswith("\\") else plain

@@ -1,0 +1,75 @@
+"""Names for generated C: legal, unique, bounded, and the same on every run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+
+NAME_LIMIT = 80
+_HASH_DIGITS = 16
+
+KEYWORDS = frozenset(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
+    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default
+    delete do double dynamic_cast else enum explicit export extern false far float for fortran friend goto i386 if
+    inline int interrupt linux long main mutable namespace near new noexcept not not_eq nullptr operator or or_eq
+    private protected public register reinterpret_cast requires restrict return short signed sizeof static
+    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
+    typeof_unqual union unix unsigned using virtual void volatile wchar_t while xor xor_eq
+    """.split()
+)
+"""Keywords of C and C++ up to C23 and C++23, and names that some compilers predefine."""
+
+
+def bounded(name: str, limit: int = NAME_LIMIT) -> str:
+    """Return `name`, or its first `limit` characters, ``_`` and 16 hexadecimal digits of its SHA-256."""
+    if len(name) <= limit:
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return f"{name[:limit]}_{digest}"
+
+
+def sanitize(name: str) -> str:
+    """Return a legal identifier of C and C++ made from `name`.
+
+    Every character outside ``[A-Za-z0-9]`` becomes ``_``, as TVM's headers have it. What would start with
+    a digit, or as names of the implementation do, gets an ``n`` in front; keywords get a ``_`` behind.
+    The result has at most 97 characters.
+    """
+    text = re.sub(r"[^A-Za-z0-9]", "_", name)
+    if not text:
+        return "unnamed"
+    if re.match(r"[0-9]|_[A-Z_]|_$", text):
+        text = f"n{text}"
+    return f"{text}_" if text in KEYWORDS else bounded(text)
+
+
+def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
+    """Return a sanitized name for each of `names`, all different; clashes get ``_1``, ``_2``, ... behind.
+
+    Names that differ in case alone count as equal, because macros made from them would be. `reserved`
+    (lower case) are names that none may have.
+    """
+    sanitized = [sanitize(name) for name in names]
+    wanted = {name.lower() for name in sanitized}
+    taken = set(reserved)
+    result = []
+    for name in sanitized:
+        candidate, count = name, 0
+        while candidate.lower() in taken or (count > 0 and candidate.lower() in wanted):
+            count += 1
+            candidate = f"{name}_{count}"
+        taken.add(candidate.lower())
+        result.append(candidate)
+    return result
+
+
+def module_name(name: str) -> str:
+    """Return the one spelling of a module's name that files, symbols and metadata share.
+
+    It is lower case: TVM's header lower-cases names that its sources do not, so archives of modules with
+    capitals in their names did not compile.
+    """
+    return sanitize(sanitize(name).lower())

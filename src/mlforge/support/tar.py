@@ -27,6 +27,7 @@ MIN_EXPANDED: Final = 256 << 20
 MAX_EXPANDED: Final = 4 << 30
 MAX_HEADER: Final = 1 << 20
 _CHUNK: Final = 1 << 20
+_END_OF_9999: Final = 253_402_300_799
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XZ_MAGIC: Final = b"\xfd7zXZ\x00"
 _BROKEN = (
@@ -44,13 +45,11 @@ _BROKEN = (
 
 def source_date(timestamp: int | None = None) -> int:
     """Return the seconds since 1970 to stamp on output: as given, else SOURCE_DATE_EPOCH, else 0."""
-    if timestamp is not None:
-        return timestamp
-    text = os.environ.get("SOURCE_DATE_EPOCH", "0")
-    # the range of the year 1 to 9999 that dates can show, cut at the epoch
-    if not text.isdecimal() or int(text[:13]) > 253_402_300_799:
+    text = os.environ.get("SOURCE_DATE_EPOCH", "0") if timestamp is None else str(timestamp)
+    if not text.isdecimal() or len(text) > 12 or int(text) > _END_OF_9999:
         raise OptionError(
-            f"the environment variable SOURCE_DATE_EPOCH is '{text}', which is not a number of seconds since 1970"
+            f"'{text}' is not a time in seconds since 1970",
+            place="SOURCE_DATE_EPOCH" if timestamp is None else "timestamp",
         )
     return int(text)
 

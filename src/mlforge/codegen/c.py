@@ -21,9 +21,11 @@ from mlforge.tir.visitor import own_exprs, same_expr, walk, walk_expr
 _WORKSPACE = "workspace"
 # what local names must not hide: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
-    f"""{_WORKSPACE} memcpy memset memmove NAN INFINITY
-    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t""".split()
-)
+    {
+        _WORKSPACE, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t",
+        "uint32_t", "uint64_t",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,11 @@ _PLAIN_MIXES = frozenset({_ADD, _MUL})
 """Levels whose operators may stand unparenthesized under one another: everybody knows their order."""
 
 _MATH = frozenset(
-    """exp log log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh floor ceil trunc fabs
-    erf pow fmod""".split()
-)
+    {
+        "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "floor", "ceil", "trunc", "fabs", "erf", "pow", "fmod",
+    }
+)  # fmt: skip
 _MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
 _CLASSIFY = frozenset({"isnan", "isinf"})
 _FIXED_POINT = frozenset(

@@ -197,7 +197,7 @@ def render(keys: Iterable[str], vectors: Iterable[str]) -> list[str]:
         visit(key)
     kinds = set(vectors)
     for key in ordered:
-        name, _, dtype = key.partition(":")
+        dtype = key.partition(":")[2]
         if dtype and dtypes.lanes(dtype) > 1:
             kinds |= {dtype, mask_dtype(dtype)}
         if dot4.is_key(key):

@@ -1,0 +1,1 @@
+"""Executors: the code or data that calls a compiled module's operators in order."""

@@ -10,16 +10,19 @@ NAME_LIMIT = 80
 _HASH_DIGITS = 16
 
 KEYWORDS = frozenset(
-    """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
-    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default
-    delete do double dynamic_cast else enum explicit export extern false far float for fortran friend goto i386 if
-    inline int interrupt linux long main mutable namespace near new noexcept not not_eq nullptr operator or or_eq
-    private protected public register reinterpret_cast requires restrict return short signed sizeof static
-    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
-    typeof_unqual union unix unsigned using virtual void volatile wchar_t while xor xor_eq
-    """.split()
-)
+    {
+        "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+        "char", "char16_t", "char32_t", "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept",
+        "const", "const_cast", "consteval", "constexpr", "constinit", "continue", "decltype", "default", "delete",
+        "do", "double", "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false", "far", "float",
+        "for", "fortran", "friend", "goto", "i386", "if", "inline", "int", "interrupt", "linux", "long", "main",
+        "mutable", "namespace", "near", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq",
+        "private", "protected", "public", "register", "reinterpret_cast", "requires", "restrict", "return", "short",
+        "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this",
+        "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof", "typeof_unqual", "union",
+        "unix", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
+    }
+)  # fmt: skip
 """Keywords of C and C++ up to C23 and C++23, and names that some compilers predefine."""
 
 

@@ -223,10 +223,10 @@ class Ranges:
             return Interval(0, b.high - 1)
         if expr.op == "and" and (a.low >= 0 or b.low >= 0):
             return Interval(0, min(x.high for x in (a, b) if x.low >= 0))
-        if expr.op == "shr" and 0 <= b.low and b.high < 64:
+        if expr.op == "shr" and b.within(0, 63):
             ends = [x >> y for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(ends), max(ends))
-        if expr.op == "shl" and 0 <= b.low and b.high < 64:
+        if expr.op == "shl" and b.within(0, 63):
             ends = [x << y for x in (a.low, a.high) for y in (b.low, b.high)]
             if Interval(min(ends), max(ends)).within(*dtypes.limits(expr.dtype)):
                 return Interval(min(ends), max(ends))

@@ -1,0 +1,94 @@
+"""Lower one group of operators, build its C, run it on arrays: what tests and benchmarks of kernels do."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import mlforge.ops  # noqa: F401  (registers the operators)
+from mlforge.codegen.c import print_file, print_function
+from mlforge.library.toolchain import NATIVE, compile_shared
+from mlforge.relay import ir
+from mlforge.support import dtypes
+from mlforge.target.features import Features
+from mlforge.transform.lower import LoweredGroup, lower_group
+
+Array = npt.NDArray[Any]
+ALIGNMENT = 64
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> Array:
+    """Return an uninitialized array at an address that the generated code may rely on."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclass(eq=False)
+class BuiltKernel:
+    """A compiled group with its constants, scratch and output in place."""
+
+    group: LoweredGroup
+    library: ctypes.CDLL
+    source: str
+
+    @cached_property
+    def constants(self) -> list[Array]:
+        copies = []
+        for array in self.group.constants:
+            copy = aligned(array.shape, array.dtype)
+            copy[...] = array
+            copies.append(copy)
+        return copies
+
+    @cached_property
+    def output(self) -> Array:
+        buffer = self.group.prim.output
+        return aligned(buffer.shape, dtypes.to_numpy(buffer.dtype))
+
+    @cached_property
+    def workspace(self) -> Array:
+        return aligned((self.group.prim.scratch_bytes,), np.uint8)
+
+    def bound(self, inputs: Sequence[Array]) -> Any:
+        """Return a function of no arguments that runs the kernel on `inputs`, which must stay alive."""
+        pointers = [array.ctypes.data for array in (*inputs, *self.constants, self.output)]
+        if self.group.prim.scratch:
+            pointers.append(self.workspace.ctypes.data)
+        arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
+        return lambda: self.library.kernel(*arguments)
+
+    def __call__(self, *inputs: Array) -> Array:
+        copies = []
+        for array in inputs:
+            copy = aligned(array.shape, array.dtype)
+            copy[...] = array
+            copies.append(copy)
+        self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+        self.output.view(np.uint8)[...] = 0x5A
+        assert self.bound(copies)() == 0
+        return self.output.copy()
+
+
+def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
+    """Return a fused group."""
+    return ir.Function(tuple(params), body, {"Primitive": 1})
+
+
+def build(group: ir.Function, features: Features, flags: Sequence[str] = (NATIVE,)) -> BuiltKernel:
+    """Lower, print, compile and load one group."""
+    lowered = lower_group(group, features)
+    source = print_file([print_function(lowered.prim, "kernel")])
+    with tempfile.TemporaryDirectory() as folder:
+        path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)
+        library = ctypes.CDLL(str(path))
+    return BuiltKernel(lowered, library, source)

@@ -1,0 +1,152 @@
+"""Every kernel template against plain numpy sums in double precision or int64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlforge.relay import ir
+from mlforge.target.features import Features
+from tests.native.kernel_runner import BuiltKernel, build, group_of
+
+Array = npt.NDArray[Any]
+
+TARGETS = {
+    "wide": Features(vector_bytes=64, vector_registers=32, dot4=True),
+    "default": Features(),
+    "no_dot4": Features(dot4=False),
+    "plain": Features(vector_bytes=0, dot4=False),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: data (n, h, w, c), kernel (h, w), filters and what else is not 1 or 0."""
+
+    data: tuple[int, ...]
+    kernel: tuple[int, ...]
+    filters: int
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+
+
+CASES = {
+    "1x1": Case((1, 7, 7, 20), (1, 1), 40),
+    "1x1_tail_of_1": Case((2, 5, 3, 3), (1, 1), 17),
+    "1x1_stride": Case((1, 9, 8, 16), (1, 1), 32, strides=(2, 2)),
+    "3x3_same": Case((1, 14, 14, 8), (3, 3), 48, padding=(1, 1, 1, 1)),
+    "3x3_stride_asymmetric": Case((2, 9, 11, 5), (3, 3), 7, strides=(2, 2), padding=(0, 1, 1, 0)),
+    "3x3_valid": Case((1, 6, 13, 18), (3, 3), 33),
+    "dilated": Case((1, 11, 10, 4), (3, 2), 9, padding=(2, 1, 2, 1), dilation=(2, 3)),
+    "first_layer": Case((1, 19, 23, 3), (7, 7), 24, strides=(2, 2), padding=(3, 3, 3, 3)),
+    "row_kernel": Case((1, 1, 29, 2), (1, 5), 6, padding=(0, 2, 0, 2)),
+    "one_pixel": Case((1, 1, 1, 37), (1, 1), 200),
+    "padding_beyond_kernel": Case((1, 2, 2, 3), (2, 2), 5, padding=(3, 3, 3, 3)),
+    "one_channel_one_filter": Case((1, 5, 5, 1), (3, 3), 1, padding=(1, 1, 1, 1)),
+    "groups": Case((1, 6, 7, 12), (3, 3), 60, padding=(1, 1, 1, 1), groups=3),
+    "groups_1x1": Case((2, 5, 5, 10), (1, 1), 26, groups=2),
+    "depthwise": Case((1, 9, 13, 19), (3, 3), 19, padding=(1, 1, 1, 1), groups=19),
+    "depthwise_whole_vectors": Case((2, 8, 8, 32), (3, 3), 32, groups=32),
+    "depthwise_stride": Case((1, 15, 14, 33), (5, 3), 33, strides=(2, 2), padding=(1, 0, 2, 1), groups=33),
+    "depthwise_multiplier": Case((1, 6, 6, 5), (3, 3), 15, padding=(1, 1, 1, 1), groups=5),
+    "depthwise_dilated": Case((1, 10, 9, 16), (3, 3), 16, padding=(2, 2, 2, 2), dilation=(2, 2), groups=16),
+    "tall_bands": Case((1, 96, 40, 24), (3, 3), 16, padding=(1, 1, 1, 1)),
+}
+
+
+def reference(case: Case, data: Array, weights: Array) -> Array:
+    """Return the convolution of zero-centred operands, in their dtype."""
+    top, left, bottom, right = case.padding
+    padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    kernel_h, kernel_w = case.kernel
+    (down, across), (step_y, step_x) = case.strides, case.dilation
+    height = (padded.shape[1] - (kernel_h - 1) * step_y - 1) // down + 1
+    width = (padded.shape[2] - (kernel_w - 1) * step_x - 1) // across + 1
+    channels, filters = data.shape[3] // case.groups, case.filters // case.groups
+    out = np.zeros((data.shape[0], height, width, case.filters), data.dtype)
+    for ky in range(kernel_h):
+        for kx in range(kernel_w):
+            y, x = ky * step_y, kx * step_x
+            seen = padded[:, y : y + (height - 1) * down + 1 : down, x : x + (width - 1) * across + 1 : across]
+            for group in range(case.groups):
+                inputs = seen[..., group * channels : (group + 1) * channels]
+                taps = weights[ky, kx, :, group * filters : (group + 1) * filters]
+                out[..., group * filters : (group + 1) * filters] += inputs @ taps
+    return out
+
+
+def attributes(case: Case) -> dict[str, Any]:
+    return {
+        "strides": case.strides, "padding": case.padding, "dilation": case.dilation, "groups": case.groups,
+        "data_layout": "NHWC", "kernel_layout": "HWIO",
+    }  # fmt: skip
+
+
+def random_integers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def quantized(case: Case, dtypes: tuple[str, str], zeros: tuple[int, Any], target: str) -> tuple[BuiltKernel, Array]:
+    """Build a quantized convolution with a bias; return it with its weights."""
+    rng = np.random.default_rng(3)
+    weights = random_integers(rng, dtypes[1], (*case.kernel, case.data[3] // case.groups, case.filters))
+    x = ir.Var("x", ir.TensorType(case.data, dtypes[0]))
+    call = ir.call(
+        "qnn.conv2d",
+        [x, ir.const(weights), ir.const(zeros[0]), ir.const(np.asarray(zeros[1], np.int32)), ir.const(0.5),
+         ir.const(0.25)],
+        **attributes(case), out_dtype="int32",
+    )  # fmt: skip
+    biased = ir.call("nn.bias_add", [call, ir.const(np.arange(case.filters, dtype=np.int32) - 5)], axis=3)
+    return build(group_of(biased, [x]), TARGETS[target]), weights
+
+
+@pytest.mark.parametrize("target", ["wide", "default", "plain"])
+@pytest.mark.parametrize("name", CASES)
+def test_float_convolution_with_bias_and_relu(name: str, target: str) -> None:
+    case = CASES[name]
+    rng = np.random.default_rng(1)
+    data = rng.standard_normal(case.data).astype(np.float32)
+    weights = rng.standard_normal((*case.kernel, case.data[3] // case.groups, case.filters)).astype(np.float32)
+    bias = rng.standard_normal(case.filters).astype(np.float32)
+    x = ir.Var("x", ir.TensorType(case.data, "float32"))
+    call = ir.call("nn.conv2d", [x, ir.const(weights)], **attributes(case))
+    body = ir.call("nn.relu", [ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)])
+    result = build(group_of(body, [x]), TARGETS[target])(data)
+    expected = np.maximum(reference(case, data.astype(np.float64), weights.astype(np.float64)) + bias, 0)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_int8_convolution_is_exact(name: str, target: str) -> None:
+    case = CASES[name]
+    kernel, weights = quantized(case, ("int8", "int8"), (-7, 0), target)
+    data = random_integers(np.random.default_rng(2), "int8", case.data)
+    expected = reference(case, data.astype(np.int64) + 7, weights.astype(np.int64)) + np.arange(case.filters) - 5
+    np.testing.assert_array_equal(kernel(data), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["3x3_stride_asymmetric", "1x1", "depthwise", "groups"])
+@pytest.mark.parametrize(
+    ("dtypes", "zeros"),
+    [(("uint8", "int8"), (255, 0)), (("uint8", "uint8"), (3, 128)), (("uint8", "uint8"), (200, 7)),
+     (("int8", "int8"), (-128, "channel")), (("int16", "int8"), (0, 0))],
+)  # fmt: skip
+def test_quantized_operands_of_every_kind_are_exact(
+    name: str, dtypes: tuple[str, str], zeros: tuple[int, Any], target: str
+) -> None:
+    case = CASES[name]
+    weight_zero = np.arange(case.filters) % 5 - 2 if zeros[1] == "channel" else zeros[1]
+    kernel, weights = quantized(case, dtypes, (zeros[0], weight_zero), target)
+    data = random_integers(np.random.default_rng(4), dtypes[0], case.data)
+    centered = reference(case, data.astype(np.int64) - zeros[0], weights.astype(np.int64) - weight_zero)
+    np.testing.assert_array_equal(kernel(data), centered + np.arange(case.filters) - 5)

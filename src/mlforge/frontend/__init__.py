@@ -1,0 +1,137 @@
+"""Importers: a model file, whatever its format, becomes a Relay module and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError
+
+if TYPE_CHECKING:
+    from mlforge.frontend.common import Params
+    from mlforge.relay.ir import IRModule
+
+__all__ = ["check", "import_model"]
+
+NUMERICS = ("litert", "tflm")
+_SIZE_LIMIT = (1 << 31) - 1
+_RELAY_TEXT = b"#[version"
+
+
+def import_model(
+    model: str | Path | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    numerics: str = "litert",
+    name: str | None = None,
+) -> tuple[IRModule, Params]:
+    """Import a TFLite, ONNX or Relay text model; its content says which it is.
+
+    Parameters
+    ----------
+    model : str, Path or bytes
+        A file, or its content. Only a model given as a file may refer to other files beside it.
+    shapes : dict of str to sequence of int, optional
+        Shapes of inputs whose dimensions the model leaves open.
+    numerics : str
+        Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
+    name : str, optional
+        What to call the model; default: the file's name without suffix, or ``model``.
+
+    Returns
+    -------
+    module : IRModule
+        Its ``main`` takes the model's inputs, then its weights.
+    params : dict of str to ndarray
+        The weights by parameter name.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read as a model.
+    UnsupportedError
+        If the model asks for something that cannot be compiled.
+    ProblemsError
+        If there are several such faults.
+
+    Examples
+    --------
+    >>> import_model(b"")
+    Traceback (most recent call last):
+    ...
+    mlforge.errors.ModelError: model: the file is empty
+    """
+    if numerics not in NUMERICS:
+        raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _dispatch(bytes(model), name or "model", None, shapes, numerics)
+    path = Path(model)
+    return _dispatch(_content(path), name or path.stem, path.parent, shapes, numerics)
+
+
+def check(
+    model: str | Path | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    numerics: str = "litert",
+    name: str | None = None,
+) -> list[MlforgeError]:
+    """Return every problem of a model at once; an empty list means that it can be compiled.
+
+    Parameters are those of `import_model`.
+    """
+    try:
+        import_model(model, shapes=shapes, numerics=numerics, name=name)
+    except ProblemsError as error:
+        return list(error.problems)
+    except MlforgeError as error:
+        return [error]
+    return []
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file; raise ModelError that says why it cannot be read."""
+    place = str(path)
+    try:
+        if path.is_dir():
+            raise ModelError("this is a folder, not a model file", place=place)
+        size = path.stat().st_size
+        if size > _SIZE_LIMIT:
+            raise ModelError(
+                f"the file has {size} bytes, more than the {_SIZE_LIMIT} that a model file can have",
+                place=place,
+                next_step="Save ONNX weights as external data",
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError("there is no such file", place=place) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ModelError(f"the file cannot be read: {reason}", place=place[:200]) from None
+
+
+def _dispatch(
+    data: bytes, name: str, folder: Path | None, shapes: Mapping[str, Sequence[int]] | None, numerics: str
+) -> tuple[IRModule, Params]:
+    if not data:
+        raise ModelError("the file is empty", place=name)
+    if data[4:8] == b"TFL3":
+        from mlforge.frontend.tflite import import_tflite
+
+        return import_tflite(data, name, shapes=shapes, numerics=numerics)
+    if data.lstrip().startswith(_RELAY_TEXT):
+        return _relay_text(data, name)
+    from mlforge.frontend.onnx import import_onnx
+
+    return import_onnx(data, name, shapes=shapes, folder=folder)
+
+
+def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:
+    from mlforge.relay.text import from_text
+
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"Relay text must be UTF-8: {error.reason} at byte {error.start}", place=name) from None
+    return from_text(text), {}

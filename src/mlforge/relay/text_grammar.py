@@ -1,0 +1,119 @@
+"""The grammar of Relay text, and what its tokens are called in messages.
+
+The grammar is LALR(1) and spells out precedence by rules with repetition, so that a long chain of operators makes
+a wide tree, not a deep one. Comments, the version line and the metadata section are gone before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from lark import Lark, Token
+
+_GRAMMAR = r"""
+module: definition*
+definition: "def" GLOBAL "(" [item ("," item)*] ")" ["->" type] "{" body "}"
+
+?item: parameter | attribute
+parameter: LOCAL [":" type]
+attribute: NAME "=" value
+
+body: statement* expression
+?statement: GRAPH "=" expression ";"           -> binding
+          | "let" LOCAL [":" type] "=" expression ";" -> let
+
+?expression: relation | relation (EQUALITY relation)+  -> chain
+?relation: sum | sum (RELATION sum)+                   -> chain
+?sum: product | product ((PLUS | MINUS) product)+      -> chain
+?product: postfix | postfix ((STAR | SLASH) postfix)+  -> chain
+?postfix: atom | atom (arguments | PROJECTION)+        -> applied
+arguments: "(" [argument ("," argument)*] ")"
+?argument: expression | attribute
+
+?atom: LOCAL -> local
+     | GRAPH -> local
+     | GLOBAL -> global_function
+     | NAME -> operator
+     | literal
+     | constant
+     | function
+     | "(" expression ")"
+     | "(" ")" -> tuple
+     | "(" expression "," [expression ("," expression)*] ")" -> tuple
+function: "fn" "(" [item ("," item)*] ")" ["->" type] "{" body "}"
+constant: "meta" "[" NAME "]" "[" NUMBER "]"
+literal: [MINUS] NUMBER | "True" -> true | "False" -> false
+
+?value: literal
+      | STRING -> string
+      | "None" -> none
+      | "[" [value ("," value)*] "]" -> list
+      | constant
+
+?type: "Tensor" "[" "(" [extent ("," extent)* [","]] ")" "," NAME "]" -> tensor_type
+     | NAME -> scalar_type
+     | "(" ")" -> tuple_type
+     | "(" type "," [type ("," type)*] ")" -> tuple_type
+extent: NUMBER | "?"
+
+LOCAL: /%[A-Za-z_][A-Za-z0-9_\/]*/
+GRAPH: /%[0-9]+/
+GLOBAL: /@[A-Za-z_][A-Za-z0-9_\/]*/
+NUMBER: /([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?([fiu][0-9]*)?|(inf|nan)f[0-9]*)(?![A-Za-z0-9_])/
+NAME: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*/
+PROJECTION: /\.[0-9]+/
+STRING: /"(\\.|[^"\\\n])*"/
+EQUALITY: "==" | "!="
+RELATION: "<=" | ">=" | "<" | ">"
+PLUS: "+"
+MINUS: "-"
+STAR: "*"
+SLASH: "/"
+%ignore /[ \t\r\n\f]+/
+"""
+
+_DESCRIPTIONS = {
+    "LOCAL": "a variable such as %x",
+    "GRAPH": "a numbered variable such as %0",
+    "GLOBAL": "a function name such as @main",
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "STRING": "a string",
+    "PROJECTION": "a projection such as .0",
+    "EQUALITY": "`==`",
+    "RELATION": "`<`",
+    "$END": "the end of the text",
+}
+
+
+# Relay's keywords that stand for what a graph of static tensors does not have
+_RESERVED = frozenset(("if", "else", "match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"))
+RESERVED = "RESERVED"
+
+
+def _told_apart(token: Token) -> Token:
+    return token.update(type=RESERVED) if token in _RESERVED else token
+
+
+@cache
+def parser() -> Lark:
+    """Return the parser; it is made once. Reserved words become tokens that fit nowhere."""
+    return Lark(
+        _GRAMMAR,
+        start="module",
+        parser="lalr",
+        maybe_placeholders=False,
+        propagate_positions=True,
+        lexer_callbacks={"NAME": _told_apart},
+    )
+
+
+def described(terminals: Iterable[str]) -> str:
+    """Return a readable list of terminals, in a fixed order."""
+    patterns = {terminal.name: terminal.pattern.value for terminal in parser().terminals}
+    words = {_DESCRIPTIONS.get(name, f"`{patterns.get(name, name)}`") for name in terminals}
+    # the operators can follow every expression: naming them all hides what is missing
+    words -= {"`==`", "`<`", "`+`", "`-`", "`*`", "`/`"} if len(words) > 6 else set()
+    ordered = sorted(words)
+    return ", ".join(ordered[:-1]) + f" or {ordered[-1]}" if len(ordered) > 1 else "".join(ordered)

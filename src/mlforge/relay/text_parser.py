@@ -1,0 +1,336 @@
+"""From Relay text to the graph IR.
+
+The tree that the grammar gives is followed by recursion, whose depth the limit on nested brackets bounds;
+everything that can be long (statements, chains of operators, lists) is wide in that tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+from lark import Token, Tree
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from mlforge.errors import MlforgeError, TypeCheckError
+from mlforge.relay import ir
+from mlforge.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TensorType, TupleType, Var
+from mlforge.relay.op import OPERATORS
+from mlforge.relay.text_grammar import RESERVED, described, parser
+from mlforge.relay.text_literals import number_value, string_value
+from mlforge.relay.text_metadata import SECTION, read_metadata
+from mlforge.relay.text_source import Source
+from mlforge.support import dtypes
+
+Node: TypeAlias = "Tree[Token] | Token"
+Scope: TypeAlias = dict[str, Expr]
+
+_INFIX = {
+    "*": "multiply", "/": "divide", "+": "add", "-": "subtract", "<": "less", "<=": "less_equal",
+    ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
+}  # fmt: skip
+_MAX_ELEMENTS = 1 << 40
+
+
+def parse(source: Source) -> IRModule:
+    """Return the module that a text describes; raise TextError pointing at the first fault."""
+    text, metadata_start = source.prepared()
+    try:
+        tree = parser().parse(text)
+    except UnexpectedInput as error:
+        raise _syntax_fault(source, error, text) from None
+    arrays: list[npt.NDArray[Any]] = []
+    if metadata_start < len(source.text):
+        line = source.text.count("\n", 0, metadata_start) + 1
+        section = source.text[metadata_start + len(SECTION) :]
+        arrays = read_metadata(section, f"{source.file}:{line}")
+    return _Reader(source, [Constant(array) for array in arrays]).module(tree)
+
+
+def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlforgeError:
+    if isinstance(error, UnexpectedToken) and error.token.type == RESERVED:
+        return _fault_at(source, error.token, f"`{error.token}` is not part of the static subset of Relay")
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        allowed = error.accepts or error.expected
+        return _fault_at(source, error.token, f"expected {described(allowed)}, found `{str(error.token)[:40]}`")
+    if isinstance(error, UnexpectedToken):
+        allowed = error.accepts or error.expected
+        last = len(text.rstrip())
+        return source.fault(f"expected {described(allowed)}, found the end of the text", max(0, last - 1))
+    offset = error.pos_in_stream or 0
+    cause = f"`{source.text[offset : offset + 1]}` cannot stand here"
+    allowed = set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
+    help_text = f"expected {described(allowed)}" if allowed else None
+    return source.fault(cause, offset, help_text=help_text)
+
+
+def _fault_at(source: Source, node: Node, cause: str, help_text: str | None = None) -> MlforgeError:
+    if isinstance(node, Token):
+        return source.fault(cause, node.start_pos or 0, len(node), help_text=help_text)
+    start = getattr(node.meta, "start_pos", 0)
+    return source.fault(cause, start, getattr(node.meta, "end_pos", start + 1) - start, help_text=help_text)
+
+
+class _Reader:
+    """Turns the tree of one text into functions."""
+
+    def __init__(self, source: Source, constants: Sequence[Constant]) -> None:
+        self._source = source
+        self._constants = constants
+        self._signatures: dict[str, ir.FuncType | None] = {}
+
+    def module(self, tree: Tree[Token]) -> IRModule:
+        definitions = _trees(tree.children)
+        for definition in definitions:
+            token = _token(definition.children[0])
+            name = token[1:]
+            if name in self._signatures:
+                raise self._fault(token, f"the function @{name} is defined twice")
+            self._signatures[name] = self._signature(definition.children[1:])
+        functions = {
+            _token(definition.children[0])[1:]: self._function(definition.children[1:], definition)
+            for definition in definitions
+        }
+        return IRModule(functions)
+
+    def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlforgeError:
+        return _fault_at(self._source, node, cause, help_text)
+
+    @contextmanager
+    def _checked(self, node: Node) -> Iterator[None]:
+        """Point errors of the type rules at `node`."""
+        try:
+            yield
+        except TypeCheckError as error:
+            raise self._fault(node, error.cause, error.next_step) from None
+
+    def _signature(self, parts: Sequence[Node]) -> ir.FuncType | None:
+        """Return the type of a function if all of it is written, for calls from other functions."""
+        params = [part for part in _trees(parts) if part.data == "parameter"]
+        result = _result_type(parts)
+        if result is None or any(len(param.children) < 2 for param in params):
+            return None
+        return ir.FuncType(tuple(self._type(param.children[1]) for param in params), self._type(result))
+
+    def _function(self, parts: Sequence[Node], place: Node) -> Function:
+        params: dict[str, Expr] = {}
+        attrs: dict[str, Any] = {}
+        for part in _trees(parts):
+            if part.data == "parameter":
+                var = self._parameter(part)
+                if f"%{var.name}" in params:
+                    raise self._fault(part, f"the parameter %{var.name} is given twice")
+                params[f"%{var.name}"] = var
+            elif part.data == "attribute":
+                self._add_attribute(attrs, part)
+        body = self._body(_trees(parts)[-1], dict(params))
+        declared = _result_type(parts)
+        if declared is not None and self._type(declared) != body.type:
+            raise self._fault(declared, f"the function is declared to return this, but its body is of {body.type}")
+        variables = tuple(param for param in params.values() if isinstance(param, Var))
+        with self._checked(place):
+            return Function(variables, body, attrs)
+
+    def _parameter(self, part: Tree[Token]) -> Var:
+        token = _token(part.children[0])
+        if len(part.children) < 2:
+            raise self._fault(token, f"the parameter {token} needs a type, such as {token}: Tensor[(1, 3), float32]")
+        kind = self._type(part.children[1])
+        return Var(str(token[1:]), kind)
+
+    def _body(self, body: Tree[Token], scope: Scope) -> Expr:
+        *statements, last = body.children
+        for statement in _trees(statements):
+            name, value = _token(statement.children[0]), self._expression(statement.children[-1], scope)
+            if statement.data == "let" and len(statement.children) == 3:
+                declared = self._type(statement.children[1])
+                if declared != value.type:
+                    raise self._fault(
+                        statement.children[1], f"{name} is declared as this, but its value is of {value.type}"
+                    )
+            if name in scope and statement.data == "binding":
+                raise self._fault(name, f"{name} is bound twice")
+            scope[str(name)] = value
+        return self._expression(last, scope)
+
+    def _expression(self, node: Node, scope: Scope) -> Expr:
+        tree = _tree(node)
+        if tree.data == "chain":
+            return self._chain(tree, scope)
+        if tree.data == "applied":
+            return self._applied(tree, scope)
+        if tree.data == "local":
+            return self._local(_token(tree.children[0]), scope)
+        if tree.data == "tuple":
+            return ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
+        if tree.data == "function":
+            # a nested function sees its own parameters alone: groups of fused operators are closed
+            return self._function(tree.children, tree)
+        if tree.data == "constant":
+            return self._constant(tree)
+        if tree.data == "operator":
+            raise self._fault(tree, f"the operator {tree.children[0]} needs arguments in parentheses")
+        if tree.data == "global_function":
+            return self._global(_token(tree.children[0]))
+        return Constant(self._scalar(tree))
+
+    def _chain(self, tree: Tree[Token], scope: Scope) -> Expr:
+        first, *rest = tree.children
+        result = self._expression(first, scope)
+        for operator, operand in zip(rest[::2], rest[1::2], strict=True):
+            right = self._expression(operand, scope)
+            with self._checked(operator):
+                result = ir.call(_INFIX[str(operator)], [result, right])
+        return result
+
+    def _applied(self, tree: Tree[Token], scope: Scope) -> Expr:
+        head, *suffixes = tree.children
+        result: Expr | None = None
+        if _tree(head).data != "operator":
+            result = self._expression(head, scope)
+        for suffix in suffixes:
+            if isinstance(suffix, Token):
+                if result is None:
+                    raise self._fault(suffix, "an operator has no fields")
+                with self._checked(suffix):
+                    result = ir.TupleGetItem(result, int(suffix[1:]))
+                    _ = result.type
+            elif result is None:
+                result = self._operator_call(_token(_tree(head).children[0]), suffix, scope)
+            else:
+                result = self._function_call(result, suffix, scope, tree)
+        assert result is not None
+        return result
+
+    def _operator_call(self, name: Token, arguments: Tree[Token], scope: Scope) -> Expr:
+        if name not in OPERATORS:
+            near = OPERATORS.near(name)
+            raise self._fault(
+                name, f"operator `{name}` not found", f"did you mean {' or '.join(near)}?" if near else None
+            )
+        args, attrs = self._arguments(arguments, scope)
+        # TVM writes this where an operator is called without its own constructor
+        attrs.pop("attrs_type_key", None)
+        with self._checked(name):
+            return ir.call(str(name), args, attrs)
+
+    def _function_call(self, callee: Expr, arguments: Tree[Token], scope: Scope, place: Node) -> Expr:
+        if not isinstance(callee, (Function, GlobalVar)):
+            raise self._fault(place, f"a value of {callee.type} cannot be called")
+        args, attrs = self._arguments(arguments, scope)
+        if attrs:
+            raise self._fault(arguments, f"the call of a function takes no attributes ({', '.join(attrs)})")
+        with self._checked(place):
+            return ir.call_function(callee, args)
+
+    def _arguments(self, tree: Tree[Token], scope: Scope) -> tuple[list[Expr], dict[str, Any]]:
+        args: list[Expr] = []
+        attrs: dict[str, Any] = {}
+        for child in tree.children:
+            if isinstance(child, Tree) and child.data == "attribute":
+                self._add_attribute(attrs, child)
+            elif attrs:
+                raise self._fault(child, "arguments come before attributes")
+            else:
+                args.append(self._expression(child, scope))
+        return args, attrs
+
+    def _local(self, name: Token, scope: Scope) -> Expr:
+        if name not in scope:
+            raise self._fault(name, f"the variable {name} is not defined here")
+        return scope[name]
+
+    def _global(self, token: Token) -> Expr:
+        name = str(token[1:])
+        if name not in self._signatures:
+            raise self._fault(token, f"the function {token} is not defined")
+        signature = self._signatures[name]
+        if signature is None:
+            raise self._fault(token, f"{token} must be defined with the types of all parameters and of its result")
+        return GlobalVar(name, signature)
+
+    def _constant(self, tree: Tree[Token]) -> Constant:
+        kind, index = _token(tree.children[0]), _token(tree.children[1])
+        if kind != "relay.Constant" or not index.isdecimal():
+            raise self._fault(tree, "only meta[relay.Constant][i] can stand here")
+        if len(index) > 9 or int(index) >= len(self._constants):
+            count = len(self._constants)
+            raise self._fault(
+                tree,
+                f"the metadata section has no constant {index[:12]}; it has {count}",
+                None if count else f"the text must end with a {SECTION} section that holds the tensors",
+            )
+        return self._constants[int(index)]
+
+    def _scalar(self, tree: Tree[Token]) -> npt.NDArray[Any]:
+        if tree.data in ("true", "false"):
+            return ir.const(tree.data == "true").data
+        number = number_value(str(tree.children[-1]), negative=len(tree.children) == 2)
+        if number is None:
+            raise self._fault(
+                tree, "this is not a number of its dtype", "floats end in f, as in 0.5f; integers fit their width"
+            )
+        return number
+
+    def _add_attribute(self, attrs: dict[str, Any], part: Tree[Token]) -> None:
+        name, value = _token(part.children[0]), part.children[1]
+        if name in attrs:
+            raise self._fault(name, f"the attribute {name} is given twice")
+        attrs[str(name)] = self._value(value)
+
+    def _value(self, node: Node) -> Any:
+        tree = _tree(node)
+        if tree.data == "string":
+            return string_value(_token(tree.children[0]))
+        if tree.data == "none":
+            return None
+        if tree.data == "list":
+            return tuple(self._value(child) for child in tree.children)
+        if tree.data == "constant":
+            raise self._fault(tree, "an attribute cannot be a tensor")
+        number = self._scalar(tree)
+        if number.dtype.kind == "f":
+            # attributes are doubles whatever their suffix: reading the digits again keeps all of them
+            digits = "".join(map(str, tree.children)).partition("f")[0]
+            return float(digits) if "in" not in digits else float(number)
+        return number.item()
+
+    def _type(self, node: Node) -> TensorType | TupleType:
+        tree = _tree(node)
+        if tree.data == "tuple_type":
+            return TupleType(tuple(self._type(child) for child in tree.children))
+        dtype = _token(tree.children[-1])
+        if dtype not in dtypes.SCALARS:
+            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
+        shape: list[int] = []
+        size = 1
+        for extent in _trees(tree.children[:-1]):
+            number = _token(extent.children[0]) if extent.children else None
+            if number is None or not number.isdecimal() or len(number) > 18:
+                raise self._fault(extent, "shapes must be whole numbers: mlforge compiles static shapes")
+            shape.append(int(number))
+            size *= max(1, shape[-1])
+            if size > _MAX_ELEMENTS:
+                raise self._fault(extent, "this tensor is too large for any memory")
+        return TensorType(tuple(shape), str(dtype))
+
+
+def _result_type(parts: Sequence[Node]) -> Node | None:
+    types = [part for part in _trees(parts) if part.data in ("tensor_type", "scalar_type", "tuple_type")]
+    return types[0] if types else None
+
+
+def _trees(nodes: Sequence[Node]) -> list[Tree[Token]]:
+    return [node for node in nodes if isinstance(node, Tree)]
+
+
+def _tree(node: Node) -> Tree[Token]:
+    assert isinstance(node, Tree)
+    return node
+
+
+def _token(node: Node) -> Token:
+    assert isinstance(node, Token)
+    return node

@@ -6,9 +6,15 @@ from importlib import import_module
 
 for _family in (
     "elementwise",
+    "arithmetic",
     "reduce",
+    "views",
     "shape",
+    "indexing",
+    "creation",
     "nn",
+    "normalization",
+    "pool",
     "qnn",
     "qnn_arithmetic",
     "qnn_unary",
@@ -19,3 +25,5 @@ for _family in (
     "qnn_linear",
 ):
     import_module(f"mlforge.ops.{_family}")
+for _templates in ("plain", "plain_product", "conv_tile", "depthwise", "product_tile"):
+    import_module(f"mlforge.kernels.{_templates}")

@@ -1,0 +1,130 @@
+"""Windows of pooling: which input elements each output element sees, resolved before any code is made.
+
+All sizes are static, so every output index has a known first input index and a known number of taps. Runs of
+neighbouring outputs whose windows have the same number of taps at evenly spaced places become one `Segment`: the
+interior is one, each kind of border another. Loops over a segment need no tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one output index of one axis sees.
+
+    Attributes
+    ----------
+    first : int
+        First input index.
+    taps : int
+        Input elements, `dilation` apart.
+    divisor : int
+        What the axis contributes to the divisor of an average.
+    """
+
+    first: int
+    taps: int
+    divisor: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Output indices ``start .. start + count - 1``; window i of them begins at ``first + i * stride``."""
+
+    start: int
+    count: int
+    first: int
+    stride: int
+    taps: int
+    divisor: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a pooling operator.
+
+    Attributes
+    ----------
+    windows : tuple of Window
+        One for each output index.
+    dilation : int
+    """
+
+    windows: tuple[Window, ...]
+    dilation: int = 1
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The windows in as few segments as their order allows."""
+        found: list[Segment] = []
+        for index, window in enumerate(self.windows):
+            last = found[-1] if found else None
+            if last is not None and (last.taps, last.divisor) == (window.taps, window.divisor):
+                step = window.first - (last.first + (last.count - 1) * last.stride)
+                if last.count == 1 or step == last.stride:
+                    found[-1] = Segment(last.start, last.count + 1, last.first, step, last.taps, last.divisor)
+                    continue
+            found.append(Segment(index, 1, window.first, 1, window.taps, window.divisor))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A window that slides along one axis.
+
+    Attributes
+    ----------
+    size, kernel, stride, dilation : int
+    before, after : int
+        Padding.
+    ceil_mode : bool
+        Whether a last window that reaches beyond the padded input counts; it must begin inside the input
+        or the padding before it.
+    """
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+    ceil_mode: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Input elements from the first to the last tap."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def output(self) -> int:
+        """Number of windows; below 1 if none fits."""
+        room = self.size + self.before + self.after - self.extent
+        if room < 0 or not self.ceil_mode:
+            return room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
+
+    def axis(self, *, count_padding: bool) -> Axis:
+        """Return the windows; with `count_padding`, taps on padding count for averages."""
+        windows = []
+        for index in range(self.output):
+            begin = index * self.stride - self.before
+            lowest = max(0, -(begin // self.dilation))
+            highest = min(self.kernel, -(-(self.size - begin) // self.dilation))
+            padded = min(self.kernel, -(-(self.size + self.after - begin) // self.dilation))
+            taps = max(0, highest - lowest)
+            first = begin + lowest * self.dilation if taps else 0
+            windows.append(Window(first, taps, padded if count_padding else taps))
+        return Axis(tuple(windows), self.dilation)
+
+
+def adaptive_axis(size: int, output: int) -> Axis:
+    """Return windows that divide `size` elements as evenly as may be among `output` results."""
+    windows = []
+    for index in range(output):
+        first = index * size // output
+        last = -(-(index + 1) * size // output)
+        windows.append(Window(first, last - first, last - first))
+    return Axis(tuple(windows))

@@ -68,7 +68,7 @@ class _Folding(RuleRewriter):
             return None
         if match_call(data, "multiply"):
             return _binary("multiply", inner, _product(known, factor), _joined(data, call))
-        product = _binary("multiply", inner, factor, ir.Span(data.span.nodes))
+        product = self.apply(_binary("multiply", inner, factor, ir.Span(data.span.nodes)))
         return _binary("add", product, _product(known, factor), call.span)
 
     def _scaled_bias_add(self, data: Call, factor: Array, call: Call) -> Expr | None:

@@ -111,10 +111,11 @@ class RuleRewriter(Rewriter):
     """
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
-        super().__init__(self._apply)
+        super().__init__(self.apply)
         self._rules = rules
 
-    def _apply(self, node: Expr) -> Expr:
+    def apply(self, node: Expr) -> Expr:
+        """Return what the rules make of one expression."""
         while isinstance(node, Call):
             rule = self._rules.get(op_name(node) or "")
             found = rule(node) if rule else None

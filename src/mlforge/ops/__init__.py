@@ -18,6 +18,7 @@ for _family in (
     "qnn",
     "qnn_arithmetic",
     "qnn_unary",
+    "qnn_image",
     "qnn_reduce",
     "image",
     "conv",

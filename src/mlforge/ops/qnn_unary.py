@@ -38,6 +38,7 @@ class Codes:
     out_zero: int
     dtype: str
     alpha: float = 0.0
+    approximate: bool = False
 
     def real(self, code: int) -> np.float32:
         """Return the number that an input code stands for."""
@@ -149,6 +150,15 @@ def _abs(code: int, codes: Codes) -> int:
     return codes.saturated(magnitude + codes.out_zero)
 
 
+def _gelu(code: int, codes: Codes) -> int:
+    x = float(codes.real(code))
+    if codes.approximate:
+        curve = math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    else:
+        curve = math.erf(x * math.sqrt(0.5))
+    return codes.code(0.5 * x * (1 + curve))
+
+
 def _rsqrt(x: float) -> float:
     return math.inf if x <= 0 else 1 / math.sqrt(x)
 
@@ -170,9 +180,7 @@ def _compute(name: str, rule: Rule) -> Callable[..., Reader]:
         if any(array.size != 1 for array in numbers):
             raise TypeCheckError(f"{name} takes one scale and one zero point a tensor")
         in_scale, in_zero, out_scale, out_zero = (array.reshape(())[()] for array in numbers)
-        codes = Codes(
-            np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), out.dtype, attrs.get("alpha", 0.0)
-        )
+        codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), out.dtype, **attrs)
         low, high = dtypes.limits(out.dtype)
         results = [rule(code, codes) for code in range(low, high + 1)]
         table = ctx.constant("table", np.array(results, dtypes.to_numpy(out.dtype)))
@@ -192,7 +200,7 @@ def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = ()) -> None:
     ))  # fmt: skip
 
 
-_ALPHA = Attr("alpha", 0.25, is_float=True)
+_ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)
 _add("qnn.sigmoid", _sigmoid, "Logistic function; the result has scale 1/256 and the lowest zero point.")
 _add("qnn.tanh", _tanh, "Hyperbolic tangent; the result has scale 1/128 and the middle zero point.")
 _add("qnn.hardswish", _hardswish, "x * relu6(x + 3) / 6.")
@@ -204,4 +212,4 @@ _add("qnn.sqrt", _of_real(lambda x: math.sqrt(x) if x >= 0 else math.nan), "Squa
 _add("qnn.rsqrt", _of_real(_rsqrt), "Reciprocal of the square root.")
 _add("qnn.erf", _of_real(math.erf), "Error function.")
 _add("qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.")
-_add("qnn.gelu", _of_real(lambda x: 0.5 * x * (1 + math.erf(x * math.sqrt(0.5)))), "x * (1 + erf(x / sqrt(2))) / 2.")
+_add("qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.", (_APPROXIMATE,))

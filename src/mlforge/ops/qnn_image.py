@@ -1,0 +1,80 @@
+"""Quantized images: ``qnn.resize_bilinear``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.errors import TypeCheckError
+from mlforge.ops.qnn_arithmetic import check_bytes
+from mlforge.ops.rules import tensors
+from mlforge.ops.tensor import Context, Indices, Reader, Tensor
+from mlforge.relay.ir import TensorType, Type
+from mlforge.relay.op import OPERATORS, Attr, Kind, Operator
+from mlforge.tir import builder as tb
+from mlforge.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+_ONE = 1 << 10  # coordinates have ten fraction bits
+
+
+def _infer(types: list[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("qnn.resize_bilinear", types)
+    check_bytes("qnn.resize_bilinear", data)
+    size = attrs["size"]
+    if len(data.shape) != 4 or len(size) != 2 or min(size) < 1 or min(data.shape[1:3]) < 1:
+        raise TypeCheckError(f"qnn.resize_bilinear: {data} cannot be resized to {size}")
+    return TensorType((data.shape[0], size[0], size[1], data.shape[3]), data.dtype)
+
+
+def _samples(extent: int, count: int, attrs: Attrs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return for each output index the two inputs that it mixes, and the weight (of 1024) of the second."""
+    scale = (_ONE * extent + count // 2) // count
+    if attrs["align_corners"] and count > 1:
+        scale = (_ONE * (extent - 1) + (count - 1) // 2) // (count - 1)
+    places = np.arange(count, dtype=np.int64) * scale
+    if attrs["half_pixel_centers"]:
+        places += scale // 2 - _ONE // 2
+    # integer division of C truncates, which only matters for the first places of half-pixel centres
+    first = np.maximum(np.trunc(places / _ONE).astype(np.int64), 0)
+    second = np.minimum(np.trunc((places + _ONE - 1) / _ONE).astype(np.int64), extent - 1)
+    first = np.minimum(first, extent - 1)
+    weight = places - _ONE * first
+    return first.astype(np.int32), np.maximum(second, 0).astype(np.int32), weight.astype(np.int32)
+
+
+def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
+    data = inputs[0]
+    tables = []
+    for axis, letter in ((1, "y"), (2, "x")):
+        found = _samples(data.shape[axis], out.shape[axis], attrs)
+        labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
+        tables.append([ctx.constant(label, table) for label, table in zip(labels, found, strict=True)])
+
+    def read(indices: Indices) -> Expr:
+        n, y, x, c = indices
+        (y0, y1, wy), (x0, x1, wx) = (
+            [tb.load(table, [index]) for table in found] for found, index in zip(tables, (y, x), strict=True)
+        )
+        total: Expr = tb.const(0)
+        for row, row_weight in ((y0, tb.const(_ONE) - wy), (y1, wy)):
+            for column, column_weight in ((x0, tb.const(_ONE) - wx), (x1, wx)):
+                value = tb.cast(data.read([n, row, column, c]), "int32")
+                total = total + value * row_weight * column_weight
+        half = _ONE * _ONE // 2
+        nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
+        return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
+
+    return read
+
+
+OPERATORS.add("qnn.resize_bilinear", Operator(
+    "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
+    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)),
+    compute=_compute, contract="bit-exact to TFLite's reference kernel",
+    doc="NHWC images of another size by linear interpolation with ten bits of weight.",
+))  # fmt: skip

@@ -7,6 +7,7 @@ from functools import cache
 
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
+MOST_PIXELS = 8  # pixels lie a power of two apart where channels are: more of them than cache ways evict each other
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 
 
@@ -69,7 +70,7 @@ def choose(height: int, width: int, filters: int, registers: int) -> Tile:
     for vectors in (1, 2, 4, 7):
         if vectors > max(1, -(-filters // LANES)) or vectors > limit:
             continue
-        most = limit // vectors
+        most = min(limit // vectors, MOST_PIXELS)
         for tall in range(1, min(height, most) + 1):
             rows, columns = balanced(height, tall), balanced(width, min(width, most // tall))
             tile = Tile(rows, columns, vectors)

@@ -22,6 +22,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, None]:
         report.outcome = "failed"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a person, never a robot, take the current output as the golden files."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Return the folder of models and files from other tools that stands beside the project."""

@@ -95,15 +95,15 @@ class ConstantTable:
     def declarations(self) -> list[str]:
         """Return the lines that declare, or define, the constants in C."""
         if self.in_blob:
-            hidden = '__attribute__((visibility("hidden")))' if self.constants else ""
-            return [
-                f"extern const {scalar_type(item.value.dtype)} {self.symbol(item.value)}[{_length(item)}] {hidden};"
-                for item in self.constants
-            ]
+            return [*_HIDDEN, *map(self._declaration, self.constants)]
         lines: list[str] = []
         for item in self.constants:
             lines += _definition(item)
         return lines
+
+    def _declaration(self, item: Constant) -> str:
+        kind = scalar_type(item.value.dtype)
+        return f"extern const {kind} {self.symbol(item.value)}[{_length(item)}] MLF_HIDDEN;"
 
     def assembler(self) -> str:
         """Return the assembler file that puts the binary file's pieces under their symbols.
@@ -164,8 +164,20 @@ def _literals(item: Constant) -> Sequence[str]:
         return [str(number) for number in flat.tolist()]
     if dtype in HALF_FLOATS:
         return [str(number) for number in flat.view(np.uint16).tolist()]
-    return [literal(number, dtype).strip("()") for number in flat.tolist()]
+    if dtype == "float32" and np.isfinite(flat).all():
+        texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits tell all float32 apart
+        return [f"{text}f" if "." in text or "e" in text else f"{text}.0f" for text in texts]
+    return [literal(number, dtype) for number in flat.tolist()]
 
+
+_HIDDEN = [
+    "/* constants are addressed without the global offset table */",
+    "#if defined(_WIN32)",
+    "#define MLF_HIDDEN",
+    "#else",
+    '#define MLF_HIDDEN __attribute__((visibility("hidden")))',
+    "#endif",
+]
 
 _ASSEMBLER_HEAD = """\
 /* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 NAME_LIMIT = 80
 _HASH_DIGITS = 16
+_CUT = re.compile(rf"_[0-9a-f]{{{_HASH_DIGITS}}}$")
 
 KEYWORDS = frozenset(
     {
@@ -27,8 +28,11 @@ KEYWORDS = frozenset(
 
 
 def bounded(name: str, limit: int = NAME_LIMIT) -> str:
-    """Return `name`, or its first `limit` characters, ``_`` and 16 hexadecimal digits of its SHA-256."""
-    if len(name) <= limit:
+    """Return `name`, or its first `limit` characters, ``_`` and 16 hexadecimal digits of its SHA-256.
+
+    A name that has been cut so stays as it is.
+    """
+    if len(name) <= limit or (len(name) == limit + 1 + _HASH_DIGITS and _CUT.search(name)):
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
     return f"{name[:limit]}_{digest}"

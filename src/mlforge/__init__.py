@@ -5,7 +5,9 @@ Names load on first use, so that a program that only runs models imports no comp
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -22,6 +24,18 @@ _HOMES = {
 _MODULES = ("errors", "runtime")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604  (all are strings)
+
+
+class _Package(ModuleType):
+    """A package whose functions stay what they are when a file of the same name is imported, as ``build`` is."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # importing mlforge.build makes Python set this attribute to that module
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

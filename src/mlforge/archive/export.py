@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from mlforge.archive import layout, metadata
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import compile_shared
 from mlforge.relay.text import to_text
+from mlforge.relay.text_printer import parameter_names
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
 from mlforge.support.atomic import atomic_file, check_writable
 from mlforge.support.params import save_params
@@ -54,7 +57,7 @@ def export_model_library_format(
     OutputError
         If the place cannot be written.
     """
-    factories = list(mod) if isinstance(mod, (list, tuple)) else [mod]
+    factories = list(mod) if isinstance(mod, Sequence) else [mod]
     target = Path(path)
     check_writable(target)
     seconds = source_date(timestamp)
@@ -110,9 +113,16 @@ def archive_files(factories: Sequence[Factory], *, include_source_params: bool =
     files = {f"{layout.CODE}/{path}": data for path, data in code_files(factories).items()}
     for factory in factories:
         name = factory.module_name
-        files[layout.relay_path(name)] = to_text(factory.module, metadata=False).encode()
+        # with its scales and other small tensors, so that text and weights are all that building again takes
+        files[layout.relay_path(name)] = to_text(factory.module).encode()
         # the constants of AOT modules are in their code, so what an executor would load is empty
         files[layout.params_path(name)] = save_params({})
         if include_source_params:
-            files[layout.source_params_path(name)] = save_params(factory.params)
+            files[layout.source_params_path(name)] = save_params(_as_printed(factory))
     return files
+
+
+def _as_printed(factory: Factory) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights under the names that the Relay text gives their parameters."""
+    printed = parameter_names(factory.module.main)
+    return {name: factory.params[param.name] for param, name in printed.items() if param.name in factory.params}

@@ -69,7 +69,7 @@ def module_details(factory: Factory) -> dict[str, Any]:
     """Return the ``mlforge`` object of one module: what the format has no place for."""
     program, plan, code = factory.program, factory.plan, factory.code
     rows = memory.report(program, plan)
-    peak = None if plan.peak_call is None else rows[plan.peak_call]
+    peak = rows[plan.peak_call] if plan.peak_call is not None and plan.lower_bound else None
     names = code.function_names
     return {
         "version": mlforge.__version__,

@@ -19,26 +19,16 @@ def check(
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
-    """List everything in a model that mlforge cannot compile, all at once."""
-    import mlforge
+    """List all that mlforge cannot compile in a model."""
+    from mlforge import frontend
 
-    problem: MlforgeError | None = None
-    try:
-        mlforge.import_model(model, shapes=parse_shapes(shape))
-    except MlforgeError as error:
-        problem = error
+    problems = frontend.check(model, shapes=parse_shapes(shape))
     if as_json:
-        print_json({"model": str(model), "problems": [_entry(item) for item in _problems(problem)]})
-    elif problem is None:
+        print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})
+    elif not problems:
         typer.echo(f"{model}: no problems found")
-    if problem is not None:
-        raise problem
-
-
-def _problems(error: MlforgeError | None) -> tuple[MlforgeError, ...]:
-    if isinstance(error, ProblemsError):
-        return error.problems
-    return () if error is None else (error,)
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=str(model))
 
 
 def _entry(error: MlforgeError) -> dict[str, str | None]:

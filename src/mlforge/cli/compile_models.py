@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +27,16 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True)
+class _Options:
+    target: str
+    executor: str
+    optimize: str
+    numerics: str
+
+
 def compile_models(
-    models: Annotated[list[str], typer.Argument(help="Model files; NAME=FILE names a module.", metavar="MODEL...")],
+    models: Annotated[list[str], typer.Argument(help="Model files; NAME=FILE names a module.", metavar="MODEL")],
     *,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")] = None,
     target: Target = "c",
@@ -44,7 +53,7 @@ def compile_models(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile models to a Model Library Format archive, C files or a shared library."""
+    """Compile models to an archive, C or a shared library."""
     from mlforge import archive
     from mlforge.archive.budget import check_budget
     from mlforge.support.atomic import check_writable, write_folder
@@ -57,7 +66,7 @@ def compile_models(
     place = _output(output, named, emit)
     if emit != "c":
         check_writable(place)
-    options = {"target": target, "executor": executor, "optimize": optimize, "numerics": numerics}
+    options = _Options(target, executor, optimize, numerics)
     factories = _build(named, parse_shapes(shape), options)
     check_budget(factories, ram=ram, flash=flash)
     with stage(f"writing {place}"):
@@ -81,16 +90,27 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
     return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "so": f"{name}.so"}[emit])
 
 
-def _build(named: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]], options: dict[str, str]) -> list[Factory]:
-    import mlforge
+def _build(named: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]], options: _Options) -> list[Factory]:
+    from mlforge.build import build
+    from mlforge.frontend import import_model
 
     if shapes and len(named) != 1:
         raise OptionError("--shape works with one model at a time", next_step="Fix the shapes in the model files")
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
-            mod, params = mlforge.import_model(path, shapes=shapes, numerics=options["numerics"])
-            factories.append(mlforge.build(mod, params=params, module_name=name, **options))
+            mod, params = import_model(path, shapes=shapes, numerics=options.numerics)
+            factories.append(
+                build(
+                    mod,
+                    options.target,
+                    params,
+                    executor=options.executor,
+                    module_name=name,
+                    optimize=options.optimize,
+                    numerics=options.numerics,
+                )
+            )
     return factories
 
 

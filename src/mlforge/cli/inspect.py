@@ -17,7 +17,7 @@ def inspect(
     artifact: Annotated[Path, typer.Argument(help="An archive.")],
     as_json: Json = False,
 ) -> None:
-    """Show an archive's inputs, outputs, operators, memory and files."""
+    """Show inputs, outputs, operators, memory and files."""
     from mlforge import archive
 
     found = archive.inspect(artifact)

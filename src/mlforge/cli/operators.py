@@ -9,7 +9,7 @@ EXAMPLES = ("mlforge operators", "mlforge operators --json")
 
 
 def operators(as_json: Json = False) -> None:
-    """List the operators of the graph language with their numeric contracts."""
+    """List the operators and their numeric contracts."""
     import mlforge.ops  # noqa: F401  (registers them)
     from mlforge.relay.op import OPERATORS
 

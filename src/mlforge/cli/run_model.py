@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -67,15 +68,17 @@ def run_model(
 
 
 def _load(artifact: Path, module: str | None, shape: list[str] | None) -> AotModule:
-    import mlforge
     from mlforge.archive.load import artifact_kind, load_factory, load_module
 
     if artifact_kind(artifact) != "model":
         if shape:
             raise OptionError("--shape is for models; the shapes of an archive are fixed")
         return load_module(artifact, module=module)
-    mod, params = mlforge.import_model(artifact, shapes=parse_shapes(shape))
-    return load_factory(mlforge.build(mod, "c", params))
+    from mlforge.build import build
+    from mlforge.frontend import import_model
+
+    mod, params = import_model(artifact, shapes=parse_shapes(shape))
+    return load_factory(build(mod, "c", params))
 
 
 def _report(compiled: AotModule, results: Mapping[str, Array], times: list[float], top: int, as_json: bool) -> None:
@@ -113,15 +116,22 @@ def _summary(info: Any, array: Array, top: int) -> dict[str, Any]:
         "name": info.name,
         "dtype": info.dtype,
         "shape": list(info.shape),
-        "min": float(values.min()) if values.size else None,
-        "max": float(values.max()) if values.size else None,
-        "mean": float(values.mean()) if values.size else None,
+        "min": _number(values.min()) if values.size else None,
+        "max": _number(values.max()) if values.size else None,
+        "mean": _number(values.mean()) if values.size else None,
         "top": [
             {
                 "index": int(index),
-                "value": array.ravel()[index].item(),
+                "value": _number(array.ravel()[index].item()),
                 "real": None if scale is None else scale * (float(values[index]) - zero),
             }
             for index in order
         ],
     }
+
+
+def _number(value: float) -> float | int | str:
+    """Return a number that JSON has; it has no infinities and no NaN."""
+    if isinstance(value, (bool, int)):
+        return int(value)
+    return float(value) if math.isfinite(value) else str(value)

@@ -59,4 +59,4 @@ def _text(cell: object) -> str:
 def describe_tensor(tensor: dict[str, Any]) -> str:
     """Return a tensor's dtype and shape in short, from an entry of `inspect`."""
     shape = tensor["shape"]
-    return tensor["dtype"] + ("[?]" if shape is None else f"[{', '.join(map(str, shape))}]")
+    return f"{tensor['dtype']}[{'?' if shape is None else ', '.join(map(str, shape))}]"

@@ -11,7 +11,7 @@ EXAMPLES = ("mlforge targets", 'mlforge compile kws.tflite --target "c -mcpu=cor
 
 
 def targets(as_json: Json = False) -> None:
-    """List the processors that --target 'c -mcpu=NAME' knows."""
+    """List the processors for --target 'c -mcpu=NAME'."""
     from mlforge.target.target import CPUS
 
     known = {name: asdict(CPUS.get(name)) for name in CPUS}

@@ -18,7 +18,7 @@ def validate(
     artifact: Annotated[Path, typer.Argument(help="An archive.")],
     as_json: Json = False,
 ) -> None:
-    """Check an archive's format, hashes, schema and sizes, and list every fault."""
+    """List every fault of an archive."""
     from mlforge import archive
 
     faults = archive.validate(artifact)

@@ -36,10 +36,10 @@ def verify(
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
-    """Run a model and its reference (LiteRT or ONNX Runtime) on the same inputs and compare.
+    """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
 
-    Fails with status 1 where integers differ (from ONNX Runtime: by more than one) or floats differ by more than
-    1e-5 of the tensor's largest value.
+    Both run on the same seeded inputs. Fails with status 1 where integers differ (from ONNX Runtime: by more than
+    one) or floats differ by more than 1e-5 of the tensor's largest value.
     """
     from mlforge.verify import verify as compare
 

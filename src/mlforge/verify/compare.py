@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import mlforge
 from mlforge.archive.load import load_factory, load_module
+from mlforge.build import build
 from mlforge.errors import ModelError, OptionError
+from mlforge.frontend import import_model
 from mlforge.runtime import AotModule, TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
@@ -139,10 +140,10 @@ def verify(
         compiled = load_module(artifact, module=module)
         outputs = [info.name for info in compiled.outputs]
     else:
-        imported, params = mlforge.import_model(model, shapes=shapes)
+        imported, params = import_model(Path(model), shapes=shapes)
         outputs = list(imported.output_names)
         chosen = with_all_tensors(imported) if layers else imported
-        compiled = load_factory(mlforge.build(chosen, target, params, optimize=optimize, module_name="verified"))
+        compiled = load_factory(build(chosen, target, params, optimize=optimize, module_name="verified"))
     sets = list(sample_inputs(compiled.inputs, samples, seed))
     found = _compare(compiled, reference, sets, title)
     return Comparison(

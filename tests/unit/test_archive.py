@@ -1,0 +1,273 @@
+"""Archives: layout, metadata, determinism, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import mlforge
+import mlforge.ops
+from mlforge.archive.schema import load_schema
+from mlforge.archive.validate import validate
+from mlforge.build import Factory
+from mlforge.errors import ArchiveError, OptionError, OutputError
+from mlforge.relay import ir
+from mlforge.relay.ir import Quantization, Span
+from mlforge.relay.text import from_text
+from mlforge.support import tar
+from mlforge.support.params import load_params
+
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
+X = np.array([[1, -2, 0.5, 4], [0, 3, -1, 2]], np.float32)
+
+
+def dense_factory(name: str = "tiny") -> Factory:
+    """Return a compiled ``relu(x @ weights.T)`` with a softmax of it as second output."""
+    x = ir.Var("x", ir.TensorType((2, 4), "float32"))
+    weights = ir.Var("layer/weights", ir.TensorType((3, 4), "float32"))
+    dense = ir.call("nn.dense", [x, weights], units=3, span=Span(("layer/dense",), "layer/out"))
+    relu = ir.call("nn.relu", [dense], span=Span(("layer/relu",), "scores"))
+    soft = ir.call("nn.softmax", [relu], span=Span(("soft",), "chances"))
+    module = ir.IRModule(
+        {"main": ir.Function((x, weights), ir.Tuple((relu, soft)))},
+        ("scores", "chances"),
+        {"x": Quantization(0.5, 3)},
+        {"format": "test"},
+    )
+    return mlforge.build(module, params={"layer/weights": WEIGHTS}, module_name=name)
+
+
+@pytest.fixture(scope="module")
+def factory() -> Factory:
+    return dense_factory()
+
+
+@pytest.fixture(scope="module")
+def archive(factory: Factory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("archive") / "tiny.tar")
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path, "r:") as file:
+        return {info.name: file.extractfile(info).read() for info in file if info.isfile()}  # type: ignore[union-attr]
+
+
+def rewritten(path: Path, changes: Mapping[str, bytes | None], target: Path) -> Path:
+    """Write a copy of an archive with members changed, added or (None) left out."""
+    files = {name.removeprefix("./"): data for name, data in members(path).items()}
+    files.update({name: data for name, data in changes.items() if data is not None})
+    for name, data in changes.items():
+        if data is None:
+            del files[name]
+    out = io.BytesIO()
+    tar.write_tar(out, files, 0)
+    target.write_bytes(out.getvalue())
+    return target
+
+
+def test_layout_is_that_of_version_7(archive: Path) -> None:
+    names = set(members(archive))
+    assert names == {
+        "./metadata.json",
+        "./codegen/host/include/tvmgen_tiny.h",
+        "./codegen/host/src/tiny_lib0.c",
+        "./codegen/host/src/tiny_lib1.c",
+        "./parameters/tiny.params",
+        "./src/tiny.relay",
+    }
+
+
+def test_metadata_has_the_keys_of_tvm_with_right_values(archive: Path) -> None:
+    document = json.loads(members(archive)["./metadata.json"])
+    jsonschema.validate(document, dict(load_schema("metadata-7")))
+    assert document["version"] == 7
+    module = document["modules"]["tiny"]
+    assert module["model_name"] == "tiny"
+    assert module["executors"] == ["aot"]
+    assert module["style"] == "full-model"
+    assert module["target"] == ["c"]
+    assert module["export_datetime"] == "1970-01-01 00:00:00Z"
+    (main,) = module["memory"]["functions"]["main"]
+    assert main["device"] == 1
+    assert main["inputs"] == {"x": {"dtype": "float32", "size": 32}}
+    assert main["outputs"] == {"scores": {"dtype": "float32", "size": 24}, "chances": {"dtype": "float32", "size": 24}}
+    assert main["io_size_bytes"] == 80
+    header = members(archive)["./codegen/host/include/tvmgen_tiny.h"].decode()
+    assert f"#define TVMGEN_TINY_WORKSPACE_SIZE {main['workspace_size_bytes']}" in header
+
+
+def test_metadata_text_is_sorted_and_indented_by_two(archive: Path) -> None:
+    text = members(archive)["./metadata.json"].decode()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True)
+
+
+def test_the_same_model_gives_the_same_bytes(archive: Path, tmp_path: Path) -> None:
+    again = mlforge.export_model_library_format(dense_factory(), tmp_path / "b.tar")
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_a_timestamp_shows_in_metadata_and_members(factory: Factory, tmp_path: Path) -> None:
+    path = mlforge.export_model_library_format(factory, tmp_path / "a.tar", timestamp=1_700_000_000)
+    with tarfile.open(path) as file:
+        assert {info.mtime for info in file} == {1_700_000_000}
+    document = json.loads(members(path)["./metadata.json"])
+    assert document["modules"]["tiny"]["export_datetime"] == "2023-11-14 22:13:20Z"
+
+
+def test_a_loaded_archive_computes_the_model(archive: Path) -> None:
+    module = mlforge.load(archive)
+    outputs = module.run({"x": X})
+    scores = np.maximum(X @ WEIGHTS.T, 0)
+    chances = np.exp(scores - scores.max(1, keepdims=True))
+    np.testing.assert_allclose(outputs["scores"], scores, rtol=1e-6)
+    np.testing.assert_allclose(outputs["chances"], chances / chances.sum(1, keepdims=True), rtol=1e-5)
+    assert list(outputs) == ["scores", "chances"]
+    (info,) = module.inputs
+    assert (info.name, info.shape, info.dtype, info.scale, info.zero_point) == ("x", (2, 4), "float32", 0.5, 3)
+
+
+def test_an_archive_carries_what_building_again_takes(factory: Factory, tmp_path: Path) -> None:
+    path = mlforge.export_model_library_format(factory, tmp_path / "a.tar", include_source_params=True)
+    files = members(path)
+    module = from_text(files["./src/tiny.relay"].decode())
+    params = load_params(files["./src/tiny.params"])
+    again = mlforge.build(module, params=params, module_name="again")
+    loaded = mlforge.load(mlforge.export_model_library_format(again, tmp_path / "b.tar"))
+    for ours, theirs in zip(loaded.run(X).values(), mlforge.load(path).run(X).values(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_several_modules_share_an_archive(factory: Factory, tmp_path: Path) -> None:
+    path = mlforge.export_model_library_format([factory, dense_factory("other")], tmp_path / "both.tar")
+    assert validate(path) == []
+    assert set(mlforge.inspect(path)["modules"]) == {"tiny", "other"}
+    with pytest.raises(OptionError, match=r"2 modules.*other, tiny"):
+        mlforge.load(path)
+    np.testing.assert_array_equal(
+        mlforge.load(path, module="other").run(X)["scores"], mlforge.load(path, module="tiny").run(X)["scores"]
+    )
+    with pytest.raises(OptionError, match="no module 'third'"):
+        mlforge.load(path, module="third")
+    with pytest.raises(OptionError, match="two modules have the name"):
+        mlforge.export_model_library_format([factory, factory], tmp_path / "twice.tar")
+
+
+def test_inspect_tells_shapes_memory_and_operators(archive: Path) -> None:
+    found = mlforge.inspect(archive)
+    module = found["modules"]["tiny"]
+    assert module["inputs"] == [{"name": "x", "shape": [2, 4], "dtype": "float32", "scale": 0.5, "zero_point": 3}]
+    assert module["memory"]["io_bytes"] == 80
+    assert module["memory"]["constants_bytes"] >= WEIGHTS.nbytes
+    assert [node for operator in module["operators"] for node in operator["nodes"]] == [
+        "layer/dense",
+        "layer/relu",
+        "soft",
+    ]
+    assert {file["path"]: file["bytes"] for file in found["files"]} == {
+        name.removeprefix("./"): len(data) for name, data in members(archive).items()
+    }
+
+
+@pytest.mark.parametrize("name", ["kws_aot_c", "kws_graph_c", "multi"])
+def test_archives_of_tvm_are_described(shared: Path, name: str) -> None:
+    path = shared / "fixtures/tvm-0.14" / f"{name}.tar.xz"
+    assert validate(path) == []
+    module = mlforge.inspect(path)["modules"]["kws"]
+    assert [(tensor["name"], tensor["dtype"]) for tensor in module["inputs"]] == [("input_1", "int8")]
+    assert module["memory"]["io_bytes"] == 502
+    with pytest.raises(ArchiveError, match="not compiled by mlforge"):
+        mlforge.load(path, module="kws")
+
+
+def test_an_unwritable_place_is_said_before_the_work(factory: Factory, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="does not exist"):
+        mlforge.export_model_library_format(factory, tmp_path / "no" / "a.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
+Change = Mapping[str, bytes | None]
+
+
+def changed_metadata(archive: Path, path: str, value: Any) -> Change:
+    document = json.loads(members(archive)["./metadata.json"])
+    holder = document
+    *keys, last = [int(key) if key.isdigit() else key for key in path.split("/")]
+    for key in keys:
+        holder = holder[key]
+    holder[last] = value
+    return {"metadata.json": json.dumps(document).encode()}
+
+
+MODULE = "modules/tiny/mlforge"
+LIES = {
+    "a_shape_larger_than_the_code_knows": (f"{MODULE}/inputs/0/shape", [2, 5], "do not give the size"),
+    "a_negative_extent": (f"{MODULE}/inputs/0/shape", [2, -4], "is less than 0"),
+    "an_extent_beyond_memory": (f"{MODULE}/inputs/0/shape", [2**31 - 1] * 8, "do not give the size"),
+    "an_extent_that_is_text": (f"{MODULE}/outputs/0/shape", [2, "3"], "expected integer"),
+    "an_unknown_dtype": (f"{MODULE}/inputs/0/dtype", "complex64", "expected"),
+    "a_wrong_dtype": (f"{MODULE}/inputs/0/dtype", "int32x1", "expected"),
+    "another_name_of_an_input": (f"{MODULE}/inputs/0/name", "y", "names"),
+    "an_entry_that_is_no_symbol": (f"{MODULE}/entry", "system; rm", "does not match"),
+    "a_workspace_of_another_size": (f"{MODULE}/memory/workspace_bytes", 1, "workspace_size_bytes"),
+    "another_io_size": ("modules/tiny/memory/functions/main/0/io_size_bytes", 7, "io_size_bytes"),
+    "a_negative_size": ("modules/tiny/memory/functions/main/0/workspace_size_bytes", -1, "less than 0"),
+    "another_model_name": ("modules/tiny/model_name", "other", "model_name"),
+    "no_module": ("modules", {}, "no module"),
+    "a_module_name_that_is_a_path": ("modules", {"../../x": {}}, "does not match"),
+    "another_version": ("version", 8, "version 8"),
+    "a_version_that_is_text": ("version", "7", "version"),
+    "a_missing_file_in_the_list": ("mlforge/files", {}, "not in the list"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_metadata_that_lie_are_refused(archive: Path, tmp_path: Path, name: str) -> None:
+    path, value, message = LIES[name]
+    hostile = rewritten(archive, changed_metadata(archive, path, value), tmp_path / "hostile.tar")
+    with pytest.raises(ArchiveError, match=message) as caught:
+        mlforge.load(hostile)
+    assert str(hostile) in str(caught.value)
+    assert validate(hostile)
+
+
+BROKEN: dict[str, tuple[Change, str]] = {
+    "no_metadata": ({"metadata.json": None}, "no metadata.json"),
+    "empty_metadata": ({"metadata.json": b""}, "not JSON"),
+    "metadata_not_utf8": ({"metadata.json": b"\xff\xfe"}, "not JSON"),
+    "metadata_nested_deeply": ({"metadata.json": b"[" * 100_000}, "nested too deeply"),
+    "metadata_with_a_huge_number": ({"metadata.json": b'{"version": ' + b"9" * 10_000 + b"}"}, "not JSON"),
+    "metadata_with_nan": ({"metadata.json": b'{"version": NaN}'}, "not JSON"),
+    "metadata_with_a_key_twice": ({"metadata.json": b'{"version": 7, "version": 7}'}, "key twice"),
+    "metadata_that_is_a_list": ({"metadata.json": b"[]"}, "JSON object"),
+    "no_header": ({"codegen/host/include/tvmgen_tiny.h": None}, r"tvmgen_tiny\.h: the file is missing"),
+    "changed_code": ({"codegen/host/src/tiny_lib1.c": b"int x;"}, "metadata.json says"),
+    "added_code": ({"codegen/host/src/evil.c": b"int x;"}, "not in the list"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_members_are_refused(archive: Path, tmp_path: Path, name: str) -> None:
+    changes, message = BROKEN[name]
+    hostile = rewritten(archive, changes, tmp_path / "hostile.tar")
+    with pytest.raises(ArchiveError, match=message):
+        mlforge.load(hostile)
+    assert list(tmp_path.iterdir()) == [hostile]
+
+
+def test_code_changed_in_place_is_noticed(archive: Path, tmp_path: Path) -> None:
+    source = members(archive)["./codegen/host/src/tiny_lib1.c"]
+    changes = {"codegen/host/src/tiny_lib1.c": source[:-1] + b" "}
+    hostile = rewritten(archive, changes, tmp_path / "hostile.tar")
+    with pytest.raises(ArchiveError, match="SHA-256 differs"):
+        mlforge.load(hostile)
+    assert validate(hostile) == [
+        "codegen/host/src/tiny_lib1.c: its content is not what metadata.json says (SHA-256 differs)"
+    ]

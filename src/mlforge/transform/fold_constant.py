@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlforge.errors import UnsupportedError
 from mlforge.ops.evaluate import evaluate
 from mlforge.relay.ir import Call, Constant, Expr, IRModule, TensorType
 from mlforge.relay.op import Operator
@@ -38,7 +39,10 @@ class FoldConstant:
         given = sum(constant.type.nbytes for constant in constants)
         if len(constants) < len(args) or node.type.nbytes > max(self.always_bytes, self.max_growth * given):
             return node
-        value = evaluate(node)
+        try:
+            value = evaluate(node)
+        except UnsupportedError:  # a layout that a later pass converts, which then is folded
+            return node
         if value is None:
             return node
         name = node.span.tensor or next((constant.name for constant in constants if constant.name), None)

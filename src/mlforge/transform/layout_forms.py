@@ -14,7 +14,7 @@ from mlforge.errors import InternalError
 from mlforge.relay import ir
 from mlforge.relay.ir import Call, Constant, Expr, TensorType, Tuple
 from mlforge.relay.op import Operator
-from mlforge.transform.matching import reshaped, shape_of, transposed
+from mlforge.transform.matching import flat_args, match_call, reshaped, shape_of, transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,7 @@ class Forms:
     def __init__(self) -> None:
         self._forms: dict[Expr, Form] = {}
         self._ordered: dict[tuple[Expr, tuple[int, ...]], Expr] = {}
+        self._bound: set[Expr] = set()
 
     def put(self, logical: Expr, expr: Expr, order: Sequence[int] | None = None) -> None:
         """Note that `expr` computes `logical`, with its axes in `order`."""
@@ -44,6 +45,12 @@ class Forms:
             self._forms[logical] = Form(expr, identity(rank) if order is None else tuple(order))
         else:
             self._forms[logical] = Form(expr, ())
+        if isinstance(logical, Call) and any(arg in self._bound for arg in flat_args(logical)):
+            self._bound.add(logical)
+
+    def bind(self, logical: Expr) -> None:
+        """Note that an operator dictates the order of a tensor, and so of what is computed from it."""
+        self._bound.add(logical)
 
     def order(self, logical: Expr) -> tuple[int, ...]:
         """Return the order in which a tensor is at hand."""
@@ -60,10 +67,17 @@ class Forms:
             return form.expr
         key = (logical, wanted)
         if key not in self._ordered:
-            tensor = logical.span.tensor if wanted == identity(len(wanted)) else None
-            span = ir.Span(logical.span.nodes, tensor)
-            self._ordered[key] = transposed(form.expr, [form.order.index(axis) for axis in wanted], span)
+            self._ordered[key] = self._turned(logical, form, wanted)
         return self._ordered[key]
+
+    def _turned(self, logical: Expr, form: Form, wanted: tuple[int, ...]) -> Expr:
+        dequantize = match_call(logical, "qnn.dequantize")
+        if dequantize is not None:  # the integers are smaller to move, and perhaps are at hand in this order
+            axis = wanted.index(dequantize.attrs["axis"] % len(wanted))
+            return apply(dequantize, [self.ordered(dequantize.args[0], wanted), *dequantize.args[1:]], axis=axis)
+        tensor = logical.span.tensor if wanted == identity(len(wanted)) else None
+        span = ir.Span(logical.span.nodes, tensor)
+        return transposed(form.expr, [form.order.index(axis) for axis in wanted], span)
 
     def logical(self, expr: Expr) -> Expr:
         """Return an argument of the logical graph as it is there; tuples field by field."""
@@ -84,15 +98,18 @@ class Forms:
         return transposed(wide, order)
 
     def common_order(self, operands: Sequence[Expr], rank: int) -> tuple[int, ...]:
-        """Return the order that most bytes of the operands are in; between equals, not the logical one."""
-        weights: dict[tuple[int, ...], int] = {}
+        """Return the order of most bytes of the operands; between equals, of one that an operator dictates."""
+        sizes: dict[tuple[int, ...], int] = {}
+        bound: set[tuple[int, ...]] = set()
         for operand in operands:
             if isinstance(operand, Constant) or len(shape_of(operand)) != rank:
                 continue
             order = self.order(operand)
-            weights[order] = weights.get(order, 0) + ir.tensor_type(operand).nbytes
+            sizes[order] = sizes.get(order, 0) + ir.tensor_type(operand).nbytes
+            if operand in self._bound:
+                bound.add(order)
         plain = identity(rank)
-        return max(weights, key=lambda order: (weights[order], order != plain), default=plain)
+        return max(sizes, key=lambda order: (sizes[order], order in bound, order != plain), default=plain)
 
 
 def apply(call: Call, args: Sequence[Expr], **changed: object) -> Call:

@@ -58,6 +58,7 @@ def _convolution(forms: Forms, call: Call) -> None:
         out_layout="",
     )
     forms.put(call, result, [made.index(letter) for letter in target])
+    forms.bind(call)
 
 
 def _channels_last_kernel(weights: Constant, attrs: dict[str, Any], channels: int) -> tuple[Expr, str]:

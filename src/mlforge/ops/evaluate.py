@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 # Work beyond these is left to the compiled code: elements of a result that is computed at once, and
 # statements that are interpreted one by one.
 _ELEMENT_LIMIT = 1 << 28
-_STEP_LIMIT = 200_000
+_STEP_LIMIT = 20_000
 
 
 def evaluate(call: relay.Call) -> Array | None:

@@ -16,13 +16,13 @@ from mlforge.frontend.common import Params, Problems, finish
 from mlforge.frontend.onnx import families, table
 from mlforge.frontend.onnx.inputs import input_variables
 from mlforge.frontend.onnx.node import Node
-from mlforge.frontend.onnx.order import NodeProto, check_names, needed_nodes, sorted_nodes
+from mlforge.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
 from mlforge.frontend.onnx.tensors import tensor_value
 from mlforge.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 
 families.load()
 
-NODE_LIMIT = 500_000
+NODE_LIMIT = 100_000
 NESTING_LIMIT = 50
 # What hostile attribute values can make numpy, Python or an importer stumble over.
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
@@ -63,8 +63,6 @@ def import_onnx(
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     try:
         return _Importer(model, name, folder).run(shapes or {}, source)
-    except UnicodeDecodeError as error:
-        raise ModelError(f"a name in the model is not UTF-8: {error.reason}", place=name) from None
     except _MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -198,7 +196,8 @@ class _Importer:
     def _node(self, item: NodeProto, scope: _Scope) -> None:
         proto = item.proto
         domain = table.normal_domain(proto.domain)
-        name = scope.prefix + (proto.name or f"{proto.op_type} #{item.index}")
+        check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
+        name = scope.prefix + item.label
         wanted = [output for output in proto.output if output]
         scope.values.update(dict.fromkeys(wanted))
         function = self.functions.get((domain, proto.op_type, proto.overload))
@@ -224,11 +223,16 @@ class _Importer:
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
             return  # the problem that left the input without a value is already known
         attributes = self._attributes(proto, scope, name)
-        node = Node(name, operator, opset, inputs, list(proto.output), attributes, found.folds, self._note)
+        # weights that meet an input are left as they are in the model; what follows from constants alone is computed
+        folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
+        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note)
         results = _converted(node, found)
         for tensor, result in zip(proto.output, results, strict=False):
             if tensor:
-                scope.values[tensor] = _named(result, tensor, name)
+                named = _named(result, tensor, name)
+                scope.values[tensor] = named
+                if id(result) in self.noted:
+                    self._note(named, self.noted[id(result)][1])
 
     def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
         decoded: dict[str, Any] = {}

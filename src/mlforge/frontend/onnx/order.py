@@ -27,16 +27,25 @@ class NodeProto:
 
 def check_names(graph: onnx.GraphProto, place: str) -> None:
     """Raise ModelError if two inputs, two initializers, or an input and a node's output share a name."""
+    check_text(place, *(output.name for output in graph.output))
     for what, names in (
         ("input", [item.name for item in graph.input]),
         ("initializer", [item.name for item in graph.initializer]),
     ):
+        check_text(place, *names)
         seen: set[str] = set()
         for name in names:
             if name in seen or not name:
                 cause = f"two tensors among the {what}s are called '{name}'" if name else f"an {what} has no name"
                 raise ModelError(cause, place=place)
             seen.add(name)
+
+
+def check_text(place: str, *names: object) -> None:
+    """Raise ModelError for a name that is not UTF-8, which protobuf hands over as bytes."""
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"the name {name!r} is not UTF-8", place=place)
 
 
 def subgraph_reads(node: onnx.NodeProto) -> Iterator[str]:

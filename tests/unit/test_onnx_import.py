@@ -1,0 +1,306 @@
+"""What the ONNX importer makes of nodes whose meaning has traps, and what it says of those it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import mlforge
+from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError, UnsupportedError
+from mlforge.relay import ir
+from mlforge.relay.ir import Call, Constant
+from mlforge.relay.visitor import post_order
+from tests.onnx_models import model, single, small_network
+
+
+def imported(data: Any, **options: Any) -> ir.Expr:
+    """Return the body of the imported model."""
+    data = data if isinstance(data, bytes) else data.SerializeToString()
+    return mlforge.import_model(data, **options)[0].main.body
+
+
+def calls(body: ir.Expr) -> list[str]:
+    """Return the names of the operators in order."""
+    return [ir.op_name(node) for node in post_order(body) if ir.op_name(node)]
+
+
+def one_call(body: ir.Expr, name: str) -> Call:
+    """Return the only call of an operator."""
+    (found,) = [node for node in post_order(body) if ir.op_name(node) == name]
+    return found
+
+
+def test_weights_become_parameters_under_their_own_names() -> None:
+    network = small_network()
+    module, params = mlforge.import_model(network.SerializeToString(), name="net")
+    assert sorted(params) == ["b", "dense", "w"]
+    assert [param.name for param in module.main.params] == ["x", "w", "b", "dense"]
+    assert params["b"].shape == (4,)
+    assert module.output_names == ("y",)
+    assert module.source["format"] == "onnx"
+    assert module.source["name"] == "net"
+    assert calls(module.main.body) == [
+        "nn.conv2d", "nn.bias_add", "nn.relu", "nn.max_pool2d", "reshape", "transpose", "nn.dense", "nn.softmax",
+    ]  # fmt: skip
+
+
+def test_spans_name_nodes_and_the_tensor_of_each_last_expression() -> None:
+    spans = {ir.op_name(node): node.span for node in post_order(imported(small_network())) if ir.op_name(node)}
+    assert spans["nn.conv2d"] == ir.Span(("first",), None)
+    assert spans["nn.bias_add"] == ir.Span(("first",), "conv")
+    assert spans["nn.relu"] == ir.Span(("Relu #1",), "relu")
+    assert spans["transpose"].tensor is None
+    assert spans["nn.dense"].tensor == "product"
+
+
+def test_softmax_before_opset_13_flattens() -> None:
+    old = imported(single("Softmax", (2, 3, 4), opset=11))
+    assert calls(old) == ["reshape", "nn.softmax", "reshape"]
+    assert one_call(old, "nn.softmax").type.shape == (2, 12)
+    new = imported(single("Softmax", (2, 3, 4), opset=13))
+    assert calls(new) == ["nn.softmax"]
+    assert one_call(new, "nn.softmax").attrs["axis"] == 2
+    last = imported(single("Softmax", (2, 3), opset=7))
+    assert calls(last) == ["nn.softmax"]
+
+
+@pytest.mark.parametrize(
+    ("auto_pad", "expected"),
+    [("SAME_UPPER", (0, 1, 1, 1)), ("SAME_LOWER", (1, 1, 0, 1)), ("VALID", (0, 0, 0, 0))],
+)
+def test_auto_pad_is_made_explicit(auto_pad: str, expected: tuple[int, ...]) -> None:
+    weight = np.zeros((1, 1, 3, 3), np.float32)
+    body = imported(single("Conv", (1, 1, 6, 5), inputs=[weight], auto_pad=auto_pad, strides=[2, 2]))
+    assert one_call(body, "nn.conv2d").attrs["padding"] == expected
+
+
+def test_ceil_mode_becomes_padding_at_the_end() -> None:
+    pool = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    body = imported(single("MaxPool", (1, 1, 6, 7), **pool))
+    call = one_call(body, "nn.max_pool2d")
+    assert call.attrs["padding"] == (0, 0, 1, 0)
+    assert call.attrs["ceil_mode"] is False
+    assert body.type.shape == (1, 1, 3, 3)
+
+
+def test_a_window_that_would_start_in_the_end_padding_is_dropped() -> None:
+    body = imported(single("MaxPool", (1, 1, 2, 2), kernel_shape=[1, 1], strides=[3, 3], ceil_mode=1, opset=22))
+    assert body.type.shape == (1, 1, 1, 1)
+
+
+def test_counted_padding_with_ceil_mode_is_padded_first() -> None:
+    pool = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "count_include_pad": 1, "pads": [1, 1, 1, 1]}
+    body = imported(single("AveragePool", (1, 1, 4, 4), opset=19, **pool))
+    assert calls(body)[0] == "nn.pad"
+    assert one_call(body, "nn.avg_pool2d").attrs["count_include_pad"] is False
+
+
+def test_one_spatial_dimension_is_computed_as_two() -> None:
+    weight = np.zeros((4, 2, 3), np.float32)
+    body = imported(single("Conv", (1, 2, 10), inputs=[weight], pads=[2, 0], strides=[2], dilations=[2]))
+    call = one_call(body, "nn.conv2d")
+    assert call.attrs["padding"] == (0, 2, 0, 0)
+    assert call.attrs["dilation"] == (1, 2)
+    assert body.type.shape == (1, 4, 4)
+
+
+def test_shape_arithmetic_folds() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        helper.make_node("Unsqueeze", ["batch", "axes"], ["batch_1d"]),
+        helper.make_node("Concat", ["batch_1d", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    weights = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    body = imported(model(nodes, {"x": (2, 3, 4)}, ["y"], weights))
+    assert calls(body) == ["reshape"]
+    assert body.type.shape == (2, 12)
+
+
+def test_open_dimensions_are_asked_for_all_at_once() -> None:
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    network = model([node], {"a": ("N", 3), "b": ("N", "M")}, ["y"]).SerializeToString()
+    with pytest.raises(ModelError, match=r"'a' \(N, 3\), 'b' \(N, M\)") as found:
+        mlforge.import_model(network)
+    assert "--shape a=1,3 --shape b=1,1" in str(found.value)
+    # N is known from a; M is not
+    with pytest.raises(ModelError, match="1 input leaves"):
+        mlforge.import_model(network, shapes={"a": (2, 3)})
+    module, _ = mlforge.import_model(network, shapes={"b": (2, 3)})
+    assert module.main.params[0].type.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"z": (1,)}, "no input 'z'"),
+        ({"x": (1, 2)}, "has 3 dimensions"),
+        ({"x": (5, 3, 4)}, "dimension 0 of the input 'x' is 2"),
+        ({"x": (2, 3, -4)}, "positive integers"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        mlforge.import_model(single("Relu", (2, 3, 4)), shapes=shapes)
+
+
+def test_every_unsupported_node_is_named_at_once() -> None:
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["x", "x"], ["a"], name="select"),
+        helper.make_node("Foo", ["a"], ["b"], domain="my.domain"),
+        helper.make_node("MaxPool", ["x"], ["c"], kernel_shape=[2, 2, 2], name="pool"),
+        helper.make_node("Relu", ["b"], ["d"]),
+        helper.make_node("Add", ["d", "c"], ["y"]),
+    ]
+    network = model(nodes, {"x": (1, 1, 4, 4, 4)}, ["y"], domains=[helper.make_opsetid("my.domain", 3)])
+    problems = mlforge.check(network.SerializeToString())
+    assert [problem.place for problem in problems] == ["node 'select'", "node 'Foo #1'", "node 'pool'"]
+    assert all(isinstance(problem, UnsupportedError) for problem in problems)
+    assert "my.domain.Foo' (opset 3)" in str(problems[1])
+    assert all(problem.next_step for problem in problems)
+    with pytest.raises(ProblemsError, match="3 problems found"):
+        mlforge.import_model(network.SerializeToString())
+
+
+def test_an_attribute_that_is_not_understood_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="attribute 'strange'"):
+        mlforge.import_model(single("Relu", (2,), strange=3))
+
+
+def test_nodes_that_no_output_needs_do_not_matter() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Unique", ["x"], ["z"])]
+    assert calls(imported(model(nodes, {"x": (2,)}, ["y"]))) == ["nn.relu"]
+
+
+def test_nodes_in_any_order() -> None:
+    nodes = [helper.make_node("Abs", ["a"], ["y"]), helper.make_node("Relu", ["x"], ["a"])]
+    assert calls(imported(model(nodes, {"x": (2,)}, ["y"]))) == ["nn.relu", "abs"]
+
+
+def test_the_branch_of_a_known_condition_is_taken() -> None:
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(operator, ["x"], ["r"])], name, [], [helper.make_tensor_value_info("r", 1, [2])]
+        )
+        for name, operator in (("then", "Relu"), ("else", "Abs"))
+    }
+    node = helper.make_node("If", ["c"], ["y"], **branches)
+    for condition, expected in ((True, "nn.relu"), (False, "abs")):
+        assert calls(imported(model([node], {"x": (2,)}, ["y"], {"c": np.array(condition)}))) == [expected]
+    with pytest.raises(UnsupportedError, match="condition that is only known when the model runs"):
+        imported(model([node], {"x": (2,), "c": ()}, ["y"]))
+
+
+def function_model(body: list[Any], **attributes: Any) -> Any:
+    """Return a model that calls the function `Scaled`, made of `body`, twice."""
+    function = helper.make_function(
+        "my.domain", "Scaled", ["a"], ["r"], body, [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)],
+        attributes=["alpha"],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Scaled", ["x"], ["t"], name="one", domain="my.domain", **attributes),
+        helper.make_node("Scaled", ["t"], ["y"], name="two", domain="my.domain", **attributes),
+    ]
+    domains = [helper.make_opsetid("my.domain", 1)]
+    return model(nodes, {"x": (2,)}, ["y"], domains=domains, functions=[function])
+
+
+def test_functions_of_the_model_are_inlined() -> None:
+    inner = helper.make_node("LeakyRelu", ["a"], ["r"], name="inner")
+    reference = inner.attribute.add()
+    reference.name, reference.ref_attr_name, reference.type = "alpha", "alpha", 1
+    body = imported(function_model([inner], alpha=0.5))
+    assert calls(body) == ["nn.leaky_relu"] * 2
+    assert body.attrs["alpha"] == 0.5
+    assert body.span == ir.Span(("two/inner",), "y")
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    inner = helper.make_node("Scaled", ["a"], ["r"], domain="my.domain")
+    with pytest.raises(ModelError, match="call themselves"):
+        imported(function_model([inner]))
+
+
+def test_gemm_bias_and_transposition() -> None:
+    weight, bias = np.zeros((4, 3), np.float32), np.zeros(3, np.float32)
+    body = imported(single("Gemm", (2, 4), inputs=[weight, bias]))
+    assert calls(body) == ["transpose", "nn.dense", "nn.bias_add"]
+    body = imported(single("Gemm", (2, 4), inputs=[weight.T, bias[:, None][:1]], transB=1, alpha=2.0, beta=0.5))
+    assert calls(body) == ["nn.dense", "multiply", "multiply", "add"]
+
+
+def test_matmul_by_one_matrix_keeps_leading_dimensions() -> None:
+    body = imported(single("MatMul", (2, 5, 4), inputs=[np.zeros((4, 3), np.float32)]))
+    assert body.type.shape == (2, 5, 3)
+    assert "nn.batch_matmul" not in calls(body)
+
+
+def test_quantized_forms_stay_recognizable() -> None:
+    scale, zero = np.float32(0.5), np.int8(3)
+    weights = {"s": np.array(scale), "z": np.array(zero), "w": np.ones((3, 4), np.int8)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"]),
+        helper.make_node("MatMul", ["d", "dw"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["y"]),
+    ]
+    module, params = mlforge.import_model(model(nodes, {"x": (2, 3)}, ["y"], weights).SerializeToString())
+    assert calls(module.main.body) == [
+        "qnn.quantize", "qnn.dequantize", "qnn.dequantize", "nn.dense", "qnn.quantize",
+    ]  # fmt: skip
+    assert module.main.body.attrs["rounding"] == "TONEVEN"
+    assert params["w"].shape == (4, 3)
+    assert module.quantization == {"y": ir.Quantization(0.5, 3)}
+
+
+def test_qlinear_conv_requantizes_with_ties_to_even() -> None:
+    per_channel = np.array([0.1, 0.2], np.float32)
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    weights = {
+        "xs": np.array(0.5, np.float32), "xz": np.array(128, np.uint8), "w": np.ones((2, 1, 3, 3), np.int8),
+        "ws": per_channel, "wz": np.zeros(2, np.int8), "ys": np.array(0.25, np.float32),
+        "yz": np.array(7, np.uint8), "b": np.ones(2, np.int32),
+    }  # fmt: skip
+    node = helper.make_node("QLinearConv", names, ["y"])
+    data = model([node], {"x": (1, 1, 5, 5)}, ["y"], weights, dtype=TensorProto.UINT8).SerializeToString()
+    module, _ = mlforge.import_model(data)
+    assert calls(module.main.body) == ["qnn.conv2d", "nn.bias_add", "qnn.requantize"]
+    body = module.main.body
+    assert body.attrs["rounding"] == "TONEVEN"
+    assert body.attrs["out_dtype"] == "uint8"
+    unit = body.args[1]
+    assert isinstance(unit, Constant)
+    np.testing.assert_array_equal(unit.data, np.float32(0.5) * per_channel)
+    assert module.quantization == {"x": ir.Quantization(0.5, 128), "y": ir.Quantization(0.25, 7)}
+
+
+def test_resize_uses_the_image_operator_where_it_means_the_same() -> None:
+    empty = np.zeros(0, np.float32)
+    same = imported(single("Resize", (1, 1, 2, 2), inputs=[empty, np.array([1, 1, 2, 2], np.float32)], mode="linear"))
+    assert calls(same) == ["image.resize2d"]
+    rounded = imported(single("Resize", (1, 1, 3, 3), inputs=[empty, np.array([1, 1, 1.5, 1.5], np.float32)]))
+    assert "image.resize2d" not in calls(rounded)
+    assert rounded.type.shape == (1, 1, 4, 4)
+
+
+@pytest.mark.parametrize("opset", [6, 29])
+def test_opsets_beyond_the_known_are_refused(opset: int) -> None:
+    with pytest.raises(UnsupportedError, match="only 7 to 28"):
+        imported(single("Relu", (2,), opset=opset))
+
+
+def test_a_deep_graph_does_not_exhaust_the_stack() -> None:
+    names = ["x", *(f"t{index}" for index in range(3000))]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in zip(names[:-1], names[1:], strict=True)]
+    assert len(calls(imported(model(nodes, {"x": (2,)}, names[-1:])))) == 3000
+
+
+def test_check_returns_what_import_raises() -> None:
+    assert mlforge.check(small_network().SerializeToString()) == []
+    (problem,) = mlforge.check(b"not a model at all")
+    assert isinstance(problem, MlforgeError)

@@ -31,7 +31,7 @@ def test_against_reference(case: Case) -> None:
 
 
 X = np.zeros((2, 3, 4), np.float32)
-I = np.zeros((2, 2), np.int64)
+PICKS = np.zeros((2, 2), np.int64)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ I = np.zeros((2, 2), np.int64)
     [
         ("add", [X, X.astype(np.float64)], {}, "do not mix"),
         ("add", [X, np.zeros(3, np.float32)], {}, "do not broadcast"),
-        ("exp", [I], {}, "takes float"),
+        ("exp", [PICKS], {}, "takes float"),
         ("clip", [X], {}, "needs the attribute"),
         ("reshape", [X], {"newshape": (5, -1)}, "do not divide"),
         ("reshape", [X], {"newshape": (-1, -1)}, "more than one"),
@@ -50,10 +50,10 @@ I = np.zeros((2, 2), np.int64)
         ("split", [X], {"indices_or_sections": 2, "axis": 1}, "equal parts"),
         ("strided_slice", [X], {"begin": (0,), "end": (1,), "strides": (0,), "axes": None}, "stride is 0"),
         ("take", [X, X], {"axis": 0}, "must be integers"),
-        ("take", [X[:0], I], {"axis": 0}, "empty dimension"),
-        ("gather", [X, I], {"axis": 0}, "do not lie inside"),
-        ("scatter_nd", [X, I, X], {}, "do not match"),
-        ("one_hot", [I, X, X], {}, "scalars"),
+        ("take", [X[:0], PICKS], {"axis": 0}, "empty dimension"),
+        ("gather", [X, PICKS], {"axis": 0}, "do not lie inside"),
+        ("scatter_nd", [X, PICKS, X], {}, "do not match"),
+        ("one_hot", [PICKS, X, X], {}, "scalars"),
         ("nn.pad", [X, np.float32(0)], {"pad_width": ((0, 0), (0, -1), (0, 0))}, "at least 0"),
         ("nn.pad", [X, np.float32(0)], {"pad_width": ((0, 0), (0, 3), (0, 0)), "pad_mode": "reflect"}, "too wide"),
         ("nn.bias_add", [X, np.zeros(4, np.float32)], {}, "does not fit axis 1"),

@@ -28,8 +28,13 @@ _OPERATORS = {
     "eq": ("==", _EQUAL), "ne": ("!=", _EQUAL), "lt": ("<", _LESS), "le": ("<=", _LESS),
     "gt": (">", _LESS), "ge": (">=", _LESS), "land": ("&&", _LAND), "lor": ("||", _LOR),
 }  # fmt: skip
-_PLAIN_MIXES = frozenset({_ADD, _MUL})
-"""Levels whose operators may stand unparenthesized under one another: everybody knows their order."""
+_ARITHMETIC = frozenset({_ADD, _MUL})
+_COMPARING = frozenset({_LESS, _EQUAL})
+_PLAIN_UNDER = {
+    _ADD: _ARITHMETIC, _MUL: _ARITHMETIC, _LESS: _ARITHMETIC, _EQUAL: _ARITHMETIC,
+    _LAND: _ARITHMETIC | _COMPARING, _LOR: _ARITHMETIC | _COMPARING,
+}  # fmt: skip
+"""Which operators may stand unparenthesized under which: where everybody knows the order."""
 
 _MATH = frozenset(
     {
@@ -170,6 +175,8 @@ class ExprPrinter:
             # shifting a negative number is undefined, so the bits are shifted as unsigned
             kind = scalar_type(expr.dtype)
             return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {self.expr(expr.b, _ADD)})", _UNARY
+        if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
+            return f"!{self.expr(expr.a, _UNARY)}", _UNARY
         wrapping = self._wrapping(expr)
         if wrapping is not None:
             return self._helper(wrapping, expr.a, expr.b)
@@ -193,9 +200,8 @@ class ExprPrinter:
 
     def _operand(self, expr: Expr, outer: int, level: int) -> str:
         text, own = self._print(expr)
-        if own < level or (own != outer and own < _UNARY and not {own, outer} <= _PLAIN_MIXES):
-            return f"({text})"
-        return text
+        plain = own in (outer, _UNARY, _ATOM) or own in _PLAIN_UNDER.get(outer, ())
+        return text if own >= level and plain else f"({text})"
 
     def _wrapping(self, expr: ir.Binary) -> str | None:
         """Return the helper for signed arithmetic on data of the user's, which may overflow; None if it cannot."""

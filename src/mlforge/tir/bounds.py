@@ -88,6 +88,9 @@ class Ranges:
             self.assume(a, holds)
             self.assume(b, holds)
             return
+        if op in ("eq", "ne") and a.dtype == "bool" and isinstance(b, ir.Const):
+            self.assume(a, (op == "eq") == (bool(b.value) == holds))
+            return
         if op not in _NEGATED or not dtypes.is_integer(a.dtype):
             return
         op = op if holds else _NEGATED[op]

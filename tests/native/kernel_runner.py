@@ -19,6 +19,7 @@ from mlforge.library.toolchain import NATIVE, compile_shared
 from mlforge.relay import ir
 from mlforge.support import dtypes
 from mlforge.target.features import Features
+from mlforge.tir.verify import verify
 from mlforge.transform.lower import LoweredGroup, lower_group
 
 Array = npt.NDArray[Any]
@@ -60,12 +61,15 @@ class BuiltKernel:
         return aligned((self.group.prim.scratch_bytes,), np.uint8)
 
     def bound(self, inputs: Sequence[Array]) -> Any:
-        """Return a function of no arguments that runs the kernel on `inputs`, which must stay alive."""
+        """Return a function of no arguments that runs the kernel on `inputs`."""
         pointers = [array.ctypes.data for array in (*inputs, *self.constants, self.output)]
         if self.group.prim.scratch:
             pointers.append(self.workspace.ctypes.data)
         arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
-        return lambda: self.library.kernel(*arguments)
+        def run(_kept: Sequence[Array] = tuple(inputs)) -> int:  # pointers do not keep their arrays alive
+            return int(self.library.kernel(*arguments))
+
+        return run
 
     def __call__(self, *inputs: Array) -> Array:
         copies = []
@@ -74,7 +78,7 @@ class BuiltKernel:
             copy[...] = array
             copies.append(copy)
         self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
-        self.output.view(np.uint8)[...] = 0x5A
+        self.output.reshape(-1).view(np.uint8)[...] = 0x5A
         assert self.bound(copies)() == 0
         return self.output.copy()
 
@@ -85,8 +89,9 @@ def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
 
 
 def build(group: ir.Function, features: Features, flags: Sequence[str] = (NATIVE,)) -> BuiltKernel:
-    """Lower, print, compile and load one group."""
+    """Lower one group, prove its accesses in bounds, print, compile and load it."""
     lowered = lower_group(group, features)
+    verify(lowered.prim)
     source = print_file([print_function(lowered.prim, "kernel")])
     with tempfile.TemporaryDirectory() as folder:
         path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)

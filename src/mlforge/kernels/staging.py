@@ -53,8 +53,7 @@ class Stage:
     def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
         self.ctx, self.conv, self.source, self.form = ctx, conv, source, form
         self.columns = (conv.output[1] - 1) * conv.strides[1] + conv.extents[1]
-        length = self.columns * form.pixel + form.step - 1
-        self.length = length - length % form.step
+        self.length = self.columns * form.pixel + form.step - 1
         self.band = self._band(self.length * dtypes.nbytes(form.dtype))
         self.buffer = ctx.scratch("staged", (self._rows(self.band), self.length), form.dtype)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlforge.archive.metadata import module_details
 from mlforge.errors import BudgetError, OptionError
+from mlforge.support.text import shortened
 
 if TYPE_CHECKING:
     from mlforge.build import Factory
@@ -46,10 +47,11 @@ def _ram_error(details: Sequence[dict[str, Any]], used: int, limit: int) -> Budg
     cause = f"{used:,} bytes of RAM are {used - limit:,} over the budget of {limit:,}"
     if peak is None:
         return BudgetError(f"{cause}: all of them are inputs and outputs ({sizes['io_bytes']:,})")
-    largest = ", ".join(f"{tensor['name']} ({tensor['bytes']:,})" for tensor in peak["tensors"])
+    busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
+    largest = ", ".join(f"{shortened(tensor['name'])} ({tensor['bytes']:,})" for tensor in peak["tensors"])
     return BudgetError(
         f"{cause}: workspace {sizes['workspace_bytes']:,}, inputs and outputs {sizes['io_bytes']:,}; "
-        f"the peak is in {', '.join(peak['nodes']) or peak['function']} with {peak['live_bytes']:,} live bytes; "
+        f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
         f"the largest tensors there: {largest}",
         next_step="Make these tensors smaller, or quantize the model",
     )
@@ -58,7 +60,7 @@ def _ram_error(details: Sequence[dict[str, Any]], used: int, limit: int) -> Budg
 def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetError:
     values = [value for factory in factories for value in factory.program.constants]
     largest = sorted(values, key=lambda value: (-value.nbytes, value.name))[:_LARGEST]
-    listed = ", ".join(f"{value.name} ({value.nbytes:,})" for value in largest)
+    listed = ", ".join(f"{shortened(value.name)} ({value.nbytes:,})" for value in largest)
     return BudgetError(
         f"{used:,} bytes of constants are {used - limit:,} over the budget of {limit:,}; the largest: {listed}",
         next_step="Make these layers smaller, or quantize the model",

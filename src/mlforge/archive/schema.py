@@ -15,6 +15,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from mlforge.support.text import shortened
+
 Schema = Mapping[str, Any]
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -74,7 +76,7 @@ def _object_faults(schema: Schema, value: dict[str, Any], path: str, root: Schem
             yield f"{path}: the key '{key}' is missing"
     extra = schema.get("additionalProperties", True)
     for key, item in value.items():
-        place = f"{path}.{_shortened(key)}"
+        place = f"{path}.{shortened(key)}"
         if "propertyNames" in schema:
             yield from faults(schema["propertyNames"], key, f"{place} (the key)", root)
         if key in properties:
@@ -100,11 +102,7 @@ def _string_faults(schema: Schema, value: str, path: str) -> Iterator[str]:
         yield f"{path}: {_shown(value)} does not match {schema['pattern']}"
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _shown(value: object) -> str:
     if isinstance(value, dict):
         return "an object"
-    return "a list" if isinstance(value, list) else _shortened(json.dumps(value))
+    return "a list" if isinstance(value, list) else shortened(json.dumps(value))

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from mlforge.support.text import shortened
+
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
@@ -53,7 +55,7 @@ def _text(cell: object) -> str:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.6g}" if isinstance(cell, float) else shortened(str(cell))
 
 
 def describe_tensor(tensor: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from mlforge.cli.options import Json, Module, Optimize, Samples, Seed, Shapes, T
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import BudgetError
 from mlforge.support.progress import stage
+from mlforge.support.text import shortened
 
 if TYPE_CHECKING:
     from mlforge.verify import Comparison, Difference
@@ -60,8 +61,8 @@ def verify(
     if first is not None:
         kind = "layer" if result.layers else "output"
         raise BudgetError(
-            f"the first {kind} that differs is {first.tensor}: by {first.largest:.6g} where {first.tolerance:.6g} is "
-            f"allowed, with the inputs '{first.sample}'",
+            f"the first {kind} that differs is {shortened(first.tensor)}: by {first.largest:.6g}, "
+            f"where {first.tolerance:.6g} is allowed, with the inputs '{first.sample}'",
             place=str(model),
             next_step=None if result.layers else "Look for the layer with --layers",
         )

@@ -1,0 +1,251 @@
+"""The commands: what they print, write and leave, and with which status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlforge.cli.main import run
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run of the program left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def mlforge(*args: object, cwd: Path) -> Result:
+    """Run the program in this process, which saves importing it again."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["mlforge", *map(str, args)])
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            run()
+        except SystemExit as leaving:
+            status = leaving.code if isinstance(leaving.code, int) else 0
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+    return Result(status, out.getvalue(), err.getvalue())
+
+
+def succeeded(*args: object, cwd: Path) -> str:
+    result = mlforge(*args, cwd=cwd)
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the compiled digits model in it."""
+    place = tmp_path_factory.mktemp("cli")
+    succeeded("compile", DIGITS, cwd=place)
+    return place
+
+
+@pytest.mark.parametrize(
+    "command", ["check", "compile", "run", "verify", "inspect", "validate", "operators", "targets"]
+)
+def test_every_command_has_help_with_examples(tmp_path: Path, command: str) -> None:
+    text = succeeded(command, "--help", cwd=tmp_path)
+    assert f"Examples:\n    mlforge {command}" in text
+    assert f"  {command} " in succeeded("--help", cwd=tmp_path)
+
+
+def test_compile_writes_the_archive_of_the_files_name_and_nothing_else(folder: Path) -> None:
+    assert [path.name for path in folder.iterdir()] == ["digits.tar"]
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path, seed: str) -> None:
+    command = [sys.executable, "-c", "from mlforge.cli.main import run; run()", "compile", str(DIGITS)]
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    subprocess.run([*command, "-o", "again.tar", "--module-name", "digits"], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "again.tar").read_bytes() == (folder / "digits.tar").read_bytes()
+
+
+def test_run_reads_and_writes_npz(folder: Path, tmp_path: Path) -> None:
+    found = json.loads(succeeded("inspect", folder / "digits.tar", "--json", cwd=tmp_path))
+    (tensor,) = found["modules"]["digits"]["inputs"]
+    x = np.random.default_rng(0).random(tensor["shape"], np.float32)
+    np.savez(tmp_path / "named.npz", **{tensor["name"]: x})
+    np.savez(tmp_path / "unnamed.npz", x)
+    results = []
+    for name in ("named", "unnamed"):
+        succeeded("run", folder / "digits.tar", "--inputs", f"{name}.npz", "--outputs", f"{name}_out.npz", cwd=tmp_path)
+        with np.load(tmp_path / f"{name}_out.npz") as outputs:
+            results.append({key: outputs[key] for key in outputs.files})
+    (name,) = results[0]
+    np.testing.assert_array_equal(results[0][name], results[1][name])
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(DIGITS, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(results[0][name], session.run([name], {tensor["name"]: x})[0], atol=1e-5)
+
+
+def test_run_shows_the_same_for_the_same_seed_and_compiles_models_first(folder: Path, tmp_path: Path) -> None:
+    def outputs(artifact: Path, seed: int) -> Any:
+        text = succeeded("run", artifact, "--seed", seed, "--top", 2, "--json", cwd=tmp_path)
+        return json.loads(text)["outputs"]
+
+    assert outputs(folder / "digits.tar", 1) == outputs(DIGITS, 1)
+    assert outputs(folder / "digits.tar", 1) != outputs(folder / "digits.tar", 2)
+    (tensor,) = outputs(folder / "digits.tar", 1)
+    assert tensor["top"][0]["value"] == pytest.approx(tensor["max"])
+
+
+def test_run_repeats_and_shows_times(folder: Path, tmp_path: Path) -> None:
+    text = succeeded("run", folder / "digits.tar", "--repeat", 5, "--json", cwd=tmp_path)
+    times = json.loads(text)["time"]
+    assert times["runs"] == 5
+    assert 0 < times["min_ms"] <= times["median_ms"]
+
+
+def test_a_shared_library_runs_like_the_archive(folder: Path, tmp_path: Path) -> None:
+    succeeded("compile", DIGITS, "--emit", "so", cwd=tmp_path)
+    ours, theirs = (
+        json.loads(succeeded("run", artifact, "--json", cwd=tmp_path))["outputs"]
+        for artifact in ("digits.so", folder / "digits.tar")
+    )
+    assert ours == theirs
+
+
+def test_c_files_are_those_of_the_archive(folder: Path, tmp_path: Path) -> None:
+    succeeded("compile", DIGITS, "--emit", "c", "-o", "code", "--module-name", "digits", cwd=tmp_path)
+    found = json.loads(succeeded("inspect", folder / "digits.tar", "--json", cwd=tmp_path))["files"]
+    expected = {file["path"].removeprefix("codegen/host/") for file in found if file["path"].startswith("codegen/")}
+    files = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
+    assert files == expected
+
+
+def test_several_models_make_one_archive(tmp_path: Path) -> None:
+    succeeded("compile", f"one={DIGITS}", f"two={DIGITS}", "-o", "both.tar", cwd=tmp_path)
+    assert set(json.loads(succeeded("inspect", "both.tar", "--json", cwd=tmp_path))["modules"]) == {"one", "two"}
+    succeeded("run", "both.tar", "--module", "two", cwd=tmp_path)
+    refused = mlforge("run", "both.tar", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "one, two" in refused.stderr
+
+
+def test_tables_name_tensors_and_memory(folder: Path, tmp_path: Path) -> None:
+    text = succeeded("inspect", folder / "digits.tar", cwd=tmp_path)
+    for part in ("module digits: aot", "float32[", "workspace", "tvmgen_digits_", "codegen/host/src/digits_lib1.c"):
+        assert part in text
+    assert "good" in succeeded("validate", folder / "digits.tar", cwd=tmp_path)
+    assert "nn.conv2d" in succeeded("operators", cwd=tmp_path)
+    assert "cortex-m4" in succeeded("targets", cwd=tmp_path)
+
+
+def test_verify_compares_with_the_reference(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    result = json.loads(succeeded("verify", DIGITS, folder / "digits.tar", "--samples", 2, "--json", cwd=tmp_path))
+    assert result["reference"] == "ONNX Runtime"
+    assert result["samples"] == 5
+    layers = json.loads(succeeded("verify", DIGITS, "--layers", "--samples", 1, "--json", cwd=tmp_path))["layers"]
+    assert len(layers) > len(result["outputs"])
+
+
+@pytest.mark.parametrize("budget", ["--ram", "--flash"])
+def test_a_budget_that_is_not_met_fails_with_status_1(tmp_path: Path, budget: str) -> None:
+    result = mlforge("compile", DIGITS, budget, 10, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "over the budget of 10" in result.stderr
+    assert "largest" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+    succeeded("compile", DIGITS, budget, 10_000_000, cwd=tmp_path)
+
+
+FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
+    "no_such_model": (("compile", "none.tflite"), "no such file"),
+    "no_such_artifact": (("run", "none.tar"), "No such file"),
+    "not_a_model": (("compile", __file__), "test_cli"),
+    "a_model_that_is_a_folder": (("compile", ROOT), "folder"),
+    "not_an_archive": (("inspect", __file__), "not an archive"),
+    "missing_folder_of_the_output": (("compile", DIGITS, "-o", "no/a.tar"), "does not exist"),
+    "output_that_is_a_folder": (("compile", DIGITS, "-o", "."), "directory"),
+    "unknown_target": (("compile", DIGITS, "--target", "z80"), "z80"),
+    "unknown_executor": (("compile", DIGITS, "--executor", "vm"), "vm"),
+    "unknown_form": (("compile", DIGITS, "--emit", "exe"), "exe"),
+    "unknown_goal": (("compile", DIGITS, "--optimize", "beauty"), "beauty"),
+    "unknown_numerics": (("compile", DIGITS, "--numerics", "abacus"), "abacus"),
+    "unknown_option": (("compile", DIGITS, "--frobnicate"), "--frobnicate"),
+    "unknown_command": (("frobnicate",), "frobnicate"),
+    "shape_that_is_none": (("compile", DIGITS, "--shape", "x=big"), "'x=big' is not a shape"),
+    "shape_with_zero": (("compile", DIGITS, "--shape", "x=0,1"), "'x=0,1' is not a shape"),
+    "shape_of_no_input": (("compile", DIGITS, "--shape", "bogus=1,2"), "bogus"),
+    "two_models_of_one_name": (("compile", f"a={DIGITS}", f"a={DIGITS}", "-o", "a.tar"), "name 'a'"),
+    "several_models_without_output": (("compile", f"a={DIGITS}", f"b={DIGITS}"), "-o"),
+    "negative_budget": (("compile", DIGITS, "--ram", "-1"), "negative"),
+    "no_runs": (("run", DIGITS, "--repeat", "0"), "--repeat"),
+    "unknown_fill": (("run", DIGITS, "--fill", "sevens"), "sevens"),
+    "missing_inputs": (("run", DIGITS, "--inputs", "none.npz"), "none.npz"),
+    "negative_samples": (("verify", DIGITS, "--samples", "-1"), "samples"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    args, message = FAULTS[name]
+    result = mlforge(*args, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "bug in mlforge" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_inputs_are_all_named(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", bogus=np.zeros(3), other=np.zeros(2))
+    result = mlforge("run", folder / "digits.tar", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+    assert result.returncode == 2
+    for part in ("bogus", "other", "the input is missing"):
+        assert part in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
+
+
+def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -> None:
+    data = bytearray((folder / "digits.tar").read_bytes())
+    at = data.rindex(b"return 0;")
+    data[at : at + 9] = b"return 1;"
+    (tmp_path / "damaged.tar").write_bytes(bytes(data))
+    result = mlforge("validate", "damaged.tar", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "SHA-256 differs" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
+    code = "import mlforge.cli.main as m, mlforge.support.tar as t, time\nprint('ready', flush=True)\n"
+    # holds the export in the middle of writing
+    code += "import mlforge.archive.export as e\nold = e.write_tar\n"
+    code += "def slow(file, *rest):\n    file.write(b'half')\n    print('writing', flush=True)\n    time.sleep(60)\n"
+    code += "e.write_tar = slow\nm.run()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "compile", str(DIGITS)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "writing\n":
+            assert process.poll() is None
+        time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(20) == status
+    assert list(tmp_path.iterdir()) == []

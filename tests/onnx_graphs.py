@@ -203,7 +203,7 @@ def attention_products(g: GraphMaker) -> str:
 @graph
 def rearranged_depth(g: GraphMaker) -> str:
     y = g.node("DepthToSpace", [g.conv("x", 8)], blocksize=2, mode="CRD")
-    return g.conv(str(g.node("Resize", [y, "", g.constant(np.array([1, 1, 2, 2], np.float32))])), 2, channels=2)
+    return g.conv(str(g.node("Resize", [y, "", g.constant(np.array([1, 1, 2, 2], np.float32))])), 2, channels=2, kernel=1)
 
 
 @graph
@@ -255,3 +255,33 @@ def quantized_residual(g: GraphMaker) -> str:
 def quantized_last_layer_in_floats(g: GraphMaker) -> str:
     x = g.quantized("x", 0.02, 100)
     return str(g.node("Conv", [x, g.weights(4, 4, 1, 1, per_channel=True)]))
+
+
+@graph
+def attention_block(g: GraphMaker) -> str:
+    x = g.node("Reshape", [g.conv("x", 8, kernel=1), g.constant(np.array([2, 8, 30], np.int64))])
+    x = g.node("Transpose", [x], perm=[0, 2, 1])
+    hidden = g.node("LayerNormalization", [x, g.floats(8), g.floats(8)], axis=-1)
+    queries, keys, values = (_head(g, hidden, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+    scores = g.node("Mul", [g.node("MatMul", [queries, keys]), g.constant(np.float32(0.5))])
+    mixed = g.node("MatMul", [g.node("Softmax", [scores], axis=-1), values])
+    flat = g.node(
+        "Reshape", [g.node("Transpose", [mixed], perm=[0, 2, 1, 3]), g.constant(np.array([2, 30, 8], np.int64))]
+    )
+    x = g.node("Add", [x, _linear(g, flat, 8, 8)])
+    return str(g.node("Add", [x, _linear(g, _gelu(g, _linear(g, x, 8, 16)), 16, 8)]))
+
+
+def _linear(g: GraphMaker, x: str, inner: int, units: int) -> str:
+    return str(g.node("Add", [g.node("MatMul", [x, g.floats(inner, units)]), g.floats(units)]))
+
+
+def _head(g: GraphMaker, x: str, perm: list[int]) -> str:
+    parts = g.node("Reshape", [_linear(g, x, 8, 8), g.constant(np.array([2, 30, 2, 4], np.int64))])
+    return str(g.node("Transpose", [parts], perm=perm))
+
+
+def _gelu(g: GraphMaker, x: str) -> str:
+    bent = g.node("Erf", [g.node("Div", [x, g.constant(np.float32(2**0.5))])])
+    total = g.node("Add", [bent, g.constant(np.float32(1))])
+    return str(g.node("Mul", [g.node("Mul", [x, total]), g.constant(np.float32(0.5))]))

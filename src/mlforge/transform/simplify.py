@@ -9,7 +9,7 @@ import numpy as np
 
 from mlforge.relay import ir
 from mlforge.relay.ir import Call, Constant, Expr, IRModule, Tuple
-from mlforge.relay.op import OPERATORS
+from mlforge.relay.op import OPERATORS, Operator
 from mlforge.support import dtypes
 from mlforge.transform.matching import (
     Rule,
@@ -18,6 +18,7 @@ from mlforge.transform.matching import (
     match_call,
     moves_nothing,
     reshaped,
+    same_quantization,
     scalar_of,
     shape_of,
     transposed,
@@ -66,6 +67,18 @@ def _merge_transpose(call: Call) -> Expr | None:
     if isinstance(source, Constant) or moves_nothing(shape_of(source), axes):
         return transposed(source, axes, call.span)
     return None
+
+
+def _absorb_transpose(call: Call) -> Expr | None:
+    """Let a product of matrices read them as they lie instead of transposing them."""
+    args, changed = list(call.args), dict(call.attrs)
+    for index, name in enumerate(("transpose_a", "transpose_b")):
+        turned = match_call(args[index], "transpose")
+        if turned is not None and _axes(turned) == (0, 2, 1):
+            args[index], changed[name] = turned.args[0], not changed[name]
+    if changed == call.attrs or not isinstance(call.op, Operator):
+        return None
+    return ir.call(call.op.name, args, changed, span=call.span)
 
 
 def _drop_same_type(call: Call) -> Expr | None:
@@ -124,16 +137,14 @@ def _drop_quantize(call: Call) -> Expr | None:
         return None
     if call.attrs["axis"] != inner.attrs["axis"] and shape_of(call.args[1]):
         return None
-    pairs = zip(call.args[1:], inner.args[1:], strict=True)
-    values = [(value_of(a), value_of(b)) for a, b in pairs]
-    equal = all(a is not None and b is not None and np.array_equal(a, b) for a, b in values)
-    return inner.args[0] if equal else None
+    return inner.args[0] if same_quantization(call.args[1:], inner.args[1:]) else None
 
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_VIEWS, _merge_view),
     "transpose": _merge_transpose,
     **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
+    **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
     "nn.pad": _drop_pad,
     "strided_slice": _drop_slice,
     "concatenate": _drop_concatenate,

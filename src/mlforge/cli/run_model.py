@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -116,22 +115,15 @@ def _summary(info: Any, array: Array, top: int) -> dict[str, Any]:
         "name": info.name,
         "dtype": info.dtype,
         "shape": list(info.shape),
-        "min": _number(values.min()) if values.size else None,
-        "max": _number(values.max()) if values.size else None,
-        "mean": _number(values.mean()) if values.size else None,
+        "min": float(values.min()) if values.size else None,
+        "max": float(values.max()) if values.size else None,
+        "mean": float(values.mean()) if values.size else None,
         "top": [
             {
                 "index": int(index),
-                "value": _number(array.ravel()[index].item()),
+                "value": array.ravel()[index].item(),
                 "real": None if scale is None else scale * (float(values[index]) - zero),
             }
             for index in order
         ],
     }
-
-
-def _number(value: float) -> float | int | str:
-    """Return a number that JSON has; it has no infinities and no NaN."""
-    if isinstance(value, (bool, int)):
-        return int(value)
-    return float(value) if math.isfinite(value) else str(value)

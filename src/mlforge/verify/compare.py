@@ -220,6 +220,6 @@ def _difference(name: str, ours: Array, theirs: Array, sample: str, quanta: int)
     with np.errstate(invalid="ignore"):
         # infinities of one sign are equal, though their difference is not a number
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+    largest = float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0))
     finite = np.abs(b[np.isfinite(b)])
     return Difference(name, ours.dtype.name, largest, FLOAT_TOLERANCE * float(finite.max(initial=0.0)), sample)

@@ -192,6 +192,7 @@ class _GroupLowering:
     ctx: Context = field(init=False)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     store_indices: Indices = ()
+    store_shape: tuple[int, ...] = ()
     let_cache: dict[int, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -269,8 +270,9 @@ class _GroupLowering:
             return computed(kind.shape, kind.dtype, read)
 
         def read_once(indices: Indices) -> Expr:
-            # only at the element being stored: elsewhere the read may stand under a guard
-            if not _same_indices(indices, self.store_indices):
+            # only at the element being stored: elsewhere the read may stand under a guard, as it may where
+            # the shapes differ (padding behind the data leaves the indices as they are)
+            if kind.shape != self.store_shape or not _same_indices(indices, self.store_indices):
                 return read(indices)
             if id(call) not in self.let_cache:
                 self.let_cache[id(call)] = self.ctx.stmts.let("shared", read(indices), kind.dtype)
@@ -282,7 +284,7 @@ class _GroupLowering:
         return self._tensor(self.function.body, flat)
 
     def _store(self, output: Buffer, indices: Indices, tensor: Tensor) -> None:
-        self.store_indices, self.let_cache = indices, {}
+        self.store_indices, self.store_shape, self.let_cache = indices, output.shape, {}
         self.ctx.stmts.store(output, indices, tensor.read(indices))
 
     def _emit(self, emitter: relay.Call, output: Buffer) -> None:

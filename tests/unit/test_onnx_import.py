@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -296,7 +297,7 @@ def test_opsets_beyond_the_known_are_refused(opset: int) -> None:
 
 def test_a_deep_graph_does_not_exhaust_the_stack() -> None:
     names = ["x", *(f"t{index}" for index in range(3000))]
-    nodes = [helper.make_node("Relu", [a], [b]) for a, b in zip(names[:-1], names[1:], strict=True)]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
     assert len(calls(imported(model(nodes, {"x": (2,)}, names[-1:])))) == 3000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from mlforge.frontend.onnx.node import Node, shape_of
 from mlforge.frontend.onnx.table import importer
@@ -15,28 +16,41 @@ def convolution(node: Node) -> Expr:
     """Return the convolution that the node describes, with its bias."""
     x, weight = node.input(0), node.input(1)
     shape = conv_window(node, weight)
-    result = node.call("nn.conv2d", as_image(node, x), as_image(node, weight), **conv_attributes(node, weight, shape))
+    attributes = conv_attributes(node, weight, shape)
+    operator = "nn.conv3d" if len(shape.kernel) == 3 else "nn.conv2d"
+    result = node.call(operator, as_image(node, x), as_image(node, weight), **attributes)
     if node.has(2):
         result = node.call("nn.bias_add", result, node.input(2), axis=1)
     return node.reshape(result, shape_of(result)[:2] + shape.out) if node.rank(0) == 3 else result
 
 
-def conv_window(node: Node, weight: Expr, data: int = 0) -> Window:
-    """Return the window of a convolution of input `data`; refuse unsupported ranks and impossible groups."""
+def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] = (1, 2, 3)) -> Window:
+    """Return the window of a convolution of input `data`; refuse what has no template."""
     spatial = len(shape_of(weight)) - 2
-    if spatial not in (1, 2) or node.rank(data) != spatial + 2:
+    if spatial not in ranks or node.rank(data) != spatial + 2:
         node.unsupported(
             f"of a tensor of {node.rank(data)} dimensions with a kernel of {spatial + 2} is not supported",
-            "Convolutions over one and two spatial dimensions are supported",
+            f"Supported: {', '.join(map(str, ranks))} spatial dimensions",
         )
+    check_weights(node, weight)
     return window(node, node.shape(data)[2:], shape_of(weight)[2:])
 
 
-def conv_attributes(node: Node, weight: Expr, shape: Window) -> dict[str, object]:
-    """Return the attributes that ``nn.conv2d`` and ``qnn.conv2d`` share."""
+def check_weights(node: Node, weight: Expr) -> None:
+    """Refuse weights that depend on an input: they are packed when the model is compiled."""
+    if not node.is_fixed(weight):
+        node.unsupported(
+            "with weights that are only known when the model runs is not supported",
+            "Make the weights constants of the model",
+        )
+
+
+def conv_attributes(node: Node, weight: Expr, shape: Window) -> dict[str, Any]:
+    """Return the attributes that the convolutions share."""
     if any(out < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")
     image = shape.as_image()
+    letters = "DHW"[-len(image.kernel) :]
     return {
         "strides": image.strides,
         "padding": image.padding,
@@ -44,8 +58,8 @@ def conv_attributes(node: Node, weight: Expr, shape: Window) -> dict[str, object
         "groups": node.integer("group", 1),
         "channels": shape_of(weight)[0],
         "kernel_size": image.kernel,
-        "data_layout": "NCHW",
-        "kernel_layout": "OIHW",
+        "data_layout": f"NC{letters}",
+        "kernel_layout": f"OI{letters}",
     }
 
 
@@ -74,9 +88,10 @@ def _conv_transpose(node: Node) -> Expr:
         for size, stride, taps, dilation, more in zip(node.shape(0)[2:], strides, kernel, dilations, extra, strict=True)
     ]
     begin, end = _cropping(node, full, strides)
-    if any(pad < 0 for pad in (*begin, *end)):
-        # an output larger than the input can reach: what is beyond is the bias alone
-        node.unsupported("with negative pads is not supported", "Pad the result with a Pad node")
+    # an output larger than the input reaches: what is beyond is the bias alone
+    beyond = [(max(0, -before), max(0, -after)) for before, after in zip(begin, end, strict=True)]
+    begin, end = [max(0, pad) for pad in begin], [max(0, pad) for pad in end]
+    check_weights(node, weight)
     lift = spatial == 1
     result = node.call(
         "nn.conv2d_transpose",
@@ -92,6 +107,9 @@ def _conv_transpose(node: Node) -> Expr:
         data_layout="NCHW",
         kernel_layout="IOHW",
     )
+    if any(map(any, beyond)):
+        widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)
+        result = node.call("nn.pad", result, node.like(0.0, result), pad_width=widths, pad_mode="constant")
     if node.has(2):
         result = node.call("nn.bias_add", result, node.input(2), axis=1)
     shape = shape_of(result)

@@ -126,17 +126,5 @@ def _one_hot(node: Node) -> Expr:
 
 @importer("ReverseSequence")
 def _reverse_sequence(node: Node) -> Expr:
-    """Gather by constant positions: which part of each sequence is reversed must be known."""
-    x = node.input(0)
     time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
-    if {time, batch} != {0, 1} or node.rank(0) < 2:
-        node.wrong(f"time_axis {time} and batch_axis {batch} must be 0 and 1")
-    lengths = np.asarray(node.int_values(1, "sequence_lens"))
-    steps, count = shape_of(x)[time], shape_of(x)[batch]
-    if lengths.shape != (count,) or lengths.min() < 0 or lengths.max() > steps:
-        node.wrong(f"sequence_lens {lengths.tolist()} do not fit a tensor of shape {shape_of(x)}")
-    at = np.arange(steps)
-    source = np.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
-    flat = source + np.arange(count)[:, None] * steps if batch == 0 else source.T * count + np.arange(count)
-    rows = node.reshape(x, (steps * count, *shape_of(x)[2:]))
-    return node.call("take", rows, node.constant(flat, "int32"), axis=0)
+    return node.call("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from mlforge.errors import ModelError, UnsupportedError
 from mlforge.ops.evaluate import evaluate
 from mlforge.relay import ir
-from mlforge.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple
+from mlforge.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
+from mlforge.relay.visitor import post_order
 from mlforge.support import dtypes
 
 FOLD_LIMIT = 1_000_000
@@ -120,6 +121,10 @@ class Node:
         if array.dtype.kind not in "iu" or array.ndim > 1:
             raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
         return tuple(int(item) for item in array.reshape(-1))
+
+    def is_fixed(self, expr: Expr) -> bool:
+        """Tell whether an expression is computed from constants alone."""
+        return isinstance(expr, Constant) or not any(isinstance(part, Var) for part in post_order(expr))
 
     # Attributes
 

@@ -10,7 +10,6 @@ import numpy as np
 from mlforge.frontend.onnx.node import Node, dtype_of, shape_of
 from mlforge.frontend.onnx.table import MICROSOFT, importer
 from mlforge.relay.ir import Expr, TupleGetItem
-from mlforge.support import dtypes
 
 
 @importer("BatchNormalization", ignores=("momentum", "consumed_inputs"))
@@ -27,12 +26,18 @@ def _batch_normalization(node: Node) -> Expr:
 
 
 @importer("LayerNormalization", ignores=("stash_type",))
-def _layer_normalization(node: Node) -> Expr:
-    if node.wants(1) or node.wants(2):
-        node.unsupported("with the outputs Mean and InvStdDev is not supported")
-    x = node.input(0)
+def _layer_normalization(node: Node) -> Expr | list[Expr]:
+    x, scale, bias = node.input(0), node.input(1), node.optional(2)
     axis = node.axis(node.integer("axis", -1), node.rank(0))
-    return _layer_norm(node, x, axis, node.input(1), node.optional(2), node.real("epsilon", 1e-5))
+    epsilon = node.real("epsilon", 1e-5)
+    if not node.wants(1) and not node.wants(2):
+        return _layer_norm(node, x, axis, scale, bias, epsilon)
+    axes = tuple(range(axis, node.rank(0)))
+    mean = node.call("mean", x, axis=axes, keepdims=True)
+    centred = node.call("subtract", x, mean)
+    inverse = node.call("divide", node.like(1.0, x), _deviation(node, centred, axes, epsilon))
+    scaled = node.call("multiply", node.call("multiply", centred, inverse), scale)
+    return [scaled if bias is None else node.call("add", scaled, bias), mean, inverse]
 
 
 def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, epsilon: float) -> Expr:
@@ -58,70 +63,45 @@ def _skip_layer_normalization(node: Node) -> Expr:
     return _layer_norm(node, total, node.rank(0) - 1, node.input(2), node.optional(3), node.real("epsilon", 1e-12))
 
 
-@importer("RMSNormalization", ignores=("stash_type",))
+@importer("RMSNormalization", "SimplifiedLayerNormalization", ignores=("stash_type",))
 def _rms_normalization(node: Node) -> Expr:
     x = node.input(0)
     axes = range(node.axis(node.integer("axis", -1), node.rank(0)), node.rank(0))
-    return node.call("multiply", _over_deviation(node, x, x, axes, node.real("epsilon", 1e-5)), node.input(1))
+    root = _deviation(node, x, axes, node.real("epsilon", 1e-5))
+    return node.call("multiply", node.call("divide", x, root), node.input(1))
 
 
-@importer("SimplifiedLayerNormalization", ignores=("stash_type",))
-def _simplified_layer_normalization(node: Node) -> Expr:
-    return _rms_normalization(node)
-
-
-def _over_deviation(node: Node, x: Expr, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:
-    """Return `x` over the root of the mean square of `centred` along `axes`."""
-    square = node.call("multiply", centred, centred)
-    mean = node.call("mean", square, axis=tuple(axes), keepdims=True)
-    root = node.call("sqrt", node.call("add", mean, node.like(epsilon, mean)) if epsilon else mean)
-    return node.call("divide", x, root)
-
-
-def _normalized(node: Node, x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
-    """Return `x` with mean 0 and variance 1 along `axes`."""
-    centred = node.call("subtract", x, node.call("mean", x, axis=tuple(axes), keepdims=True))
-    return _over_deviation(node, centred, centred, axes, epsilon)
-
-
-def _per_channel(node: Node, x: Expr, scale: Expr, bias: Expr) -> Expr:
-    """Return ``x * scale + bias`` with one number a channel."""
-    shape = (shape_of(scale)[0], *(1,) * (len(shape_of(x)) - 2))
-    return node.call("add", node.call("multiply", x, node.reshape(scale, shape)), node.reshape(bias, shape))
+def _deviation(node: Node, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:
+    """Return the root of the mean square along `axes`."""
+    mean = node.call("mean", node.call("multiply", centred, centred), axis=tuple(axes), keepdims=True)
+    return node.call("sqrt", node.call("add", mean, node.like(epsilon, mean)) if epsilon else mean)
 
 
 @importer("InstanceNormalization")
 def _instance_normalization(node: Node) -> Expr:
-    x = node.input(0)
-    if node.rank(0) < 3 or node.shape(1) != (node.shape(0)[1],) or node.shape(2) != node.shape(1):
-        node.wrong(f"scale and bias must have one number for each channel of a tensor of shape {node.shape(0)}")
-    normal = _normalized(node, x, range(2, node.rank(0)), node.real("epsilon", 1e-5))
-    return _per_channel(node, normal, node.input(1), node.input(2))
+    arguments = [node.input(index) for index in range(3)]
+    return node.call("nn.instance_norm", *arguments, axis=1, epsilon=node.real("epsilon", 1e-5))
 
 
 @importer("GroupNormalization", since=18, ignores=("stash_type",))
+def _group_normalization_by_group(node: Node) -> Expr:
+    """Up to opset 20 there is one scale and one bias a group; its channels share them."""
+    groups = node.integer("num_groups")
+    if node.rank(0) < 2 or groups < 1 or node.shape(1) != (groups,) or node.shape(2) != (groups,):
+        node.wrong(f"scale and bias must have one number for each of {groups} groups of {node.shape(0)}")
+    channels = node.shape(0)[1] // groups
+    scale, bias = (node.call("repeat", node.input(index), repeats=channels, axis=0) for index in (1, 2))
+    return _group_norm(node, scale, bias, groups)
+
+
+@importer("GroupNormalization", since=21, ignores=("stash_type",))
 def _group_normalization(node: Node) -> Expr:
-    x = node.input(0)
-    shape, groups = shape_of(x), node.integer("num_groups")
-    if len(shape) < 2 or groups < 1 or shape[1] % groups:
-        node.wrong(f"a tensor of shape {shape} has no {groups} equal groups of channels")
-    wide = _widened(node, x)
-    grouped = node.reshape(wide, (shape[0], groups, prod(shape[1:]) // groups))
-    normal = _normalized(node, grouped, (2,), node.real("epsilon", 1e-5))
-    if node.opset < 21:
-        numbers = [node.reshape(node.cast(node.input(index), dtype_of(normal)), (groups, 1)) for index in (1, 2)]
-        return node.cast(
-            node.reshape(node.call("add", node.call("multiply", normal, numbers[0]), numbers[1]), shape), dtype_of(x)
-        )
-    scale, bias = (node.cast(node.input(index), dtype_of(normal)) for index in (1, 2))
-    if shape_of(scale) != (shape[1],) or shape_of(bias) != (shape[1],):
-        node.wrong(f"scale and bias must have one number for each of {shape[1]} channels")
-    return node.cast(_per_channel(node, node.reshape(normal, shape), scale, bias), dtype_of(x))
+    return _group_norm(node, node.input(1), node.input(2), node.integer("num_groups"))
 
 
-def _widened(node: Node, x: Expr) -> Expr:
-    """Return `x` in the precision in which ONNX computes statistics."""
-    return node.cast(x, "float32") if dtypes.bits(dtype_of(x)) < 32 else x
+def _group_norm(node: Node, scale: Expr, bias: Expr, groups: int) -> Expr:
+    epsilon = node.real("epsilon", 1e-5)
+    return node.call("nn.group_norm", node.input(0), scale, bias, num_groups=groups, axis=1, epsilon=epsilon)
 
 
 @importer("LRN")
@@ -145,8 +125,7 @@ def _mean_variance_normalization(node: Node) -> Expr:
     axes = sorted({node.axis(axis, node.rank(0)) for axis in node.integers("axes", (0, 2, 3))})
     x = node.input(0)
     centred = node.call("subtract", x, node.call("mean", x, axis=tuple(axes), keepdims=True))
-    mean = node.call("mean", node.call("multiply", centred, centred), axis=tuple(axes), keepdims=True)
-    deviation = node.call("sqrt", mean)
+    deviation = _deviation(node, centred, axes, 0.0)
     return node.call("divide", centred, node.call("add", deviation, node.like(1e-9, deviation)))
 
 

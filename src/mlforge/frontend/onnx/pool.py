@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlforge.frontend.onnx.conv import as_image
 from mlforge.frontend.onnx.node import Node, dtype_of, shape_of
 from mlforge.frontend.onnx.table import importer
@@ -13,7 +15,7 @@ from mlforge.relay.ir import Expr
 def _max_pool(node: Node) -> Expr:
     if node.wants(1):
         node.unsupported("with the output Indices is not supported")
-    return _pooled(node, node.input(0), "nn.max_pool2d", pool_window(node))
+    return _pooled(node, node.input(0), "max", pool_window(node))
 
 
 @importer("AveragePool")
@@ -32,15 +34,15 @@ def average_pool(node: Node, x: Expr) -> Expr:
         none = (0,) * len(shape.begin)
         shape = Window(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
         counted = False
-    return _pooled(node, x, "nn.avg_pool2d", shape, count_include_pad=counted)
+    return _pooled(node, x, "avg", shape, count_include_pad=counted)
 
 
 def pool_window(node: Node) -> Window:
     """Return the window of a pool over input 0; refuse unsupported ranks."""
-    if node.rank(0) not in (3, 4):
+    if node.rank(0) not in (3, 4, 5):
         node.unsupported(
             f"of a tensor of {node.rank(0)} dimensions is not supported",
-            "Pools over one and two spatial dimensions are supported",
+            "Pools over one, two and three spatial dimensions are supported",
         )
     shape = window(node, node.shape(0)[2:])
     if any(out < 1 for out in shape.out):
@@ -48,16 +50,17 @@ def pool_window(node: Node) -> Window:
     return shape
 
 
-def _pooled(node: Node, x: Expr, operator: str, shape: Window, **attributes: object) -> Expr:
+def _pooled(node: Node, x: Expr, kind: str, shape: Window, **attributes: Any) -> Expr:
     image = shape.as_image()
+    rank = len(image.kernel)
     result = node.call(
-        operator,
+        f"nn.{kind}_pool{rank}d",
         as_image(node, x),
         pool_size=image.kernel,
         strides=image.strides,
         dilation=image.dilations,
         padding=image.padding,
-        layout="NCHW",
+        layout="NC" + "DHW"[-rank:],
         **attributes,
     )
     return node.reshape(result, (*shape_of(result)[:2], *shape.out))
@@ -91,7 +94,5 @@ def _lp_pool(node: Node) -> Expr:
         size *= taps
     magnitude = node.call("abs", x)
     raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
-    total = node.call(
-        "multiply", _pooled(node, raised, "nn.avg_pool2d", shape, count_include_pad=True), node.like(size, x)
-    )
+    total = node.call("multiply", _pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
     return total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))

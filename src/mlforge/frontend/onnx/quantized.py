@@ -215,7 +215,7 @@ def _integer_conv(
     node: Node, x: Expr, weight: Expr, x_zero: Constant, w_zero: Constant, x_scale: Constant, w_scale: Constant
 ) -> tuple[Expr, tuple[int, ...]]:
     """Return int32 sums of a convolution over two dimensions, and the shape that the result should have."""
-    geometry = conv_window(node, weight, node.inputs.index(x))
+    geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
         "qnn.conv2d", as_image(node, x), as_image(node, weight), x_zero, w_zero, x_scale, w_scale,

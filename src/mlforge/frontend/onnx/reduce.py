@@ -12,13 +12,19 @@ from mlforge.relay.ir import Expr
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
     """Return `x` reduced along the node's axes; on no axes at all it stays as it is."""
-    rank = len(shape_of(x))
-    given = axes_of(node)
-    if not given and node.integer("noop_with_empty_axes", 0):
-        return x
-    axes = tuple(sorted({node.axis(axis, rank) for axis in given})) if given else tuple(range(rank))
+    axes = _axes(node, x)
     keep = bool(node.integer("keepdims", 1))
     return node.call(operator, x, axis=axes, keepdims=keep) if axes else x
+
+
+def _axes(node: Node, x: Expr) -> tuple[int, ...]:
+    """Return the axes to reduce, counted from the front; none where the tensor stays as it is."""
+    rank = len(shape_of(x))
+    given = axes_of(node)
+    no_axes_is_all = not node.integer("noop_with_empty_axes", 0)
+    if given:
+        return tuple(sorted({node.axis(axis, rank) for axis in given}))
+    return tuple(range(rank)) if no_axes_is_all else ()
 
 
 def _plain(operator: str) -> Convert:
@@ -76,15 +82,13 @@ for _name, _convert in {
 def _reduce_log_sum_exp(node: Node) -> Expr:
     """Take the largest element out of the sum, so that it does not overflow."""
     x = node.input(0)
-    rank = len(shape_of(x))
-    given = axes_of(node)
-    if not rank or (not given and node.integer("noop_with_empty_axes", 0)):
+    axes, keep = _axes(node, x), bool(node.integer("keepdims", 1))
+    if not axes:
         return x
-    axes = tuple(sorted({node.axis(axis, rank) for axis in given})) if given else tuple(range(rank))
     largest = node.call("max", x, axis=axes, keepdims=True)
     total = node.call("sum", node.call("exp", node.call("subtract", x, largest)), axis=axes, keepdims=True)
     result = node.call("add", node.call("log", total), largest)
-    if node.integer("keepdims", 1):
+    if keep:
         return result
     return node.reshape(result, [extent for axis, extent in enumerate(shape_of(x)) if axis not in axes])
 

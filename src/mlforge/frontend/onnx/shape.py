@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from mlforge.frontend.onnx.node import Node, dtype_of, shape_of
+from mlforge.frontend.onnx.node import Node, shape_of
 from mlforge.frontend.onnx.table import importer
 from mlforge.relay.ir import Expr
 
@@ -208,31 +208,14 @@ def _center_crop_pad(node: Node) -> Expr:
 
 @importer("DepthToSpace")
 def _depth_to_space(node: Node) -> Expr:
-    block = _block(node)
-    batch, channels, height, width = node.shape(0)
-    mode = node.string("mode", "DCR")
-    if mode not in ("DCR", "CRD") or channels % (block * block):
-        node.wrong(f"mode '{mode}' and blocksize {block} do not fit a tensor of shape {node.shape(0)}")
-    depth = channels // (block * block)
-    if mode == "DCR":
-        split, order = (batch, block, block, depth, height, width), (0, 3, 4, 1, 5, 2)
-    else:
-        split, order = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
-    blocks = node.transpose(node.reshape(node.input(0), split), order)
-    return node.reshape(blocks, (batch, depth, height * block, width * block))
+    block, mode = _block(node), node.string("mode", "DCR")
+    return node.call("nn.depth_to_space", node.input(0), block_size=block, layout="NCHW", mode=mode)
 
 
 @importer("SpaceToDepth")
 def _space_to_depth(node: Node) -> Expr:
-    block = _block(node)
-    batch, channels, height, width = node.shape(0)
-    mode = node.string("mode", "DCR")
-    if mode not in ("DCR", "CRD") or height % block or width % block:
-        node.wrong(f"mode '{mode}' and blocksize {block} do not fit a tensor of shape {node.shape(0)}")
-    split = (batch, channels, height // block, block, width // block, block)
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    blocks = node.transpose(node.reshape(node.input(0), split), order)
-    return node.reshape(blocks, (batch, channels * block * block, height // block, width // block))
+    block, mode = _block(node), node.string("mode", "DCR")
+    return node.call("nn.space_to_depth", node.input(0), block_size=block, layout="NCHW", mode=mode)
 
 
 def _block(node: Node) -> int:
@@ -244,10 +227,5 @@ def _block(node: Node) -> int:
 
 @importer("Trilu")
 def _trilu(node: Node) -> Expr:
-    x = node.input(0)
-    if node.rank(0) < 2:
-        node.wrong(f"a tensor of shape {node.shape(0)} is not a matrix")
-    diagonal = int(node.value(1, "k").reshape(())) if node.has(1) else 0
-    rows, columns = np.ogrid[: node.shape(0)[-2], : node.shape(0)[-1]]
-    mask = columns - rows >= diagonal if node.integer("upper", 1) else columns - rows <= diagonal
-    return node.call("where", node.constant(mask, "bool"), x, node.constant(0, dtype_of(x)))
+    diagonal = node.input(1) if node.has(1) else node.constant(0, "int64")
+    return node.call("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))

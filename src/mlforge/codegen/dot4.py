@@ -52,32 +52,46 @@ def vectors(text: str) -> tuple[str, str, str]:
 
 
 def source(text: str) -> str:
-    """Return the function of a key."""
-    sums, broadcast = _parts(text)
+    """Return the macro of a key; a macro, because passing vectors to functions depends on the instruction set."""
+    forms = _INSTRUCTIONS.get(_parts(text)[0], ())
+    if not forms:
+        return _macro(text, _portable(text))
+    lines: list[str] = []
+    for index, form in enumerate(forms):
+        lines += [f"#{'elif' if index else 'if'} {form[0]}", _macro(text, _by_instruction(text, *form[1:]))]
+    return "\n".join([*lines, "#else", _macro(text, _portable(text)), "#endif"])
+
+
+def _macro(text: str, body: list[str]) -> str:
     total, unsigned, signed = map(value_type, vectors(text))
     lines = [
-        f"static inline __attribute__((always_inline)) {total} mlf_{text}({total} sum, {unsigned} a, {signed} b) {{"
+        f"#define mlf_{text}(sum, a, b) __extension__({{",
+        f"  {total} mlf_sum = (sum);",
+        f"  const {unsigned} mlf_a = (a);",
+        f"  const {signed} mlf_b = (b);",
+        *body,
+        "  mlf_sum; })",
     ]
-    forms = _INSTRUCTIONS.get(sums, ())
-    for index, (condition, instruction, register) in enumerate(forms):
-        lines.append(f"#{'elif' if index else 'if'} {condition}")
-        factor = f"({register})a"
-        if broadcast:
-            lines += ["  int32_t group;", "  memcpy(&group, &a, sizeof group);"]
-            factor = f"({register})(group - ({total}){{0}})"
-        lines.append(f"  return ({total}){instruction}(({register})sum, {factor}, ({register})b);")
-    lines += ["#else", *_portable(sums, broadcast), "#endif"] if forms else _portable(sums, broadcast)
-    return "\n".join([*lines, "}"])
+    return " \\\n".join(lines)
 
 
-def _portable(sums: int, broadcast: bool) -> list[str]:
+def _by_instruction(text: str, instruction: str, register: str) -> list[str]:
+    total = value_type(vectors(text)[0])
+    factor, body = f"({register})mlf_a", []
+    if _parts(text)[1]:
+        body = ["  int32_t mlf_group;", "  memcpy(&mlf_group, &mlf_a, sizeof mlf_group);"]
+        factor = f"({register})(mlf_group - ({total}){{0}})"
+    return [*body, f"  mlf_sum = ({total}){instruction}(({register})mlf_sum, {factor}, ({register})mlf_b);"]
+
+
+def _portable(text: str) -> list[str]:
+    sums, broadcast = _parts(text)
     products = []
     for position in range(4):
-        own = f"4 * i + {position}" if position else "4 * i"
-        products.append(f"a[{position if broadcast else own}] * b[{own}]")
+        own = f"4 * mlf_i + {position}" if position else "4 * mlf_i"
+        products.append(f"mlf_a[{position if broadcast else own}] * mlf_b[{own}]")
     return [
-        f"  for (int32_t i = 0; i < {sums}; ++i) {{",
-        f"    sum[i] += {' + '.join(products)};",
+        f"  for (int32_t mlf_i = 0; mlf_i < {sums}; ++mlf_i) {{",
+        f"    mlf_sum[mlf_i] += {' + '.join(products)};",
         "  }",
-        "  return sum;",
     ]

@@ -15,8 +15,6 @@ from mlforge.errors import InternalError
 from mlforge.support import dtypes
 
 _INLINE = "static inline"
-# vectors must not be passed through the ABI, which differs with the instruction set
-_VECTOR_INLINE = "static inline __attribute__((always_inline))"
 
 _FIXED: dict[str, tuple[tuple[str, ...], str]] = {
     "rounding_doubling_high_mul": ((), """\
@@ -141,16 +139,21 @@ def _scalar_helper(name: str, dtype: str) -> str:
 
 
 def _vector_helper(name: str, dtype: str) -> str:
+    """Return a macro: how vectors are passed to functions differs with the instruction set, which gcc remarks."""
     vector, mask = value_type(dtype), value_type(mask_dtype(dtype))
-    choose = f"({vector})((({mask})a & mask) | (({mask})b & ~mask))"
     if name == "select":
-        params = f"{mask} mask, {vector} a, {vector} b"
-        return f"{_VECTOR_INLINE} {vector} {helper_name(f'select:{dtype}')}({params}) {{\n  return {choose};\n}}"
-    if name not in ("min", "max"):
+        params, chosen = "mask, a, b", f"const {mask} mlf_mask = (mask);"
+    elif name in ("min", "max"):
+        params, chosen = "a, b", f"const {mask} mlf_mask = ({mask})(mlf_a {'<' if name == 'min' else '>'} mlf_b);"
+    else:
         raise InternalError(f"C has no helper {name}:{dtype}")
-    comparison = "<" if name == "min" else ">"
-    head = f"{_VECTOR_INLINE} {vector} {helper_name(f'{name}:{dtype}')}({vector} a, {vector} b)"
-    return f"{head} {{\n  const {mask} mask = ({mask})(a {comparison} b);\n  return {choose};\n}}"
+    lines = [
+        f"#define {helper_name(f'{name}:{dtype}')}({params}) __extension__({{",
+        f"  const {vector} mlf_a = (a), mlf_b = (b);",
+        f"  {chosen}",
+        f"  ({vector})((({mask})mlf_a & mlf_mask) | (({mask})mlf_b & ~mlf_mask)); }})",
+    ]
+    return " \\\n".join(lines)
 
 
 def _source(key: str) -> tuple[tuple[str, ...], str]:
@@ -203,18 +206,8 @@ def render(keys: Iterable[str], vectors: Iterable[str]) -> list[str]:
         if dot4.is_key(key):
             kinds |= set(dot4.vectors(key))
     lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
-    if kinds:
-        lines += _VECTOR_PRAGMAS
     for dtype in sorted(kinds, key=lambda item: (dtypes.element(item), dtypes.lanes(item))):
         lines += _vector_typedefs(dtype)
     for key in ordered:
         lines += ["", _source(key)[1]]
     return lines
-
-
-_VECTOR_PRAGMAS = [
-    "/* vectors wider than the machine's are split; none crosses the ABI, so its warnings do not apply */",
-    "#if defined(__GNUC__)",
-    '#pragma GCC diagnostic ignored "-Wpsabi"',
-    "#endif",
-]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mlforge
-from mlforge.verify.layers import expose_layers
-from mlforge.verify.litert import LiteRtReference
+from mlforge.verify.layers import with_all_tensors
+from mlforge.verify.litert import Reference
 from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -28,10 +28,10 @@ SAMPLES = 200
 def check_every_layer(path: Path, folder: Path, target: str, samples: int) -> None:
     """Compare all named tensors, and the outputs of the model compiled without extra outputs."""
     mod, params = mlforge.import_model(path)
-    layers = expose_layers(mod)
+    layers = with_all_tensors(mod)
     exposed = compiled(layers, params, folder, module_name="layers", target=target)
     plain = compiled(mod, params, folder, module_name="plain", target=target)
-    reference = LiteRtReference(path)
+    reference = Reference(path)
     cases = [seeded_inputs(plain.inputs, seed) for seed in range(samples)] + edge_inputs(plain.inputs)
     for number, inputs in enumerate(cases):
         expected = reference.run(inputs)
@@ -64,7 +64,7 @@ def test_float_models_agree_with_the_reference(name: str, target: str, models: P
     path = models / f"{name}.tflite"
     mod, params = mlforge.import_model(path)
     ours = compiled(mod, params, tmp_path, target=target)
-    reference = LiteRtReference(path)
+    reference = Reference(path)
     for seed in range(20):
         inputs = seeded_inputs(ours.inputs, seed)
         expected = reference.run(inputs)

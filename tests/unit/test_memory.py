@@ -222,6 +222,15 @@ def test_scratch_is_aligned_apart_and_counted_in_its_call_alone():
         memory.prove(program, replace(plan, size=plan.size - 1))
 
 
+def test_small_scratch_needs_no_more_alignment_than_it_has_bytes():
+    x, y = make_value("x", 16, "input"), make_value("y", 16, "output")
+    a, b = make_value("a", 16), make_value("b", 16)
+    program = make_program([make_call([x], a), make_call([a], b, scratch=19), make_call([b], y)], [y])
+    plan = memory.plan(program)
+    memory.prove(program, plan)
+    assert plan.size == plan.lower_bound == 51
+
+
 def test_a_program_without_intermediates_needs_no_arena():
     x, y = make_value("x", 16, "input"), make_value("y", 16, "output")
     plan = memory.plan(make_program([make_call([x], y)], [y]))

@@ -30,9 +30,15 @@ class LiveRange:
     alignment: int
 
 
+def alignment_of(nbytes: int, most: int) -> int:
+    """Return what the offset of a block must be a multiple of: nothing wider than the block is ever loaded from it."""
+    return min(most, 1 << max(0, nbytes.bit_length() - 1))
+
+
 def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
     """Return the live range of each intermediate, then of each call's scratch.
 
+    The alignments are those of blocks that are large enough to need them.
     A value is live from the call that writes it to the last one that reads it or a view of it. One that
     the program returns stays live to the end.
     """
@@ -47,13 +53,13 @@ def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tup
     for value in program.outputs:
         last_use[value.root] = len(program.calls) - 1
     ranges = [
-        LiveRange(value, first_write[value], last_use[value], value.nbytes, alignment)
+        LiveRange(value, first_write[value], last_use[value], value.nbytes, alignment_of(value.nbytes, alignment))
         for value in program.intermediates()
     ]
     ranges += [
-        LiveRange(None, index, index, call.kernel.scratch_bytes, scratch_alignment)
+        LiveRange(None, index, index, nbytes, alignment_of(nbytes, scratch_alignment))
         for index, call in enumerate(program.calls)
-        if call.kernel.scratch_bytes
+        if (nbytes := call.kernel.scratch_bytes)
     ]
     return tuple(ranges)
 

@@ -24,7 +24,7 @@ class Plan:
     lower_bound : int
         Largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller.
     alignment : int
-        Of the arena: offsets of scratch are multiples of 64.
+        Of the arena. Scratch of 64 bytes or more lies at a multiple of 64.
     offsets : mapping of Value to int
         Byte offset of each intermediate that owns its storage.
     scratch_offsets : tuple of int
@@ -61,7 +61,8 @@ def plan(program: Program, alignment: int = 16) -> Plan:
     ----------
     program : Program
     alignment : int
-        Of each intermediate's offset, a power of two; scratch is aligned to 64 at least.
+        Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
+        aligned to the largest power of two that is not larger than they are.
 
     Returns
     -------
@@ -73,10 +74,11 @@ def plan(program: Program, alignment: int = 16) -> Plan:
     choice = [inplace_choice(call, index, by_value) for index, call in enumerate(program.calls)]
     clusters = _clusters(program, ranges, by_value, choice)
     live = live_bytes(clusters, len(program.calls))
-    goal = _reachable(clusters, len(program.calls))
+    bound = max(live, default=0)
+    goal = _good_enough(clusters, len(program.calls), bound)
     placement = Layout(clusters, len(program.calls)).solve(goal)
     if placement.size > goal:
-        needed = _needed_only(choice, live_bytes([(item,) for item in ranges], len(program.calls)), max(live))
+        needed = _needed_only(choice, live_bytes([(item,) for item in ranges], len(program.calls)), bound)
         fewer = _clusters(program, ranges, by_value, needed)
         other = Layout(fewer, len(program.calls)).solve(goal)
         if other.size < placement.size:
@@ -93,7 +95,6 @@ def plan(program: Program, alignment: int = 16) -> Plan:
         for cluster, offset in zip(clusters, placement.offsets, strict=True)
         if cluster[0].value is None
     }
-    bound = max(live, default=0)
     return Plan(
         size=placement.size,
         lower_bound=bound,
@@ -125,13 +126,13 @@ def _clusters(
     return [*distinct.values(), *((item,) for item in ranges if item.value is None)]
 
 
-def _reachable(clusters: Sequence[Cluster], num_calls: int) -> int:
-    """Return the bound with every block rounded up to its alignment: the search need not look below it."""
+def _good_enough(clusters: Sequence[Cluster], num_calls: int, bound: int) -> int:
+    """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
     rounded = [
         tuple(replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment) for item in cluster)
         for cluster in clusters
     ]
-    return max(live_bytes(rounded, num_calls), default=0)
+    return min(max(live_bytes(rounded, num_calls), default=0), bound + bound // 100)
 
 
 def _needed_only(choice: Sequence[Value | None], apart: Sequence[int], bound: int) -> list[Value | None]:

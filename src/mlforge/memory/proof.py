@@ -8,7 +8,9 @@ still owned by what it reads.
 from __future__ import annotations
 
 from mlforge.errors import InternalError
+from mlforge.memory.liveness import alignment_of
 from mlforge.memory.planner import SCRATCH_ALIGNMENT, Plan
+from mlforge.support import dtypes
 from mlforge.tir.ir import KernelCall, Program, Value
 
 Extent = tuple[int, int]
@@ -77,8 +79,8 @@ def _extent(root: Value, plan: Plan, place: str) -> Extent | None:
     if root.kind != "intermediate":
         return None
     begin = plan.offset(root)
-    if begin < 0 or begin + root.nbytes > plan.size:
-        raise InternalError(f"'{root.name}' lies outside the arena of {plan.size} bytes", place=place)
+    if begin < 0 or begin + root.nbytes > plan.size or begin % dtypes.nbytes(root.dtype):
+        raise InternalError(f"'{root.name}' lies outside the arena of {plan.size} bytes or is not aligned", place=place)
     return begin, begin + root.nbytes
 
 
@@ -87,7 +89,7 @@ def _scratch(call: KernelCall, index: int, plan: Plan, place: str) -> Extent:
     if not nbytes:
         return 0, 0
     begin = plan.scratch_offsets[index]
-    if begin < 0 or begin + nbytes > plan.size or begin % SCRATCH_ALIGNMENT:
+    if begin < 0 or begin + nbytes > plan.size or begin % alignment_of(nbytes, SCRATCH_ALIGNMENT):
         raise InternalError(f"scratch lies outside the arena of {plan.size} bytes or is not aligned", place=place)
     return begin, begin + nbytes
 

@@ -203,7 +203,9 @@ def attention_products(g: GraphMaker) -> str:
 @graph
 def rearranged_depth(g: GraphMaker) -> str:
     y = g.node("DepthToSpace", [g.conv("x", 8)], blocksize=2, mode="CRD")
-    return g.conv(str(g.node("Resize", [y, "", g.constant(np.array([1, 1, 2, 2], np.float32))])), 2, channels=2, kernel=1)
+    return g.conv(
+        str(g.node("Resize", [y, "", g.constant(np.array([1, 1, 2, 2], np.float32))])), 2, channels=2, kernel=1
+    )
 
 
 @graph
@@ -285,3 +287,10 @@ def _gelu(g: GraphMaker, x: str) -> str:
     bent = g.node("Erf", [g.node("Div", [x, g.constant(np.float32(2**0.5))])])
     total = g.node("Add", [bent, g.constant(np.float32(1))])
     return str(g.node("Mul", [g.node("Mul", [x, total]), g.constant(np.float32(0.5))]))
+
+
+@graph
+def quantized_padded_conv(g: GraphMaker) -> str:
+    pads = g.constant(np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64))
+    padded = g.quantized(str(g.node("Pad", [g.quantized("x", 0.02, 100), pads])), 0.02, 100)
+    return g.quantized(str(g.node("Conv", [padded, g.weights(3, 4, 3, 3)])), 0.05, 10)

@@ -17,7 +17,7 @@ from tests.relay_run import Array, operators, run_main
 # One quantum of the graph's last quantization; 0 where the result is a plain float.
 QUANTA = {
     "quantized_conv_relu": 0.05, "quantized_conv_per_channel": 0.05, "quantized_matmul": 0.2,
-    "quantized_movement": 0, "quantized_residual": 0.04,
+    "quantized_movement": 0, "quantized_residual": 0.04, "quantized_padded_conv": 0.05,
 }  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def test_a_second_run_changes_nothing(name: str) -> None:
             "quantized_conv_relu",
             ["qnn.quantize+transpose", "qnn.conv2d+nn.bias_add+qnn.requantize+clip", "transpose+qnn.dequantize"],
         ),
+        ("quantized_padded_conv", ["qnn.quantize+transpose", "qnn.conv2d+qnn.requantize", "transpose+qnn.dequantize"]),
         ("quantized_matmul", ["qnn.quantize", "reshape", "qnn.dense+qnn.requantize+qnn.dequantize"]),
     ],
 )

@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 
 def run_main(module: ir.IRModule, inputs: Mapping[str, Array]) -> list[Array]:
     """Return the outputs of ``main``, fused or not."""
-    values = {param: ir.Constant(inputs[param.name]) for param in module.main.params}
-    result = _run(module.main.body, dict(values))
+    values: dict[ir.Expr, ir.Expr] = {param: ir.Constant(inputs[param.name]) for param in module.main.params}
+    result = _run(module.main.body, values)
     fields = result.fields if isinstance(result, ir.Tuple) else (result,)
     return [field.data for field in fields if isinstance(field, ir.Constant)]
 

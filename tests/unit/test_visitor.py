@@ -63,7 +63,7 @@ def test_users_list_each_place_of_reading() -> None:
 def test_a_rewriter_knows_how_often_the_graph_reads_what_it_rewrote() -> None:
     a = relu(X)
     body = ir.call("multiply", [relu(a), a])
-    seen = {}
+    seen: dict[tuple[str | None, int], int] = {}
 
     def visit(node: ir.Expr) -> ir.Expr:
         if isinstance(node, ir.Call):

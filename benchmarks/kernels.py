@@ -14,9 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.latency import interleaved
+from mlforge.library.toolchain import NATIVE
 from mlforge.relay import ir
 from mlforge.target.features import Features
 from tests.native.kernel_runner import aligned, build, group_of
+
+FLAGS = (NATIVE,)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def float_runner(layer: Layer, features: Features, rng: np.random.Generator) -> 
     shape = (layer.kernel, layer.kernel, layer.channels // layer.groups, layer.filters)
     call = ir.call("nn.conv2d", [x, ir.const(rng.standard_normal(shape).astype(np.float32))], **attributes(layer))
     biased = ir.call("nn.bias_add", [call, ir.const(np.ones(layer.filters, np.float32))], axis=3)
-    kernel = build(group_of(ir.call("nn.relu", [biased]), [x]), features)
+    kernel = build(group_of(ir.call("nn.relu", [biased]), [x]), features, FLAGS)
     data = aligned(x.type.shape, np.float32)
     data[...] = rng.standard_normal(data.shape)
     return kernel.bound([data])
@@ -102,7 +105,7 @@ def integer_runner(layer: Layer, features: Features, rng: np.random.Generator) -
         "qnn.requantize", [biased, ir.const(scales), ir.const(0), ir.const(1.0), ir.const(-5)],
         axis=3, rounding="DOUBLE", out_dtype="int8",
     )  # fmt: skip
-    kernel = build(group_of(scaled, [x]), features)
+    kernel = build(group_of(scaled, [x]), features, FLAGS)
     data = aligned(x.type.shape, np.int8)
     data[...] = rng.integers(-128, 128, data.shape)
     return kernel.bound([data])

@@ -66,6 +66,7 @@ class BuiltKernel:
         if self.group.prim.scratch:
             pointers.append(self.workspace.ctypes.data)
         arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
+
         def run(_kept: Sequence[Array] = tuple(inputs)) -> int:  # pointers do not keep their arrays alive
             return int(self.library.kernel(*arguments))
 
@@ -88,7 +89,7 @@ def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
     return ir.Function(tuple(params), body, {"Primitive": 1})
 
 
-def build(group: ir.Function, features: Features, flags: Sequence[str] = (NATIVE,)) -> BuiltKernel:
+def build(group: ir.Function, features: Features, flags: Sequence[str] = (NATIVE, "-O1")) -> BuiltKernel:
     """Lower one group, prove its accesses in bounds, print, compile and load it."""
     lowered = lower_group(group, features)
     verify(lowered.prim)

@@ -59,6 +59,14 @@ CASES = {
     "tall_bands": Case((1, 96, 40, 24), (3, 3), 16, padding=(1, 1, 1, 1)),
 }
 
+# what the other targets share with these two is not compiled again
+PAIRS = [
+    (name, target)
+    for name in CASES
+    for target in TARGETS
+    if target in ("default", "plain") or name in ("1x1_tail_of_1", "3x3_same", "first_layer", "groups", "dilated")
+]
+
 
 def reference(case: Case, data: Array, weights: Array) -> Array:
     """Return the convolution of zero-centred operands, in their dtype."""
@@ -108,8 +116,7 @@ def quantized(case: Case, dtypes: tuple[str, str], zeros: tuple[int, Any], targe
     return build(group_of(biased, [x]), TARGETS[target]), weights
 
 
-@pytest.mark.parametrize("target", ["wide", "default", "plain"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "target"), [pair for pair in PAIRS if pair[1] != "no_dot4"])
 def test_float_convolution_with_bias_and_relu(name: str, target: str) -> None:
     case = CASES[name]
     rng = np.random.default_rng(1)
@@ -124,8 +131,7 @@ def test_float_convolution_with_bias_and_relu(name: str, target: str) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "target"), PAIRS)
 def test_int8_convolution_is_exact(name: str, target: str) -> None:
     case = CASES[name]
     kernel, weights = quantized(case, ("int8", "int8"), (-7, 0), target)
@@ -134,8 +140,8 @@ def test_int8_convolution_is_exact(name: str, target: str) -> None:
     np.testing.assert_array_equal(kernel(data), expected)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", ["3x3_stride_asymmetric", "1x1", "depthwise", "groups"])
+@pytest.mark.parametrize("target", ["default", "plain"])
+@pytest.mark.parametrize("name", ["3x3_stride_asymmetric", "depthwise", "groups"])
 @pytest.mark.parametrize(
     ("dtypes", "zeros"),
     [(("uint8", "int8"), (255, 0)), (("uint8", "uint8"), (3, 128)), (("uint8", "uint8"), (200, 7)),

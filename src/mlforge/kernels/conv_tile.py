@@ -153,9 +153,7 @@ class TiledConv:
         for step, read in self._reduction(place):
             with step as (position, at):
                 factors = [
-                    stmts.let(
-                        "w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step)
-                    )
+                    stmts.let("w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step))
                     for v in range(vectors)
                 ]
                 for p, (y, x) in enumerate(place.pixels):
@@ -217,4 +215,3 @@ class TiledConv:
         ):
             value = tb.load(results, [y * place.wide + x, c])
             self.out.store(self.seen(place.image, place.row + y, place.column + x, first + c), value)
-

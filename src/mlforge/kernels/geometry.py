@@ -40,9 +40,7 @@ class Conv:
         """Spatial shape of the result."""
         return tuple(
             (size + sum(pads) - extent) // stride + 1
-            for size, pads, extent, stride in zip(
-                self.spatial, self.padding, self.extents, self.strides, strict=True
-            )
+            for size, pads, extent, stride in zip(self.spatial, self.padding, self.extents, self.strides, strict=True)
         )
 
     @property

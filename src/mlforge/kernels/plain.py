@@ -150,9 +150,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
                 add(flat(taps, conv.kernel) * inner + c, factor(value, weights.data_zero, sums.dtype))
 
 
-def _gathered(
-    conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer
-) -> tuple[list[Expr], list[Expr]]:
+def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer) -> tuple[list[Expr], list[Expr]]:
     """Return where a tap of the transpose reads, and the conditions under which it does."""
     positions, checks = [], []
     for axis, tap in enumerate(taps):

@@ -134,4 +134,3 @@ def _accepts_product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Ou
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
     """Write a batch of products of two matrices."""
     TiledProduct(ctx, sizes, a, b, out).emit()
-

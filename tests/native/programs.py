@@ -1,0 +1,61 @@
+"""Small programs made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlforge import memory
+from mlforge.codegen import GeneratedCode, generate
+from mlforge.relay.ir import Quantization
+from mlforge.tir import builder as tb
+from mlforge.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
+
+NASTY_NODE = 'block/*1*/ "quoted" ??/ \\\n#define x'
+
+
+def add_constant(size: int) -> PrimFunc:
+    """Return ``output = data + bias``, which may run in place."""
+    b = tb.StmtBuilder()
+    data, bias, output = (Buffer(name, (size,), "float32") for name in ("data", "bias", "output"))
+    with b.loop(size, "i", "vectorized") as i:
+        b.store(output, [i], tb.load(data, [i]) + tb.load(bias, [i]))
+    return PrimFunc("fused_add", (data,), (bias,), output, (), b.finish(), inplace=(0,))
+
+
+def reverse_twice(size: int) -> PrimFunc:
+    """Return a copy by way of scratch."""
+    b = tb.StmtBuilder()
+    data, output = (Buffer(name, (size,), "float32") for name in ("data", "output"))
+    turned = Buffer("turned", (size,), "float32", "scratch")
+    with b.loop(size, "i") as i:
+        b.store(turned, [size - 1 - i], tb.load(data, [i]))
+    with b.loop(size, "i") as i:
+        b.comment(f"back again: {NASTY_NODE}")
+        b.store(output, [i], tb.load(turned, [size - 1 - i]))
+    return PrimFunc("fused_reverse", (data,), (), output, (turned,), b.finish(), macs=size)
+
+
+def chain(size: int) -> tuple[Program, np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    """Return a program that adds two constants with a copy in between, and the sum of the constants."""
+    rng = np.random.default_rng(0)
+    first, second = rng.standard_normal((2, size)).astype(np.float32)
+    add, turn = add_constant(size), reverse_twice(size)
+    data, output = Value("in put:0", (size,), "float32", "input"), Value("Identity", (size,), "float32", "output")
+    middle = [Value(name, (size,), "float32", "intermediate") for name in ("a", "b")]
+    weights = [Value("w*/", (size,), "float32", "constant", first), Value("", (size,), "float32", "constant", second)]
+    again = Value("copy of w", (1, size), "float32", "constant", first.reshape(1, size).copy())
+    calls = (
+        KernelCall(add, (data,), (weights[0],), middle[0], (NASTY_NODE, "second")),
+        KernelCall(turn, (middle[0],), (), middle[1], ("reverse",)),
+        KernelCall(add, (middle[1],), (weights[1],), output, ()),
+    )
+    program = Program("chain", (data,), (output,), (*weights, again), (add, turn), calls)
+    return program, first + second
+
+
+def generated(program: Program, *, external_workspace: bool = False, module_name: str = "Chain v1") -> GeneratedCode:
+    """Return the C of a program."""
+    return generate(
+        program, memory.plan(program), module_name=module_name, external_workspace=external_workspace,
+        target_text="c -mcpu=test */", quantization={"Identity": Quantization(0.1, -3)},
+    )  # fmt: skip

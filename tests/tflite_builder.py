@@ -40,6 +40,7 @@ class Op:
     outputs: Sequence[str]
     options: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
 
 
 def _vector(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
@@ -80,9 +81,7 @@ def _quantization(builder: flatbuffers.Builder, tensor: T) -> int | None:
     return _table(builder, "QuantizationParameters", fields)
 
 
-def build(
-    tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], version: int = 2
-) -> bytes:
+def build(tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
     """Return the file of a model of one subgraph."""
     builder = flatbuffers.Builder(1024)
     index = {tensor.name: position for position, tensor in enumerate(tensors)}
@@ -106,17 +105,17 @@ def build(
         if quantization is not None:
             fields["Quantization"] = quantization
         written.append(_table(builder, "Tensor", fields))
-    codes = sorted({op.code for op in ops})
+    codes = sorted({(op.code, op.version) for op in ops})
     operators = [_operator(builder, op, codes, index) for op in ops]
     subgraph = _table(builder, "SubGraph", {
         "Tensors": _offsets(builder, written), "Operators": _offsets(builder, operators),
         "Inputs": _vector(builder, [index[name] for name in inputs]),
         "Outputs": _vector(builder, [index[name] for name in outputs]),
     })  # fmt: skip
-    numbers = [getattr(tflite.BuiltinOperator, code) for code in codes]
+    numbers = [(getattr(tflite.BuiltinOperator, code), version) for code, version in codes]
     entries = [
         _table(builder, "OperatorCode", {"BuiltinCode": n, "DeprecatedBuiltinCode": min(n, 127), "Version": version})
-        for n in numbers
+        for n, version in numbers
     ]
     model = _table(builder, "Model", {
         "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, [subgraph]),
@@ -126,9 +125,9 @@ def build(
     return bytes(builder.Output())
 
 
-def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[str], index: Mapping[str, int]) -> int:
+def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, int]], index: Mapping[str, int]) -> int:
     fields: dict[str, Any] = {
-        "OpcodeIndex": codes.index(op.code),
+        "OpcodeIndex": codes.index((op.code, op.version)),
         "Inputs": _vector(builder, [index[name] if name else -1 for name in op.inputs]),
         "Outputs": _vector(builder, [index[name] for name in op.outputs]),
     }

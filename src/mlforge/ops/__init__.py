@@ -17,6 +17,7 @@ for _family in (
     "pool",
     "qnn",
     "qnn_arithmetic",
+    "qnn_dynamic",
     "qnn_unary",
     "qnn_image",
     "qnn_reduce",

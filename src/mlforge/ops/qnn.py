@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import TypeCheckError, UnsupportedError
-from mlforge.ops.rules import broadcast_shape, normalized_axis, tensors
-from mlforge.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
+from mlforge.ops.rules import normalized_axis, tensors
+from mlforge.ops.tensor import Context, Indices, Reader, Tensor
 from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, Attr, Kind, Operator
 from mlforge.support import dtypes
@@ -229,27 +229,6 @@ def _away_from_zero(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
     return tb.cast((product + nudge) >> total, "int32")
 
 
-def _infer_symmetric(types: list[Type], _: Attrs) -> TensorType:
-    name = "qnn.symmetric_quantize"
-    data, magnitude = tensors(name, types)
-    if data.dtype != "float32" or magnitude.dtype != "float32":
-        raise TypeCheckError(f"{name}: data and magnitude must be float32, not {data.dtype} and {magnitude.dtype}")
-    if broadcast_shape(name, data.shape, magnitude.shape) != data.shape:
-        raise TypeCheckError(f"{name}: a magnitude of shape {magnitude.shape} does not spread over {data}")
-    return TensorType(data.shape, "int8")
-
-
-def _compute_symmetric(_ctx: Context, inputs: list[Tensor], _attrs: Attrs, _out: TensorType) -> Reader:
-    def read(indices: Indices) -> Expr:
-        magnitude = broadcast_read(inputs[1], indices)
-        factor = tb.const(127.0, "float32") / magnitude
-        nearest = tb.intrinsic("round_away", inputs[0].read(indices) * factor)
-        code = tb.cast(tb.cast(tb.clamp(nearest, -127.0, 127.0), "int32"), "int8")
-        return tb.select(tb.binary("eq", magnitude, 0.0), tb.const(0, "int8"), code)
-
-    return read
-
-
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 OPERATORS.add("qnn.quantize", Operator(
@@ -267,9 +246,4 @@ OPERATORS.add("qnn.requantize", Operator(
     (_AXIS, Attr("rounding", "None"), Attr("compute_dtype", "None"), _OUT_DTYPE),
     compute=_compute_requantize, contract="bit-exact to the named rounding rule",
     doc="Integers of one scale to integers of another; `rounding` names whose rule.",
-))  # fmt: skip
-OPERATORS.add("qnn.symmetric_quantize", Operator(
-    "qnn.symmetric_quantize", 2, _infer_symmetric, Kind.BROADCAST, (), compute=_compute_symmetric,
-    contract="bit-exact to TFLite's hybrid kernels",
-    doc="Real numbers to int8 in [-127, 127] with scale magnitude / 127, the magnitude known only when run.",
 ))  # fmt: skip

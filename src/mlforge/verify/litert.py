@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a TFLite model with LiteRT's reference kernels.
+    """Run a TFLite model with LiteRT's reference kernels (see `Reference` for the few operators without one).
 
     Parameters
     ----------
@@ -43,7 +43,11 @@ def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[st
 
 
 class Reference:
-    """A TFLite model opened by LiteRT; `run` may be called many times."""
+    """A TFLite model opened by LiteRT; `run` may be called many times.
+
+    LiteRT has no reference kernel of some float operators (ELU, CEIL, ROUND, ...). A model with one of them runs
+    with the built-in kernels instead, without delegates.
+    """
 
     def __init__(self, model: str | Path | bytes) -> None:
         try:
@@ -53,14 +57,19 @@ class Reference:
                 "LiteRT is not installed", next_step="Install it with: pip install mlforge[verify]"
             ) from None
         data = model if isinstance(model, bytes) else Path(model).read_bytes()
-        try:
-            self._interpreter = Interpreter(
-                model_content=data,
-                experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
-                experimental_preserve_all_tensors=True,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise ModelError(f"LiteRT cannot open the model: {error}") from None
+        resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+        failures = []
+        for resolver in resolvers:
+            try:
+                self._interpreter = Interpreter(
+                    model_content=data,
+                    experimental_op_resolver_type=resolver,
+                    experimental_preserve_all_tensors=True,
+                )
+                return
+            except (RuntimeError, ValueError) as error:
+                failures.append(str(error))
+        raise ModelError(f"LiteRT cannot open the model: {failures[-1]}")
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""

@@ -93,7 +93,8 @@ def _product_scales(node: Node, data: Tensor, weight: Tensor, axis: int, *, doub
     """Return the scales of the sums; `double` says that the reference multiplies in float64."""
     scales = _weight_scales(weight, axis)
     kind = np.float64 if double or len(scales) > 1 else np.float32
-    return np.multiply(scales.astype(kind), np.array(node.scale(data), kind), dtype=kind)
+    product: npt.NDArray[Any] = np.multiply(scales.astype(kind), np.array(node.scale(data), kind))
+    return product
 
 
 def _quantized_args(node: Node, data: Expr, source: Tensor, weights: Constant, weight: Tensor, axis: int) -> list[Expr]:
@@ -106,19 +107,37 @@ def _quantized_args(node: Node, data: Expr, source: Tensor, weights: Constant, w
 def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, attrs: dict[str, Any]) -> Expr:
     """Return a linear operator whose float data is quantized when the model runs, as TFLite's hybrid kernels do it.
 
-    Each batch element has a scale of its own: its largest magnitude / 127.
+    Each batch element has a scale of its own. Whether it has a zero point too depends on the kernel.
     """
     weight, rank = node.input(1), len(ir.tensor_type(data).shape)
     if weight.quantization is None or np.any(weight.quantization.zero_points != 0):
         node.refuse("int8 weights of a float operator must be symmetric", "Quantize weights with zero point 0")
-    reduced = tuple(range(1, rank))
-    magnitude = node.call("max", node.call("abs", data), axis=reduced, keepdims=True)
-    codes = node.call("qnn.symmetric_quantize", data, magnitude)
+    per_channel_conv = node.record.code == "CONV_2D" and len(weight.quantization.scales) > 1
+    asymmetric = per_channel_conv or node.record.code == "DEPTHWISE_CONV_2D"
+    if node.record.code == "FULLY_CONNECTED":
+        asymmetric = bool(node.options("FullyConnectedOptions").AsymmetricQuantizeInputs())
+    codes, scale = _dynamic_codes(node, data, tuple(range(1, rank)), asymmetric=asymmetric)
     one, zero = const(1.0, "float32"), const(0, "int32")
     scales = _weight_scale_constant(_weight_scales(weight, axis))
     sums = node.call(name, codes, weights, zero, zero, one, scales, out_dtype="int32", **attrs)
-    scale = node.call("multiply", node.call("divide", magnitude, const(127.0)), scales)
-    return node.call("multiply", node.call("cast", sums, dtype="float32"), scale)
+    real = node.call("cast", sums, dtype="float32")
+    # the order of the two products decides the last bit
+    if per_channel_conv:
+        return node.call("multiply", node.call("multiply", real, scales), scale)
+    return node.call("multiply", real, node.call("multiply", scale, scales))
+
+
+def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric: bool) -> tuple[Expr, Expr]:
+    """Return float data as integers centred at zero, and their scale, one for each batch element."""
+    if not asymmetric:
+        magnitude = node.call("max", node.call("abs", data), axis=axes, keepdims=True)
+        scale = node.call("divide", magnitude, const(127.0))
+        return node.call("qnn.symmetric_quantize", data, magnitude), scale
+    low = node.call("minimum", node.call("min", data, axis=axes, keepdims=True), const(0.0))
+    high = node.call("maximum", node.call("max", data, axis=axes, keepdims=True), const(0.0))
+    scale = node.call("qnn.asymmetric_scale", low, high)
+    zero_point = node.call("qnn.asymmetric_zero_point", low, high)
+    return node.call("qnn.centred_quantize", data, scale, zero_point), scale
 
 
 def _linear(
@@ -166,8 +185,6 @@ def _depthwise_conv(node: Node) -> Expr:
     height, width, filters = weights.data.shape[1:]
     if weights.data.shape[0] != 1 or channels == 0 or filters % channels:
         raise ModelError(f"depthwise weights of shape {weights.data.shape} on data of {channels} channels")
-    if _mode(node, node.input(0), node.input(1)) == "hybrid":
-        node.refuse("DEPTHWISE_CONV_2D with float32 data and int8 weights is not supported", "Use float32 weights")
     # TFLite's output channel is channel * multiplier + m, which is how HWOI with I = multiplier lies in memory
     arranged = _arranged(weights, weights.data.reshape(height, width, channels, filters // channels))
     layout = "HWOI" if channels > 1 else "HWIO"  # one group is a plain convolution

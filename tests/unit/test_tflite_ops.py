@@ -1,0 +1,103 @@
+"""Every TFLite operator against LiteRT's reference kernels: integers bit for bit, floats closely.
+
+All cases of a kind are operators of one model, so that one compilation serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive import export_model_library_format, load
+from mlforge.verify.litert import Reference
+from tests.tflite_builder import T, build
+from tests.tflite_cases import Case, Cases, float_cases, quantized_cases
+
+QUANTIZED, FLOAT = quantized_cases(7), float_cases(8)
+SAMPLES = 3
+Samples = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+
+
+def _value(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], ranges: tuple[float, float]) -> Any:
+    if dtype == "float32":
+        return rng.uniform(*ranges, shape).astype(np.float32)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def _model(cases: list[Case]) -> bytes:
+    return build(
+        [tensor for case in cases for tensor in case.tensors],
+        [case.op for case in cases],
+        [name for case in cases for name in case.inputs],
+        [name for case in cases for name in case.op.outputs],
+    )
+
+
+def _run(cases: list[Case], folder: Path) -> Samples:
+    """Return inputs and what mlforge computes from them, a few times."""
+    mod, params = mlforge.import_model(_model(cases))
+    archive = folder / "operators.tar"
+    export_model_library_format(mlforge.build(mod, params=params, module_name="operators"), archive)
+    model, rng, samples = load(archive), np.random.default_rng(5), []
+    for _ in range(SAMPLES):
+        fed = {
+            tensor.name: _value(rng, tensor.dtype, tuple(tensor.shape), case.ranges)
+            for case in cases
+            for tensor in case.tensors
+            if tensor.name in case.inputs
+        }
+        samples.append((fed, model.run(fed)))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def quantized_samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return _run(QUANTIZED, tmp_path_factory.mktemp("quantized"))
+
+
+@pytest.fixture(scope="module")
+def float_samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return _run(FLOAT, tmp_path_factory.mktemp("float"))
+
+
+def _pairs(case: Case, samples: Samples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield each output of a case with LiteRT's."""
+    reference = Reference(_model([case]))
+    for fed, ours in samples:
+        theirs = reference.run({name: fed[name] for name in case.inputs})
+        for name in case.op.outputs:
+            yield np.asarray(ours[name]), theirs[name]
+
+
+@pytest.mark.parametrize("case", QUANTIZED, ids=lambda case: case.name)
+def test_quantized_operator_is_bit_exact(case: Case, quantized_samples: Samples) -> None:
+    for ours, theirs in _pairs(case, quantized_samples):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("case", FLOAT, ids=lambda case: case.name)
+def test_float_operator_is_close(case: Case, float_samples: Samples) -> None:
+    for ours, theirs in _pairs(case, float_samples):
+        largest = max(float(np.abs(theirs).max()), 1e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=case.tolerance * largest)
+
+
+def test_local_response_normalization_has_a_window_around_each_channel(tmp_path: Path) -> None:
+    # LiteRT's reference kernel leaves out the last channel of the window; its default kernel and TensorFlow do not
+    cases, radius = Cases(np.random.default_rng(1)), 2
+    fields = {"Radius": radius, "Bias": 1.5, "Alpha": 0.3, "Beta": 0.5}
+    shape = (2, 3, 4, 7)
+    cases.add(
+        "lrn", "LOCAL_RESPONSE_NORMALIZATION", [T("", shape)], T("", shape), "LocalResponseNormalizationOptions", fields
+    )
+    for fed, ours in _run(cases.found, tmp_path):
+        x = fed["lrn/in0"].astype(np.float64)
+        windows = [(x[..., max(c - radius, 0) : c + radius + 1] ** 2).sum(-1) for c in range(shape[-1])]
+        expected = x / np.sqrt(1.5 + 0.3 * np.stack(windows, -1))
+        np.testing.assert_allclose(ours["lrn/out0"], expected, rtol=1e-6)

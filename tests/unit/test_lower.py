@@ -11,6 +11,7 @@ from mlforge.target.features import Features
 from mlforge.tir import visitor
 from mlforge.tir.interpreter import run
 from mlforge.tir.ir import Let, Program
+from mlforge.transform.lower import lower_group
 
 FEATURES = Features()
 
@@ -88,7 +89,20 @@ def test_a_value_shared_behind_guards_is_read_inside_its_bounds() -> None:
     x = var("x", 3)
     shared = ir.call("exp", [x])
     pads = [ir.call("nn.pad", [shared, ir.const(np.float32(value))], pad_width=((0, 2),)) for value in (0, 1)]
-    (kernel,) = program(ir.call("add", pads), x).kernels
+    group = lower_group(ir.Function((x,), ir.call("add", pads), {"Primitive": 1}), Features())
     data = np.asarray([0, 1, 2], np.float32)
-    result = run(kernel, [data])
-    np.testing.assert_allclose(result, [*(2 * np.exp(data)), 1, 1], rtol=1e-6)
+    np.testing.assert_allclose(run(group.prim, [data]), [*(2 * np.exp(data)), 1, 1], rtol=1e-6)
+
+
+def test_a_long_chain_of_rules_that_name_their_argument_twice_stays_small() -> None:
+    x = var("x", 3)
+    body: ir.Expr = x
+    for _ in range(60):
+        body = ir.call("nn.leaky_relu", [body], alpha=0.5)
+    group = lower_group(ir.Function((x,), body, {"Primitive": 1}), Features())
+    nodes = sum(1 for stmt in visitor.walk(group.prim.body) for expr in visitor.own_exprs(stmt)
+                for _ in visitor.walk_expr(expr))  # fmt: skip
+    assert nodes < 60 * 20
+    assert group.prim.inplace == (0,)
+    result = run(group.prim, [np.asarray([-1, 0, 3], np.float32)])
+    np.testing.assert_array_equal(result, [-(0.5**60), 0, 3])

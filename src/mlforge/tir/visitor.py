@@ -32,6 +32,11 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
         stack.extend(reversed(children(node)))
 
 
+def is_small(expr: Expr, limit: int = 16) -> bool:
+    """Tell whether an expression, spelled out, has at most `limit` nodes and calls nothing."""
+    return all(count < limit and not isinstance(node, ir.Call) for count, node in enumerate(walk_expr(expr)))
+
+
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Yield the statement and every statement below it, in program order."""
     yield stmt

@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import InternalError, MlforgeError, UnsupportedError
-from mlforge.ops.tensor import Context, Indices, Output, Tensor, computed, from_buffer
+from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor, computed, from_buffer
 from mlforge.relay import ir as relay
 from mlforge.relay.op import Kind, Operator
 from mlforge.relay.visitor import post_order
+from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir import visitor
-from mlforge.tir.ir import Buffer, Expr, KernelCall, PrimFunc, Program, Store, Value
+from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -159,7 +160,7 @@ class _ProgramBuilder:
         return name if count == 0 else self._unique(f"{name}_{count}")
 
     def _constant(self, name: str, array: npt.NDArray[Any]) -> Value:
-        dtype = tb.dtypes.from_numpy(array.dtype)
+        dtype = dtypes.from_numpy(array.dtype)
         key = (dtype, array.shape, array.tobytes() if array.size < 64 else _digest(array))
         if key not in self._constants:
             self._constants[key] = Value(name, array.shape, dtype, "constant", array)
@@ -265,9 +266,8 @@ class _GroupLowering:
         if operator.compute is None:
             raise UnsupportedError(f"{operator.name} has no loop-level rule", place=_place(call))
         args = [self._tensor(arg, flat) for arg in _flat_args(call)]
-        read = operator.compute(self.ctx, args, call.attrs, kind)
-        if self.uses.get(id(call), 0) < 2:
-            return computed(kind.shape, kind.dtype, read)
+        read: Reader = operator.compute(self.ctx, args, call.attrs, kind)
+        shared = self.uses.get(id(call), 0) > 1
 
         def read_once(indices: Indices) -> Expr:
             # only at the element being stored: elsewhere the read may stand under a guard, as it may where
@@ -275,7 +275,10 @@ class _GroupLowering:
             if kind.shape != self.store_shape or not _same_indices(indices, self.store_indices):
                 return read(indices)
             if id(call) not in self.let_cache:
-                self.let_cache[id(call)] = self.ctx.stmts.let("shared", read(indices), kind.dtype)
+                value = read(indices)
+                # a rule may name its argument several times, so what is not small gets a name too
+                bind = shared or (call is not self.function.body and not visitor.is_small(value))
+                self.let_cache[id(call)] = self.ctx.stmts.let("value", value, kind.dtype) if bind else value
             return self.let_cache[id(call)]
 
         return computed(kind.shape, kind.dtype, read_once)
@@ -299,7 +302,7 @@ class _GroupLowering:
             self._store(output, list(indices), self._final())
 
         args = [self._tensor(arg) for arg in _flat_args(emitter)]
-        assert operator.emit is not None  # noqa: S101  (for the type checker: run() chose by it)
+        assert operator.emit is not None
         operator.emit(self.ctx, args, emitter.attrs, Output(kind.shape, kind.dtype, store, bias))
 
     def _absorbed_bias(self, emitter: relay.Call) -> tuple[relay.Call, npt.NDArray[Any] | None]:
@@ -356,16 +359,21 @@ def _same_indices(a: Indices, b: Indices) -> bool:
     return len(a) == len(b) and all(map(visitor.same_expr, a, b))
 
 
-def _shareable(body: tb.Stmt, buffer: Buffer, output: Buffer) -> bool:
+def _shareable(body: Stmt, buffer: Buffer, output: Buffer) -> bool:
     """Tell whether every read of `buffer` happens in the store of the output element at the same byte."""
-    if buffer.shape != output.shape or tb.dtypes.nbytes(buffer.dtype) != tb.dtypes.nbytes(output.dtype):
+    if buffer.shape != output.shape or dtypes.nbytes(buffer.dtype) != dtypes.nbytes(output.dtype):
         return False
-    together = 0
     for stmt in visitor.walk(body):
-        if isinstance(stmt, Store) and stmt.buffer is output:
-            for node in visitor.walk_expr(stmt.value):
-                if isinstance(node, tb.ir.Load) and node.buffer is buffer:
-                    if not _same_indices(node.indices, stmt.indices):
-                        return False
-                    together += 1
-    return together == sum(load.buffer is buffer for load in visitor.loads(body))
+        reads = [
+            node
+            for expr in visitor.own_exprs(stmt)
+            for node in visitor.walk_expr(expr)
+            if isinstance(node, Load) and node.buffer is buffer
+        ]
+        if not reads:
+            continue
+        below = visitor.walk(stmt) if isinstance(stmt, (Let, Store)) else ()
+        stores = [item for item in below if isinstance(item, Store) and item.buffer is output]
+        if len(stores) != 1 or not all(_same_indices(read.indices, stores[0].indices) for read in reads):
+            return False
+    return True

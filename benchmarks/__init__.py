@@ -1,0 +1,1 @@
+"""Benchmarks beside the peers; ``python -m benchmarks`` prints the tables."""

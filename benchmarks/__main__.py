@@ -1,4 +1,4 @@
-"""Print the tables that README and docs quote: ``python -m benchmarks [memory|compile|latency ...] [--models NAME ...]``."""
+"""Print the tables that README and docs quote: ``python -m benchmarks [TABLE ...] [--models NAME ...]``."""
 
 from __future__ import annotations
 

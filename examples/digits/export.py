@@ -65,7 +65,7 @@ def activation_scale(values: Array) -> Scale:
     """Return the int8 scale that covers what calibration saw, zero included."""
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
     scale = float(np.float32((high - low) / 255))
-    return Scale(scale, int(round(-128 - low / scale)))
+    return Scale(scale, round(-128 - low / scale))
 
 
 class TfliteWriter:
@@ -123,9 +123,7 @@ class TfliteWriter:
         return bytes(builder.Output())
 
 
-def _layer(
-    writer: TfliteWriter, name: str, weights: Weights, source: Scale, *, per_channel: bool
-) -> tuple[int, int]:
+def _layer(writer: TfliteWriter, name: str, weights: Weights, source: Scale, *, per_channel: bool) -> tuple[int, int]:
     """Add the quantized weights (output channels first) and the bias of a layer; return both indices."""
     real = np.moveaxis(weights[name], -1, 0)
     limits = np.abs(real.reshape(len(real), -1)).max(axis=1) if per_channel else np.abs(real).max().reshape(1)
@@ -135,7 +133,11 @@ def _layer(
     bias_steps = steps.astype(np.float64) * source.scale
     bias = np.round(weights[f"{name}_bias"] / bias_steps).astype(np.int32)
     weight = writer.tensor(
-        name, integers.shape, schema.TensorType.INT8, [Scale(float(s), 0) for s in steps], np.ascontiguousarray(integers)
+        name,
+        integers.shape,
+        schema.TensorType.INT8,
+        [Scale(float(s), 0) for s in steps],
+        np.ascontiguousarray(integers),
     )
     scales = [Scale(float(s), 0) for s in bias_steps]
     return weight, writer.tensor(f"{name}_bias", bias.shape, schema.TensorType.INT32, scales, bias)
@@ -167,7 +169,12 @@ def to_tflite(weights: Weights, x: Array, seen: Activations) -> bytes:
     logits = writer.tensor("logits", (1, 10), int8, [activation_scale(seen.logits)])
     kind = schema.BuiltinOptions.FullyConnectedOptions
     writer.operator(
-        schema.BuiltinOperator.FULLY_CONNECTED, 4, kind, schema.FullyConnectedOptionsT(), [features, weight, bias], logits
+        schema.BuiltinOperator.FULLY_CONNECTED,
+        4,
+        kind,
+        schema.FullyConnectedOptionsT(),
+        [features, weight, bias],
+        logits,
     )
     output = writer.tensor("probabilities", (1, 10), int8, [Scale(1 / 256, -128)])
     options = schema.SoftmaxOptionsT()

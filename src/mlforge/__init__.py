@@ -5,17 +5,21 @@ Names load on first use, so that a program that only runs models imports no comp
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlforge import errors, runtime
+    from mlforge.archive import export_model_library_format, inspect, load, load_module
+    from mlforge.compiler import build
+    from mlforge.frontend import check, import_model
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "import_model": "mlforge.frontend",
     "check": "mlforge.frontend",
-    "build": "mlforge.build",
+    "build": "mlforge.compiler",
     "export_model_library_format": "mlforge.archive",
     "load": "mlforge.archive",
     "load_module": "mlforge.archive",
@@ -23,19 +27,18 @@ _HOMES = {
 }
 _MODULES = ("errors", "runtime")
 
-__all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604  (all are strings)
-
-
-class _Package(ModuleType):
-    """A package whose functions stay what they are when a file of the same name is imported, as ``build`` is."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # importing mlforge.build makes Python set this attribute to that module
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+__all__ = [
+    "__version__",
+    "build",
+    "check",
+    "errors",
+    "export_model_library_format",
+    "import_model",
+    "inspect",
+    "load",
+    "load_module",
+    "runtime",
+]
 
 
 def __getattr__(name: str) -> Any:

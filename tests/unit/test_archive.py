@@ -17,7 +17,7 @@ import mlforge
 import mlforge.ops
 from mlforge.archive.schema import load_schema
 from mlforge.archive.validate import validate
-from mlforge.build import Factory
+from mlforge.compiler import Factory
 from mlforge.errors import ArchiveError, OptionError, OutputError
 from mlforge.relay import ir
 from mlforge.relay.ir import Quantization, Span

@@ -10,7 +10,7 @@ from mlforge.errors import BudgetError, OptionError
 from mlforge.support.text import shortened
 
 if TYPE_CHECKING:
-    from mlforge.build import Factory
+    from mlforge.compiler import Factory
 
 _LARGEST = 5
 

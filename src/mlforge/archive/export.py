@@ -21,7 +21,7 @@ from mlforge.support.params import save_params
 from mlforge.support.tar import source_date, write_tar
 
 if TYPE_CHECKING:
-    from mlforge.build import Factory
+    from mlforge.compiler import Factory
 
 
 def export_model_library_format(

@@ -18,7 +18,7 @@ from mlforge.runtime import AotModule, load_shared_library
 from mlforge.runtime.shared_library import pick_module
 
 if TYPE_CHECKING:
-    from mlforge.build import Factory
+    from mlforge.compiler import Factory
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")

@@ -15,7 +15,7 @@ from mlforge.support.hashing import sha256_bytes
 from mlforge.tir.ir import Value
 
 if TYPE_CHECKING:
-    from mlforge.build import Factory
+    from mlforge.compiler import Factory
 
 _CPU = 1
 _PEAK_TENSORS = 5

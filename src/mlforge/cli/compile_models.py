@@ -15,7 +15,7 @@ from mlforge.errors import OptionError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.build import Factory
+    from mlforge.compiler import Factory
 
 EMITS = ("mlf", "c", "so")
 EXAMPLES = (
@@ -91,7 +91,7 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
 
 
 def _build(named: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]], options: _Options) -> list[Factory]:
-    from mlforge.build import build
+    from mlforge.compiler import build
     from mlforge.frontend import import_model
 
     if shapes and len(named) != 1:

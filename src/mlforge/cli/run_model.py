@@ -73,7 +73,7 @@ def _load(artifact: Path, module: str | None, shape: list[str] | None) -> AotMod
         if shape:
             raise OptionError("--shape is for models; the shapes of an archive are fixed")
         return load_module(artifact, module=module)
-    from mlforge.build import build
+    from mlforge.compiler import build
     from mlforge.frontend import import_model
 
     mod, params = import_model(artifact, shapes=parse_shapes(shape))

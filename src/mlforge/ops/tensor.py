@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import InternalError
+from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
@@ -49,7 +50,7 @@ class Tensor:
 
     def __call__(self, *indices: Any) -> Expr:
         """Read the element at `indices` (expressions or ints)."""
-        return self.read([index if isinstance(index, tb.ir.ExprOps) else tb.const(index) for index in indices])
+        return self.read([tb.as_expr(index) for index in indices])
 
     @property
     def scalar(self) -> Any:
@@ -59,13 +60,13 @@ class Tensor:
         return self.value.reshape(()).item()
 
     def array(self) -> npt.NDArray[Any]:
-        """The compile-time value; InternalError if it is not known."""
+        """Return the compile-time value; InternalError if it is not known."""
         if self.value is None:
             raise InternalError("a rule needs a constant here")
         return self.value
 
     def in_memory(self) -> Buffer:
-        """The buffer; InternalError if the tensor is computed on the fly."""
+        """Return the buffer; InternalError if the tensor is computed on the fly."""
         if self.buffer is None:
             raise InternalError("a rule needs a buffer here")
         return self.buffer
@@ -111,7 +112,7 @@ class Context:
         for buffer, known in self.constants:
             if known is array or (known.dtype == array.dtype and np.array_equal(known, array)):
                 return buffer
-        dtype = tb.dtypes.from_numpy(array.dtype)
+        dtype = dtypes.from_numpy(array.dtype)
         buffer = Buffer(self.stmts.unique(name), array.shape, dtype)
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
         return buffer
@@ -142,8 +143,5 @@ def computed(shape: tuple[int, ...], dtype: str, read: Reader) -> Tensor:
 def broadcast_read(tensor: Tensor, indices: Indices) -> Expr:
     """Read `tensor` at output `indices` by numpy's broadcasting: align right, extent 1 reads index 0."""
     skip = len(indices) - len(tensor.shape)
-    own = [
-        tb.const(0) if extent == 1 else index
-        for extent, index in zip(tensor.shape, indices[skip:], strict=True)
-    ]
+    own = [tb.const(0) if extent == 1 else index for extent, index in zip(tensor.shape, indices[skip:], strict=True)]
     return tensor.read(own)

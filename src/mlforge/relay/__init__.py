@@ -1,0 +1,1 @@
+"""The graph IR: its nodes, operators, text form, verifier and traversal."""

@@ -19,7 +19,6 @@ from mlforge.errors import InternalError, MlforgeError, TypeCheckError
 from mlforge.relay.op import OPERATORS, Operator
 from mlforge.support import dtypes
 
-AttrValue: TypeAlias = "int | float | bool | str | None | tuple[AttrValue, ...]"
 Attrs: TypeAlias = Mapping[str, Any]
 
 
@@ -227,9 +226,7 @@ class IRModule:
         return IRModule({**self.functions, "main": main}, self.output_names, self.quantization, self.source)
 
 
-def call(
-    name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any
-) -> Call:
+def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any) -> Call:
     """Apply the operator `name`, checking attributes and types.
 
     Parameters
@@ -272,9 +269,7 @@ def call_function(function: Function | GlobalVar, args: Sequence[Expr], *, span:
     return Call(function, tuple(args), {}, kind.result, span)
 
 
-def const(
-    value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN
-) -> Constant:
+def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:
     """Return a Constant of `value`; Python numbers become int32 or float32 unless `dtype` says otherwise."""
     array = np.asarray(value)
     if dtype is None and not isinstance(value, (np.ndarray, np.generic)):

@@ -1,0 +1,1 @@
+"""The ground: data types, fixed-point numbers, names, files, tars, progress."""

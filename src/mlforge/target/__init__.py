@@ -1,0 +1,1 @@
+"""Target strings and what targets can do."""

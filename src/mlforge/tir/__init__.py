@@ -1,0 +1,1 @@
+"""The loop-level IR: its nodes, builder, verifier and meaning."""

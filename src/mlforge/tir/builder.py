@@ -34,7 +34,8 @@ def const(value: float, dtype: str = "int32") -> Expr:
     return literal if dtypes.lanes(dtype) == 1 else ir.Broadcast(literal, dtype)
 
 
-def _as_expr(value: Any, like: Any) -> Expr:
+def as_expr(value: Any, like: Any = None) -> Expr:
+    """Return an expression as it is, a Python number as a literal of the dtype of `like` (else int32)."""
     if isinstance(value, ir.ExprOps):
         return value  # type: ignore[return-value]  # ExprOps is the base of exactly the nodes of Expr
     return const(value, like.dtype if isinstance(like, ir.ExprOps) else "int32")
@@ -51,22 +52,25 @@ def _wrapped(value: int, dtype: str) -> bool:
 
 def binary(op: str, a: Any, b: Any) -> Expr:
     """Return ``op(a, b)``; Python numbers take the other operand's dtype, a scalar is broadcast to a vector."""
-    a, b = _as_expr(a, b), _as_expr(b, a)
+    a, b = as_expr(a, b), as_expr(b, a)
     lanes = max(dtypes.lanes(a.dtype), dtypes.lanes(b.dtype))
     a, b = broadcast(a, lanes), broadcast(b, lanes)
     if a.dtype != b.dtype and op not in _SHIFTS:
         raise InternalError(f"tir '{op}' on {a.dtype} and {b.dtype}")
     result = dtypes.vector("bool", lanes) if op in ir.COMPARISONS else a.dtype
-    if isinstance(a, ir.Const) and isinstance(b, ir.Const) and not dtypes.is_float(a.dtype) and op in _FOLD:
-        if not (op in ("floordiv", "floormod") and b.value == 0):
-            value = _FOLD[op](a.value, b.value)
-            if result == "bool" or not _wrapped(value, result):
-                return const(value, result)
-    if not dtypes.is_float(a.dtype):
-        simple = _identity(op, a, b)
-        if simple is not None:
-            return simple
-    return ir.Binary(op, a, b, result)
+    if dtypes.is_float(a.dtype):
+        return ir.Binary(op, a, b, result)
+    return _folded(op, a, b, result) or _identity(op, a, b) or ir.Binary(op, a, b, result)
+
+
+def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:
+    """Return the literal that integer `op` of two literals gives, or None."""
+    if not isinstance(a, ir.Const) or not isinstance(b, ir.Const) or op not in _FOLD:
+        return None
+    if op in ("floordiv", "floormod") and b.value == 0:
+        return None
+    value = _FOLD[op](a.value, b.value)
+    return const(value, result) if result == "bool" or not _wrapped(value, result) else None
 
 
 def _identity(op: str, a: Expr, b: Expr) -> Expr | None:
@@ -134,12 +138,12 @@ def land(*conditions: Expr) -> Expr:
 
 def select(condition: Expr, then: Any, otherwise: Any) -> Expr:
     """Return ``then if condition else otherwise``, lazily evaluated."""
-    then, otherwise = _as_expr(then, otherwise), _as_expr(otherwise, then)
-    if then.dtype != otherwise.dtype:
-        raise InternalError(f"tir select of {then.dtype} and {otherwise.dtype}")
+    taken, other = as_expr(then, otherwise), as_expr(otherwise, then)
+    if taken.dtype != other.dtype:
+        raise InternalError(f"tir select of {taken.dtype} and {other.dtype}")
     if isinstance(condition, ir.Const):
-        return then if condition.value else otherwise
-    return ir.Select(condition, then, otherwise, then.dtype)
+        return taken if condition.value else other
+    return ir.Select(condition, taken, other, taken.dtype)
 
 
 def cast(value: Expr, dtype: str) -> Expr:
@@ -147,9 +151,8 @@ def cast(value: Expr, dtype: str) -> Expr:
     dtype = dtypes.vector(dtypes.element(dtype), dtypes.lanes(value.dtype))
     if value.dtype == dtype:
         return value
-    if isinstance(value, ir.Const) and dtypes.is_integer(dtype) and not dtypes.is_float(value.dtype):
-        if not _wrapped(int(value.value), dtype):
-            return const(value.value, dtype)
+    if isinstance(value, ir.Const) and dtypes.is_integer(dtype) and isinstance(value.value, int):
+        return ir.Cast(value, dtype) if _wrapped(value.value, dtype) else const(value.value, dtype)
     return ir.Cast(value, dtype)
 
 
@@ -158,7 +161,7 @@ def load(buffer: Buffer, indices: Sequence[Any], lanes: int = 1) -> Expr:
     if len(indices) != len(buffer.shape):
         raise InternalError(f"tir: {len(indices)} indices into {buffer.name} of shape {buffer.shape}")
     dtype = buffer.dtype if lanes == 1 else dtypes.vector(buffer.dtype, lanes)
-    return ir.Load(buffer, tuple(_as_expr(index, 0) for index in indices), dtype)
+    return ir.Load(buffer, tuple(as_expr(index) for index in indices), dtype)
 
 
 def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
@@ -187,7 +190,7 @@ class StmtBuilder:
         """Write `value` (a number is taken as the buffer's dtype)."""
         if not isinstance(value, ir.ExprOps):
             value = const(value, buffer.dtype)
-        self.append(ir.Store(buffer, tuple(_as_expr(index, 0) for index in indices), value))
+        self.append(ir.Store(buffer, tuple(as_expr(index) for index in indices), value))
 
     def comment(self, text: str) -> None:
         """Add a line for the reader."""
@@ -204,7 +207,7 @@ class StmtBuilder:
     @contextmanager
     def loop(self, extent: Any, name: str = "i", kind: str = "serial", step: int = 1) -> Iterator[Expr]:
         """Open ``for name in range(0, extent, step)``; a loop of one trip is the literal 0."""
-        extent = _as_expr(extent, 0)
+        extent = as_expr(extent)
         if isinstance(extent, ir.Const) and 0 < extent.value <= step:
             yield const(0)
             return
@@ -264,11 +267,7 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
     for stmt in reversed(stmts):
         if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_open(stmt):
             body = ir.Seq(tuple(reversed(done)))
-            done = [
-                ir.Let(stmt.var, stmt.value, body)
-                if isinstance(stmt, ir.Let)
-                else ir.Allocate(stmt.buffer, body)
-            ]
+            done = [ir.Let(stmt.var, stmt.value, body) if isinstance(stmt, ir.Let) else ir.Allocate(stmt.buffer, body)]
         else:
             done.append(stmt)
     return done[0] if len(done) == 1 else ir.Seq(tuple(reversed(done)))

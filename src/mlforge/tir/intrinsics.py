@@ -117,7 +117,8 @@ _add("requantize_single", 3, _requantize_single,
 
 def _dot4(accumulator: Array, a: Array, b: Array) -> Array:
     products = np.asarray(a, np.int32).reshape(-1, 4) * np.asarray(b, np.int32).reshape(-1, 4)
-    return (np.asarray(accumulator, np.int32) + products.sum(axis=1, dtype=np.int32)).astype(np.int32)
+    total: Array = np.asarray(accumulator, np.int32) + products.sum(axis=1, dtype=np.int32)
+    return total.astype(np.int32)
 
 
 _add("dot4_u8s8", 3, _dot4,

@@ -81,7 +81,7 @@ class ExprOps:
 
 
 def _binary(op: str, a: Any, b: Any) -> Expr:
-    from mlforge.tir import builder  # noqa: PLC0415  (folding needs the nodes below)
+    from mlforge.tir import builder
 
     return builder.binary(op, a, b)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlforge.archive.load import load_factory, load_module
-from mlforge.build import build
+from mlforge.compiler import build
 from mlforge.errors import ModelError, OptionError
 from mlforge.frontend import import_model
 from mlforge.runtime import AotModule, TensorInfo

@@ -128,24 +128,24 @@ class ExprPrinter:
         return self._sum(total, table)
 
     def _sum(self, total: Affine, table: ExprTable) -> str:
-        # a positive term first, so that no index starts with a minus
-        terms = sorted(total.terms.items(), key=lambda item: item[1] < 0)
-        text = ""
-        for number, coefficient in terms:
-            size = abs(coefficient)
-            term = self.expr(table.exprs[number], _MUL if size == 1 else _UNARY)
-            term = term if size == 1 else f"{term} * {size}"
-            sign = "-" if coefficient < 0 else "+"
-            text = f"{text} {sign} {term}" if text else term if sign == "+" else f"-{self._grouped(term)}"
-        if not text:
-            return str(total.constant)
+        # what is positive comes first, so that hardly any index starts with a minus
+        parts = [
+            (coefficient < 0, self._product(number, coefficient, table)) for number, coefficient in total.terms.items()
+        ]
         if total.constant:
-            text += f" {'-' if total.constant < 0 else '+'} {abs(total.constant)}"
-        return text
+            parts.append((total.constant < 0, str(abs(total.constant))))
+        parts.sort(key=lambda part: part[0])
+        if not parts:
+            return "0"
+        (negative, text), *rest = parts
+        return "".join(
+            [f"-({text})" if negative else text, *(f" {'-' if minus else '+'} {part}" for minus, part in rest)]
+        )
 
-    @staticmethod
-    def _grouped(term: str) -> str:
-        return term if term.isidentifier() else f"({term})"
+    def _product(self, number: int, coefficient: int, table: ExprTable) -> str:
+        size = abs(coefficient)
+        term = self.expr(table.exprs[number], _MUL if size == 1 else _UNARY)
+        return term if size == 1 else f"{term} * {size}"
 
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
         """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""

@@ -66,7 +66,10 @@ class ConstantTable:
     def _add(self, value: Value) -> None:
         if value.data is None:
             raise InternalError(f"the constant '{value.name}' has no value")
-        key = (value.dtype, sha256(np.ascontiguousarray(value.data).data).digest() if value.nbytes else b"")
+        key = (
+            value.dtype,
+            sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest() if value.nbytes else b"",
+        )
         if key not in self._by_content:
             symbol = f"constant_{len(self._by_content)}_{sanitize(value.name)}"
             self._by_content[key] = Constant(symbol, value)

@@ -1,0 +1,38 @@
+"""Generated C as it reads: changed by hand only, with ``pytest tests/golden --update-golden``, and reviewed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlforge.codegen.c import print_file, print_function
+from mlforge.tir.ir import PrimFunc
+from tests.native.programs import chain, generated
+from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
+
+FOLDER = Path(__file__).parent / "c"
+
+
+def functions() -> dict[str, PrimFunc]:
+    prims = [tiled_product(3, 7, 16), dot_product(16, broadcast=True), vector_operations("float32", 4)]
+    return {prim.name: prim for prim in prims}
+
+
+def texts() -> dict[str, str]:
+    found = {f"{name}.c": print_file([print_function(prim)]) for name, prim in functions().items()}
+    for external in (False, True):
+        code = generated(chain(5)[0], external_workspace=external)
+        variant = "external" if external else "static"
+        found |= {f"{variant}_{Path(name).name}": data.decode() for name, data in code.files.items()}
+    return found
+
+
+def test_golden_c(request: pytest.FixtureRequest) -> None:
+    found = texts()
+    if request.config.getoption("--update-golden"):
+        FOLDER.mkdir(exist_ok=True)
+        for name, text in found.items():
+            (FOLDER / name).write_text(text)
+    expected = {path.name: path.read_text() for path in FOLDER.iterdir()}
+    assert found == expected, "read the difference; if it is meant, run: pytest tests/golden --update-golden"

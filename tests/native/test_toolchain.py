@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mlforge.errors import OutputError, ToolchainError
+from mlforge.library.toolchain import cache_folder, compile_cached, compile_shared, find_compiler
+
+FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER; }\n',
+         "include/answer.h": b"#define ANSWER 42\n"}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "mlforge"
+
+
+def test_library_runs_and_comes_from_the_cache_the_second_time(own_cache: Path) -> None:
+    first = compile_cached(FILES)
+    stamp = first.stat().st_mtime_ns
+    assert compile_cached(FILES) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert first.parent == own_cache
+    assert ctypes.CDLL(str(first)).answer() == 42
+
+
+def test_other_content_and_other_flags_are_other_libraries() -> None:
+    other = {**FILES, "include/answer.h": b"#define ANSWER 43\n"}
+    paths = {compile_cached(FILES), compile_cached(other), compile_cached(FILES, ["-O0"])}
+    assert len(paths) == 3
+    assert ctypes.CDLL(str(compile_cached(other))).answer() == 43
+
+
+def test_builds_at_the_same_time_leave_one_whole_library(own_cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(lambda _: compile_cached(FILES), range(4)))
+    assert len(paths) == 1
+    assert [path.name for path in own_cache.iterdir()] == [paths.pop().name]
+
+
+def test_refused_code_names_the_line_and_leaves_nothing(own_cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"(?s)status 1.*broken\.c:1") as caught:
+        compile_cached({"broken.c": b"int f( {\n"})
+    assert "Set" in str(caught.value) or "setting CC" in str(caught.value)
+    assert not any(own_cache.iterdir())
+    with pytest.raises(ToolchainError):
+        compile_shared({"broken.c": b"int f( {\n"}, tmp_path / "x.so")
+    assert not (tmp_path / "x.so").exists()
+
+
+def test_cc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    with pytest.raises(ToolchainError, match="'/nowhere/cc' of the environment variable CC does not run"):
+        find_compiler()
+
+
+def test_zig_wheel_serves_where_the_path_has_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert find_compiler().command == (sys.executable, "-m", "ziglang", "cc")
+    assert ctypes.CDLL(str(compile_cached(FILES))).answer() == 42
+
+
+def test_no_compiler_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ToolchainError, match="pip install ziglang"):
+        find_compiler()
+
+
+def test_unwritable_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="does not exist"):
+        compile_shared(FILES, tmp_path / "missing" / "x.so")
+
+
+def test_cache_without_a_home_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = cache_folder()
+    assert folder.is_dir()
+    assert os.stat(folder).st_mode & 0o077 == 0  # noqa: PTH116

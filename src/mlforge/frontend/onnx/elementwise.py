@@ -87,7 +87,21 @@ def _bit_shift(node: Node) -> Expr:
     direction = node.string("direction")
     if direction not in ("LEFT", "RIGHT"):
         node.wrong(f"the direction must be LEFT or RIGHT, not '{direction}'")
-    return node.call("left_shift" if direction == "LEFT" else "right_shift", node.input(0), node.input(1))
+    x, amount = node.input(0), node.input(1)
+    width, signed = dtypes.bits(dtype_of(x)), dtype_of(x).startswith("int")
+    operator = "left_shift" if direction == "LEFT" else "right_shift"
+    known = node.known(1)
+    if known is not None and known.size and known.min() >= 0 and known.max() < width:
+        return node.call(operator, x, amount)
+    # an amount that the dtype has no bits for shifts everything out, only copies of the sign come in
+    far = node.call("greater_equal", amount, node.like(width, amount))
+    if signed:
+        far = node.call("logical_or", far, node.call("less", amount, node.like(0, amount)))
+    most = node.like(width - 1, amount)
+    shifted = node.call(operator, x, node.call("where", far, most, amount))
+    if signed and direction == "RIGHT":
+        return shifted
+    return node.call("where", far, node.like(0, x), shifted)
 
 
 @importer("IsInf")

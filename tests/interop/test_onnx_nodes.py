@@ -1,0 +1,190 @@
+"""ONNX's own node tests: what we claim to import, compiled to C and compared with the expected outputs.
+
+Many small models are merged into one module a group, so that the C compiler runs a few times only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import compose, numpy_helper
+
+import mlforge
+from mlforge.errors import MlforgeError
+from mlforge.frontend.onnx import families, table
+from mlforge.relay import ir
+from tests.harness import compiled
+
+Array = npt.NDArray[Any]
+
+GROUPS = 12
+
+# Inputs that ONNX allows to be computed and that we need to know: the tests' values become constants.
+FIXED = {
+    **dict.fromkeys(("CenterCropPad", "CumProd", "CumSum", "Expand", "OneHot", "Reshape", "Squeeze", "Split"), (1,)),
+    **dict.fromkeys(("Tile", "Unsqueeze", "Upsample"), (1,)),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), (1,)),
+    **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
+    "ConstantOfShape": (0,),
+    "Conv": (1,),
+    "ConvInteger": (1, 2, 3),
+    "ConvTranspose": (1,),
+    "DequantizeLinear": (1, 2),
+    "MatMulInteger": (2, 3),
+    "NonZero": (0,),
+    "Pad": (1, 3),
+    "QLinearConv": (1, 2, 3, 4, 5, 6, 7),
+    "QLinearMatMul": (1, 2, 4, 5, 6, 7),
+    "QuantizeLinear": (1, 2),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+}
+# Every operator of a composed node rounds to a narrow dtype; the expected outputs are rounded once.
+COARSE = {"bfloat16": 2**-6, "float16": 2**-9}
+# Part of a test's name -> why it is left out.
+SKIPPED = {
+    "FLOAT8": "no 8-bit floats", "FLOAT4": "no 4-bit floats", "INT4": "no 4-bit integers", "INT2": "no 2-bit integers",
+    "e4m3": "no 8-bit floats", "e5m2": "no 8-bit floats", "float4": "no 4-bit floats", "int4": "no 4-bit integers",
+    "int2": "no 2-bit integers", "STRING": "no strings", "_string": "no strings", "e8m0": "no 8-bit floats",
+    "_opt": "no optionals", "_sequence": "no sequences", "training": "inference only", "batchnorm_example_training_mode":
+    "inference only", "convtranspose_3d": "no template", "einsum_batch_diagonal": "no ellipsis", "with_argmax":
+    "no indices of maxima", "test_not_": "opset 1",
+    "exp_empty_set": "an extreme of no elements", "reduce_max_empty_set": "an extreme of no elements",
+    "reduce_min_empty_set": "an extreme of no elements",
+    "resize_downsample_scales_cubic_align_corners": "takes the size before rounding; PyTorch and ONNX Runtime after it",
+    "resize_downsample_scales_linear_align_corners": "takes the size before rounding; PyTorch and ONNX Runtime after it", "quantizelinear_blocked": "no blocks of activations",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node test whose run-time inputs have unique names."""
+
+    name: str
+    model: onnx.ModelProto
+    inputs: dict[str, Array]
+    outputs: list[Array]
+    rtol: float
+    atol: float
+
+
+def _array(value: Any) -> Array | None:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _case(index: int, source: Any) -> Case | None:
+    """Return the test with its fixed inputs as initializers; None if its data are not tensors."""
+    inputs, outputs = ([_array(value) for value in values] for values in source.data_sets[0])
+    if any(value is None for value in (*inputs, *outputs)):
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(source.model)
+    fixed = {
+        name
+        for node in model.graph.node
+        for position, name in enumerate(node.input)
+        if position in FIXED.get(node.op_type, ())
+    }
+    kept = {}
+    for info, value in zip(list(model.graph.input), inputs, strict=True):
+        if info.name in fixed:
+            model.graph.initializer.append(numpy_helper.from_array(value, info.name))
+            model.graph.input.remove(info)
+        else:
+            kept[info.name] = value
+    prefix = f"c{index}_"
+    # a model of many functions is left alone: names inside functions are their own
+    model = compose.add_prefix(model, prefix)
+    renamed = {prefix + name: value for name, value in kept.items()}
+    return Case(source.name, model, renamed, outputs, source.rtol, source.atol)
+
+
+@cache
+def claimed() -> tuple[Case, ...]:
+    """Return the tests of the operators in our table, without those in SKIPPED."""
+    families.load()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        sources = collect_testcases(None)
+    found = []
+    for index, source in enumerate(sources):
+        operators = {(table.normal_domain(node.domain), node.op_type) for node in source.model.graph.node}
+        ours = all(operator in table.supported(domain) for domain, operator in operators)
+        if ours and not source.name.endswith("_expanded") and not any(part in source.name for part in SKIPPED):
+            case = _case(index, source)
+            if case is not None:
+                found.append(case)
+    return tuple(sorted(found, key=lambda case: case.name))
+
+
+def _merged(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Array], list[tuple[Case, int]]]:
+    """Return one module that computes all cases, and which outputs belong to which case."""
+    variables: list[ir.Var] = []
+    bodies: list[ir.Expr] = []
+    names: list[str] = []
+    params: dict[str, Array] = {}
+    places = []
+    for case in cases:
+        module, weights = mlforge.import_model(case.model.SerializeToString(), name=case.name)
+        variables += module.main.params
+        params |= weights
+        body = module.main.body
+        places.append((case, len(bodies)))
+        bodies += body.fields if isinstance(body, ir.Tuple) else (body,)
+        names += module.output_names
+    main = ir.Function(tuple(variables), ir.Tuple(tuple(bodies)))
+    return ir.IRModule({"main": main}, tuple(names)), params, places
+
+
+def _differences(case: Case, results: list[Array]) -> Iterator[str]:
+    for result, expected in zip(results, case.outputs, strict=True):
+        if result.shape != expected.shape or result.dtype != expected.dtype:
+            yield f"{case.name}: {result.dtype}{result.shape} instead of {expected.dtype}{expected.shape}"
+        elif expected.dtype.kind in "fV":
+            wide = result.astype(np.float64), expected.astype(np.float64)
+            rtol = max(case.rtol, COARSE.get(str(expected.dtype), 0.0))
+            if not np.allclose(*wide, rtol=rtol, atol=max(case.atol, 1e-6), equal_nan=True):
+                yield f"{case.name}: differs by {np.nanmax(np.abs(wide[0] - wide[1]))}"
+        elif not np.array_equal(result, expected):
+            yield f"{case.name}: {np.sum(result != expected)} of {expected.size} differ"
+
+
+def test_every_claimed_test_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = []
+    for case in claimed():
+        try:
+            mlforge.import_model(case.model.SerializeToString(), name=case.name)
+        except MlforgeError as error:
+            faults.append(f"{case.name}: {error}")
+    with capsys.disabled():
+        print(f"ONNX node tests claimed: {len(claimed())}")
+    assert not faults, "\n".join(faults)
+    assert len(claimed()) > 700
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_node_tests_give_the_expected_outputs(group: int, tmp_path: Path) -> None:
+    module, params, places = _merged(list(claimed()[group::GROUPS]))
+    loaded = compiled(module, params, tmp_path)
+    inputs = {name: value for case, _ in places for name, value in case.inputs.items()}
+    results = list(loaded.run(inputs).values())
+    faults = [
+        fault
+        for case, first in places
+        for fault in _differences(case, results[first : first + len(case.outputs)])
+    ]
+    assert not faults, "\n".join(faults)

@@ -1,0 +1,155 @@
+"""Relay text that is wrong, cut or made to harm: one error with the place, what was found and what was expected."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.errors import TextError
+from mlforge.relay import ir
+from mlforge.relay.text import from_text, to_text
+
+HEAD = '#[version = "0.0.5"]\n'
+
+
+def main(body: str) -> str:
+    return f"{HEAD}def @main(%x: Tensor[(1, 4), float32]) {{ {body} }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("", "1:1", "expected text format semantic version, found nothing"),
+        ("def @main() { 1 }", "1:1", "found a `def`"),
+        ('#[version = "0.1.0"]\n', "1:14", "invalid semantic version `0.1.0`"),
+        (main("nn.foo(%x)"), "2:42", "operator `nn.foo` not found"),
+        (main("nn.rel(%x)"), "2:42", "did you mean nn.relu"),
+        (main("%y"), "2:42", "the variable %y is not defined"),
+        (main("%0 = exp(%x); %0 = exp(%x); %0"), "2:56", "bound twice"),
+        (main("exp(%x, axis=1)"), "2:42", "exp has no attribute axis"),
+        (main("sum(%x, axis=1, axis=1)"), "2:58", "given twice"),
+        (main("sum(axis=1, %x)"), "2:54", "arguments come before attributes"),
+        (main("sum(%x, axis=9)"), "2:42", "axis 9 is outside"),
+        (main("%x.0"), "2:44", "there is no field 0"),
+        (main("%x(%x)"), "2:42", "cannot be called"),
+        (main("@f(%x)"), "2:42", "the function @f is not defined"),
+        (main("exp"), "2:42", "needs arguments in parentheses"),
+        (main("0.5"), "2:42", "not a number of its dtype"),
+        (main("300i8"), "2:42", "not a number of its dtype"),
+        (main("1e9999999f17"), "2:42", "not a number of its dtype"),
+        (main("99999999999999999999999"), "2:42", "not a number of its dtype"),
+        (main("if (%x) { %x } else { %x }"), "2:42", "`if` is not part of the static subset"),
+        (main("meta[relay.Constant][0]"), "2:42", "has no constant 0"),
+        (main("exp(%x"), "2:49", "expected .*, found `}`"),
+        (main("exp(%x))"), "2:49", "expected .*, found `\\)`"),
+        (main("fn (%p: float32) { %x }"), "2:61", "%x is not defined"),
+        (f"{HEAD}def @main(%x) {{ %x }}", "2:11", "needs a type"),
+        (f"{HEAD}def @main(%x: Tensor[(?), float32]) {{ %x }}", "2:23", "static shapes"),
+        (f"{HEAD}def @main(%x: Tensor[(1, 4), float31]) {{ %x }}", "2:30", "`float31` is not a type"),
+        (f"{HEAD}def @main(%x: Tensor[({'9' * 300}), int8]) {{ %x }}", "2:23", "static shapes"),
+        (f"{HEAD}def @main(%x: Tensor[({'999999, ' * 9}1), int8]) {{ %x }}", "2:39", "too large"),
+        (f"{HEAD}def @main(%x: float32, %x: float32) {{ %x }}", "2:24", "given twice"),
+        (f"{HEAD}def @main(%x: float32) -> int8 {{ %x }}", "2:27", "its body is of float32"),
+        (f"{HEAD}def @f() {{ 1 }} def @f() {{ 1 }}", "2:20", "defined twice"),
+        (f"{HEAD}/* /* */", "2:1", "this comment does not end"),
+        (f"{HEAD}$", "2:1", "`\\$` cannot stand here"),
+        (f"{HEAD}def @main() {{ 1 ", "2:15", "found the end of the text"),
+    ],
+)
+def test_points_at_the_fault(text: str, place: str, message: str) -> None:
+    with pytest.raises(TextError, match=message) as caught:
+        from_text(text, "net.relay")
+    assert caught.value.place == f"net.relay:{place}"
+    assert "^" in caught.value.cause
+
+
+def test_shows_the_line_with_a_caret_under_the_fault() -> None:
+    with pytest.raises(TextError) as caught:
+        from_text(main("sun(%x)"), "net.relay")
+    assert str(caught.value).splitlines() == [
+        "net.relay:2:42: operator `sun` not found",
+        "  |",
+        "2 | def @main(%x: Tensor[(1, 4), float32]) { sun(%x) }",
+        "  |                                          ^^^",
+        "  = help: did you mean sum or sin?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(" * 100_000, "[" * 100_000, "exp(" * 100_000, "fn () {" * 50_000, "exp(%x, a=" + "[" * 100_000,
+        "%x" + ".0" * 100_000, "/*" * 100_000, "-" * 100_000, "%x" + " + %x" * 30_000 + " +",
+    ],
+)  # fmt: skip
+def test_depth_does_not_overflow_the_stack(body: str) -> None:
+    limit = sys.getrecursionlimit()
+    with pytest.raises(TextError):
+        from_text(main(body))
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_long_chain_of_infix_operators_is_no_depth() -> None:
+    assert "add(%299, %x)" in to_text(from_text(main("%x" + " + %x" * 301)))
+
+
+def constants_text() -> tuple[str, dict[str, object]]:
+    text = to_text(ir.IRModule({"main": ir.Function((), ir.const(np.arange(4, dtype=np.int8)))}))
+    head, metadata = text.split("#[metadata]")
+    return f"{head}#[metadata]", json.loads(metadata)
+
+
+def spoiled(**changes: object) -> str:
+    head, metadata = constants_text()
+    return head + json.dumps({**metadata, **changes})
+
+
+HUGE = base64.b64decode(str(constants_text()[1]["b64ndarrays"][0]))  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        constants_text()[0],
+        constants_text()[0] + "{",
+        constants_text()[0] + "[]",
+        constants_text()[0] + "[" * 100_000,
+        spoiled(root=10**9),
+        spoiled(root=-1),
+        spoiled(root=None),
+        spoiled(nodes={}),
+        spoiled(nodes=[]),
+        spoiled(b64ndarrays=[]),
+        spoiled(b64ndarrays=["!!!"]),
+        spoiled(b64ndarrays=[7]),
+        spoiled(b64ndarrays=[base64.b64encode(HUGE[:-1]).decode()]),
+        spoiled(b64ndarrays=[base64.b64encode(HUGE[:32] + b"\xff" * 7 + b"\x7f" + HUGE[40:]).decode()]),
+    ],
+)
+def test_broken_metadata_is_refused(text: str) -> None:
+    with pytest.raises(TextError, match=r"<text>:\d+.*metadata section"):
+        from_text(text)
+
+
+def test_no_mutation_escapes_as_another_error() -> None:
+    good = main("%0 = fn (%p: float32, Primitive=1) { exp(%p) }; (sum(%x, axis=[1]), %x * 2f, 1i64).0 + %0(1f)")
+    from_text(good)
+    chance = random.Random(3)
+    letters = [*sorted(set(good)), "\x00", "é", '"', "\\", "#[metadata]", "/*"]
+    refused = 0
+    for _ in range(400):
+        at = chance.randrange(len(HEAD), len(good))
+        kind = chance.randrange(3)
+        piece = chance.choice(letters)
+        text = good[:at] + (piece if kind else "") + good[at + (kind != 1) :]
+        try:
+            from_text(text)
+        except TextError:
+            refused += 1
+    assert refused > 100

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlforge import errors, runtime
-    from mlforge.archive import export_model_library_format, inspect, load, load_module
+    from mlforge.archive.export import export_model_library_format
+    from mlforge.archive.inspect import inspect as inspect
+    from mlforge.archive.load import load as load
+    from mlforge.archive.load import load_module
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
 

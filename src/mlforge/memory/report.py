@@ -56,9 +56,3 @@ def report(program: Program, plan: Plan) -> tuple[Row, ...]:
         )
         for index, call in enumerate(program.calls)
     )
-
-
-def largest_tensors(rows: tuple[Row, ...], count: int = 5) -> tuple[tuple[str, int], ...]:
-    """Return the largest tensors that are live at the peak, the ones to look at when a budget is exceeded."""
-    peak = max(rows, key=lambda row: row.live_bytes, default=None)
-    return peak.tensors[:count] if peak else ()

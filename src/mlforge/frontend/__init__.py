@@ -134,4 +134,4 @@ def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ModelError(f"Relay text must be UTF-8: {error.reason} at byte {error.start}", place=name) from None
-    return from_text(text), {}
+    return from_text(text, name), {}

@@ -1,0 +1,55 @@
+"""What importers share: weights become parameters, problems are collected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.errors import InternalError, ModelError, ProblemsError, UnsupportedError
+from mlforge.frontend.common import Problems, finish, unique_name
+from mlforge.relay.ir import TensorType, Tuple, Var, call, const, tensor_type
+
+
+def test_named_constants_become_parameters_in_order_of_use() -> None:
+    x = Var("x", TensorType((2, 3), "float32"))
+    weight = const(np.ones((4, 3), np.float32), name="w")
+    dense = call("nn.dense", [x, weight], units=4)
+    result = call("multiply", [call("nn.dense", [call("copy", [x]), weight], units=4), dense])
+    result = call("add", [result, const(np.arange(4, dtype=np.float32), name="x")])
+    result = call("add", [result, const(2.0, name="scalar")])
+    module, params = finish([x], [result], ["y"], {}, {"format": "test"})
+    assert [param.name for param in module.main.params] == ["x", "w", "x_1"]
+    assert list(params) == ["w", "x_1"]
+    np.testing.assert_array_equal(params["x_1"], np.arange(4))
+    assert tensor_type(module.main.body) == TensorType((2, 4), "float32")
+
+
+def test_several_outputs_make_a_tuple() -> None:
+    x = Var("x", TensorType((2,), "float32"))
+    module, _ = finish([x], [x, call("abs", [x])], ["a", "b"], {}, {})
+    assert isinstance(module.main.body, Tuple)
+    assert module.output_names == ("a", "b")
+
+
+def test_problems_are_raised_together() -> None:
+    problems = Problems()
+    problems.raise_if_any()
+    with problems.collecting():
+        raise UnsupportedError("first")
+    with pytest.raises(UnsupportedError, match="first"):
+        problems.raise_if_any("model")
+    with problems.collecting():
+        raise ModelError("second")
+    with pytest.raises(ProblemsError, match=r"(?s)model: 2 problems.*first.*second"):
+        problems.raise_if_any("model")
+
+
+def test_bugs_are_not_collected() -> None:
+    with pytest.raises(InternalError), Problems().collecting():
+        raise InternalError("a bug")
+
+
+def test_unique_names_count_up() -> None:
+    assert unique_name("a", ["a", "a_1"]) == "a_2"
+    assert unique_name("b", ["a"]) == "b"

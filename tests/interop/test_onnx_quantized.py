@@ -1,0 +1,58 @@
+"""Models that ONNX Runtime's quantizer writes, in all its forms, give exactly ONNX Runtime's unfused results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+import mlforge
+from tests.harness import compiled
+from tests.onnx_models import small_network
+
+SHAPE = (1, 2, 4, 4)
+
+
+class _Samples(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+    def __init__(self) -> None:
+        self._rest = iter(samples(0, 10))
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rest, None)
+
+
+def samples(seed: int, count: int) -> list[dict[str, Any]]:
+    """Return seeded inputs."""
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8])
+def test_quantized_network_is_bit_exact(form: Any, per_channel: bool, activations: Any, tmp_path: Path) -> None:
+    network = small_network()
+    network.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3]))
+    onnx.save(network, tmp_path / "float.onnx")
+    path = tmp_path / "quantized.onnx"
+    quantize_static(
+        tmp_path / "float.onnx", path, _Samples(), form, per_channel=per_channel, activation_type=activations
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    module, params = mlforge.import_model(path)
+    ours = compiled(module, params, tmp_path)
+    results = []
+    for inputs in samples(1, 20):
+        (expected,) = session.run(None, inputs)
+        (result,) = ours.run(inputs).values()
+        np.testing.assert_array_equal(result, expected)
+        results.append(result)
+    assert np.ptp(np.stack(results)) > 0

@@ -153,11 +153,11 @@ def test_every_unsupported_node_is_named_at_once() -> None:
     nodes = [
         helper.make_node("NonMaxSuppression", ["x", "x"], ["a"], name="select"),
         helper.make_node("Foo", ["a"], ["b"], domain="my.domain"),
-        helper.make_node("MaxPool", ["x"], ["c"], kernel_shape=[2, 2, 2], name="pool"),
+        helper.make_node("MaxPool", ["x"], ["c"], kernel_shape=[2] * 4, name="pool"),
         helper.make_node("Relu", ["b"], ["d"]),
         helper.make_node("Add", ["d", "c"], ["y"]),
     ]
-    network = model(nodes, {"x": (1, 1, 4, 4, 4)}, ["y"], domains=[helper.make_opsetid("my.domain", 3)])
+    network = model(nodes, {"x": (1, 1, 4, 4, 4, 4)}, ["y"], domains=[helper.make_opsetid("my.domain", 3)])
     problems = mlforge.check(network.SerializeToString())
     assert [problem.place for problem in problems] == ["node 'select'", "node 'Foo #1'", "node 'pool'"]
     assert all(isinstance(problem, UnsupportedError) for problem in problems)

@@ -125,6 +125,4 @@ class InternalError(MlforgeError):
     code = "MLF900"
 
     def __init__(self, cause: str, *, place: str | None = None) -> None:
-        super().__init__(
-            cause, place=place, next_step="This is a bug in mlforge; please report it with the model"
-        )
+        super().__init__(cause, place=place, next_step="This is a bug in mlforge; please report it with the model")

@@ -15,7 +15,7 @@ import numpy as np
 from mlforge.codegen.c_types import HALF_FLOATS, literal, scalar_type
 from mlforge.codegen.writer import comment_text
 from mlforge.errors import InternalError
-from mlforge.support.c_names import bounded, sanitize
+from mlforge.support.c_names import bounded, unique
 from mlforge.tir.ir import Value
 
 ALIGNMENT = 64
@@ -45,6 +45,14 @@ class Constant:
         return self.value.data
 
 
+
+def _content(value: Value) -> tuple[str, bytes]:
+    """Return what constants with the same bytes share."""
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return value.dtype, sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest() if value.nbytes else b""
+
+
 class ConstantTable:
     """The constants of a program, each content once, with their symbols.
 
@@ -60,20 +68,13 @@ class ConstantTable:
         self._module = module
         self._by_content: dict[tuple[str, bytes], Constant] = {}
         self._by_value: dict[Value, Constant] = {}
+        groups: dict[tuple[str, bytes], list[Value]] = {}
         for value in values:
-            self._add(value)
-
-    def _add(self, value: Value) -> None:
-        if value.data is None:
-            raise InternalError(f"the constant '{value.name}' has no value")
-        key = (
-            value.dtype,
-            sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest() if value.nbytes else b"",
-        )
-        if key not in self._by_content:
-            symbol = f"constant_{len(self._by_content)}_{sanitize(value.name)}"
-            self._by_content[key] = Constant(symbol, value)
-        self._by_value[value] = self._by_content[key]
+            groups.setdefault(_content(value), []).append(value)
+        symbols = unique(f"constant_{group[0].name}" for group in groups.values())
+        for symbol, (key, group) in zip(symbols, groups.items(), strict=True):
+            self._by_content[key] = Constant(symbol, group[0])
+            self._by_value.update(dict.fromkeys(group, self._by_content[key]))
 
     @property
     def constants(self) -> tuple[Constant, ...]:

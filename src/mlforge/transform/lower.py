@@ -30,9 +30,10 @@ _NAME_LIMIT = 80
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A fused group as a loop-level function, which parameters of the group it reads, and its constants."""
+    """A fused group: its loop-level function and main operator, the parameters that it reads, its constants."""
 
     prim: PrimFunc
+    label: str
     used: tuple[int, ...]
     constants: tuple[npt.NDArray[Any], ...]
 
@@ -146,7 +147,7 @@ class _ProgramBuilder:
         key = visitor.signature(group.prim)
         if key not in self._kernels:
             self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
-        label = nodes[0] if nodes else group.prim.name
+        label = f"{group.label}_{len(self._calls)}"
         constants = [
             self._constant(f"{label}_{buffer.name}", array)
             for buffer, array in zip(group.prim.constants, group.constants, strict=True)
@@ -333,7 +334,9 @@ class _GroupLowering:
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(body, buffer, output)),
             macs=sum(_macs(call) for call in self.calls),
         )
-        return LoweredGroup(prim, used, tuple(array for _, array in constants))
+        main = next((call for call in self.calls if _operator(call).emit is not None), self.calls[0])
+        label = _operator(main).name.rpartition(".")[2]
+        return LoweredGroup(prim, label, used, tuple(array for _, array in constants))
 
 
 def _operator(call: relay.Call) -> Operator:

@@ -14,11 +14,11 @@
 #endif
 
 /* w* /: 5 float32 */
-static const float constant_0_w__[5] __attribute__((aligned(64))) = {
+static const float constant_w__[5] __attribute__((aligned(64))) = {
   0.125730217f, -0.132104859f, 0.640422642f, 0.104900114f, -0.535669386f,
 };
 /* : 5 float32 */
-static const float constant_1_unnamed[5] __attribute__((aligned(64))) = {
+static const float constant_[5] __attribute__((aligned(64))) = {
   0.361595064f, 1.30400002f, 0.94708097f, -0.703735232f, -1.26542151f,
 };
 
@@ -53,14 +53,14 @@ int32_t tvmgen_chain_v1_fused_reverse(const float *restrict data, float *restric
 
 int32_t tvmgen_chain_v1___tvm_main__(void *input_in_put_0, void *output_Identity, uint8_t *workspace) {
   /* block/ *1* / "quoted" ? ?/ \?#define x, second */
-  if (tvmgen_chain_v1_fused_add(input_in_put_0, constant_0_w__, (float *)workspace) != 0) {
+  if (tvmgen_chain_v1_fused_add(input_in_put_0, constant_w__, (float *)workspace) != 0) {
     return -1;
   }
   /* reverse */
   if (tvmgen_chain_v1_fused_reverse((const float *)workspace, (float *)(workspace + 32), workspace + 64) != 0) {
     return -1;
   }
-  if (tvmgen_chain_v1_fused_add((const float *)(workspace + 32), constant_1_unnamed, output_Identity) != 0) {
+  if (tvmgen_chain_v1_fused_add((const float *)(workspace + 32), constant_, output_Identity) != 0) {
     return -1;
   }
   return 0;

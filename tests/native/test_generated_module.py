@@ -89,8 +89,7 @@ def test_module_runs_clean_under_sanitizers(name: str, external: bool, size: int
 def test_no_warnings(name: str, flags: list[str], optimization: str, tmp_path: Path) -> None:
     for size in (SMALL, LARGE):
         for source in written(generated(chain(size)[0]), tmp_path):
-            warnings = WARNINGS if source.endswith(".c") else []
-            command = [*compiler(name), *flags, optimization, *warnings, f"-I{tmp_path}/include", "-c", source]
+            command = [*compiler(name), *flags, optimization, *WARNINGS, f"-I{tmp_path}/include", "-c", source]
             result = subprocess.run([*command, "-o", f"{source}.o"], check=False, capture_output=True, text=True)
             assert (result.returncode, result.stderr) == (0, "")
 

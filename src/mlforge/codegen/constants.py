@@ -185,10 +185,7 @@ _HIDDEN = [
 
 _ASSEMBLER_HEAD = """\
 /* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */
-#define MLF_JOIN_AGAIN(a, b) a##b
-#define MLF_JOIN(a, b) MLF_JOIN_AGAIN(a, b)
-#define MLF_SYMBOL(name) MLF_JOIN(__USER_LABEL_PREFIX__, name)
-#define MLF_CONSTANT(name, offset, size, file) mlf_constant MLF_SYMBOL(name), offset, size, file
+#define MLF_CONSTANT(name, offset, size, file) mlf_constant __USER_LABEL_PREFIX__, name, offset, size, file
 #if defined(__APPLE__)
   .section __TEXT,__const
 #elif defined(_WIN32)
@@ -196,17 +193,17 @@ _ASSEMBLER_HEAD = """\
 #else
   .section .rodata
 #endif
-.macro mlf_constant name, offset, size, file
+.macro mlf_constant prefix, name, offset, size, file
   .balign 64
-  .globl \\name
+  .globl \\prefix\\name
 #if defined(__ELF__)
-  .hidden \\name
-  .type \\name, %object
-  .size \\name, \\size
+  .hidden \\prefix\\name
+  .type \\prefix\\name, %object
+  .size \\prefix\\name, \\size
 #elif defined(__APPLE__)
-  .private_extern \\name
+  .private_extern \\prefix\\name
 #endif
-\\name:
+\\prefix\\name:
   .incbin "\\file\\().bin", \\offset, \\size
 .endm
 """

@@ -1,0 +1,65 @@
+"""The C of real models: no warnings, and clean under sanitizers on extreme inputs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mlforge
+from mlforge.tir.verify import verify
+from tests.conftest import need
+
+CALLER = """
+#include "{header}"
+static {kind} input[{prefix}_{input}_SIZE / sizeof({kind})], output[{prefix}_{output}_SIZE / sizeof({kind})];
+int main(void) {{
+  struct {struct}_inputs inputs = {{input}};
+  struct {struct}_outputs outputs = {{output}};
+  const int values[] = {{-128, 127, 0, 7}};
+  for (int run = 0; run < 4; ++run) {{
+    for (unsigned i = 0; i < sizeof input / sizeof input[0]; ++i) {{
+      input[i] = ({kind})(run == 3 ? (int)(i * 2654435761U >> 24) - 128 : values[run]);
+    }}
+    if ({struct}_run(&inputs, &outputs) != 0) {{ return 2; }}
+  }}
+  return 0;
+}}
+"""
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+MODELS = [
+    "hello_world_int8",
+    "kws_ref_model",
+    "kws_ref_model_float32",
+    "ad01_int8",
+    pytest.param("vww_96_int8", marks=pytest.mark.slow),
+    pytest.param("pretrainedResnet_quant", marks=pytest.mark.slow),
+    pytest.param("mobilenet_v2_quantized_1x3x224x224", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_real_model_is_clean(name: str, compiler: str, models: Path, tmp_path: Path) -> None:
+    need(compiler, compiler)
+    module, params = mlforge.import_model(models / f"{name}.tflite")
+    factory = mlforge.build(module, params=params, module_name="model")
+    for kernel in factory.program.kernels:
+        verify(kernel)
+    for path, data in factory.code.files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    header = factory.code.files[f"include/{factory.code.header_name}"].decode()
+    sizes = [line.split()[1] for line in header.splitlines() if line.startswith("#define") and "_SIZE" in line]
+    input_name, output_name, _ = (size.removeprefix("TVMGEN_MODEL_").removesuffix("_SIZE") for size in sizes)
+    kind = "float" if factory.program.inputs[0].dtype == "float32" else "int8_t"
+    names = {"struct": "tvmgen_model", "prefix": "TVMGEN_MODEL", "input": input_name, "output": output_name}
+    (tmp_path / "main.c").write_text(CALLER.format(header=factory.code.header_name, kind=kind, **names))
+    sources = sorted(str(tmp_path / path) for path in factory.code.files if path.endswith((".c", ".S")))
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1"]
+    command = [compiler, "-std=c99", *WARNINGS, *checks, "-I", str(tmp_path / "include"), *sources]
+    built = subprocess.run([*command, str(tmp_path / "main.c"), "-o", str(tmp_path / "run"), "-lm"],
+                           check=False, capture_output=True, text=True)  # fmt: skip
+    assert (built.returncode, built.stderr) == (0, "")
+    subprocess.run([str(tmp_path / "run")], check=True, cwd=tmp_path)

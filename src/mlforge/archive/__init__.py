@@ -3,6 +3,7 @@
 from mlforge.archive.export import code_files, export_model_library_format, export_shared_library
 from mlforge.archive.inspect import inspect
 from mlforge.archive.load import load, load_module
+from mlforge.archive.profile import load_profiled
 from mlforge.archive.validate import validate
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "inspect",
     "load",
     "load_module",
+    "load_profiled",
     "validate",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlforge.archive.layout import CODE
 from mlforge.archive.read import Archive, missing_code, open_archive
@@ -48,6 +48,12 @@ def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
     ToolchainError
         If there is no C compiler or it refuses the code.
     """
+    code, details = code_and_details(path, module)
+    return AotModule(compile_cached(code), details)
+
+
+def code_and_details(path: str | os.PathLike[str], module: str | None) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Return all C of an archive by path, and the checked ``mlforge`` object of one module; raise as `load` does."""
     with open_archive(path) as archive:
         name = pick_module(archive.modules, module, archive.path)
         details = archive.modules[name].get("mlforge")
@@ -57,8 +63,7 @@ def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
                 place=archive.path,
                 next_step="Compile the model with: mlforge compile MODEL",
             )
-        library = compile_cached(_code(archive, name))
-    return AotModule(library, details)
+        return _code(archive, name), details
 
 
 def _code(archive: Archive, module: str) -> dict[str, bytes]:

@@ -15,6 +15,17 @@ from mlforge.tir.ir import Buffer, KernelCall, Program, Value
 
 ALIGNMENT = 64
 _WORKSPACE = "workspace"
+# the header, not the code, says what tracing means, so that one hook serves profilers on the host and on boards
+_TRACE_HOOK = [
+    "/* with MLFORGE_TRACE defined, a header of yours sees every operator begin and end, by its place in the order */",
+    "#ifdef MLFORGE_TRACE",
+    '#include "mlforge_trace.h"',
+    "#else",
+    "#define MLFORGE_TRACE_BEGIN(index) ((void)0)",
+    "#define MLFORGE_TRACE_END(index) ((void)0)",
+    "#endif",
+    "",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +95,12 @@ class AotExecutor:
         return f"{self._main_head(named=False)};"
 
     def main_function(self) -> str:
-        """Return the function that calls every operator at its place in the workspace."""
+        """Return the function that calls every operator at its place in the workspace, and the hook around them."""
         pointers = {tensor.value.root: _input(tensor.field) for tensor in self.interface.inputs}
         pointers.update({tensor.value.root: _output(tensor.field) for tensor in self.interface.outputs})
         writer = Writer()
+        if self.program.calls:
+            writer.lines(_TRACE_HOOK)
         with writer.block(self._main_head(named=True)):
             touched: set[str] = set()
             for index, call in enumerate(self.program.calls):
@@ -95,8 +108,10 @@ class AotExecutor:
                 touched |= {argument.rpartition(")")[2].strip() for argument in arguments}
                 if call.nodes:
                     writer.line(f"/* {_nodes(call.nodes)} */")
+                writer.line(f"MLFORGE_TRACE_BEGIN({index});")
                 with writer.block(f"if ({self.function_names[call.kernel.name]}({', '.join(arguments)}) != 0)"):
                     writer.line("return -1;")
+                writer.line(f"MLFORGE_TRACE_END({index});")
             for name in pointers.values():
                 if name not in touched:  # an input that nothing reads
                     writer.line(f"(void){name};")

@@ -1,0 +1,141 @@
+"""A compiled model whose library times every operator."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from mlforge.errors import OptionError, RunError
+from mlforge.runtime.aot_module import AotModule
+
+TRACE_FLAG = "-DMLFORGE_TRACE"
+"""What turns the hook of generated code on."""
+
+
+def trace_files() -> dict[str, bytes]:
+    """Return the C that the hook of generated code calls in a library for `ProfiledModule`, by path."""
+    names = ("mlforge_trace.h", "mlforge_trace.c")
+    return {f"trace/{name}": files("mlforge.runtime").joinpath(name).read_bytes() for name in names}
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """The time of one operator of a model: of one call of a generated function.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the order of execution.
+    function : str
+        The generated C function.
+    nodes : tuple of str
+        The nodes of the original model that it computes.
+    macs : int
+        Multiply-accumulates.
+    nanoseconds : float
+        The median over the runs. It includes reading the clock, some 20 to 50 ns.
+    share : float
+        Its part of the time of all operators together, 0 to 1.
+    """
+
+    index: int
+    function: str
+    nodes: tuple[str, ...]
+    macs: int
+    nanoseconds: float
+    share: float
+
+    @property
+    def gmacs_per_second(self) -> float | None:
+        """Billions of multiply-accumulates a second; None for an operator without any."""
+        return self.macs / self.nanoseconds if self.macs and self.nanoseconds else None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What `ProfiledModule.profile` measured.
+
+    Attributes
+    ----------
+    operators : tuple of OperatorTime
+        In the order of execution.
+    runs : tuple of float
+        Seconds of each run as a whole, as the caller sees it.
+    outputs : dict of str to ndarray
+        Of the last run.
+    """
+
+    operators: tuple[OperatorTime, ...]
+    runs: tuple[float, ...]
+    outputs: Mapping[str, Any]
+
+
+class ProfiledModule(AotModule):
+    """An `AotModule` whose library was built from the same C with the hook turned on.
+
+    Parameters
+    ----------
+    library : path
+        Built with `TRACE_FLAG` and `trace_files`.
+    description : mapping
+        As for `AotModule`, with ``operators``.
+    """
+
+    def __init__(self, library: str | os.PathLike[str], description: Mapping[str, Any]) -> None:
+        super().__init__(library, description)
+        self._operators: Sequence[Mapping[str, Any]] = description["operators"]
+        self._record = ctypes.CDLL(os.fspath(library)).mlforge_trace_record
+        self._record.restype = None
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+        """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array, or sequence of arrays
+            As for `bind`.
+        repeat : int
+            Runs that are timed.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the generated code reports failure.
+        """
+        if repeat < 1:
+            raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
+        call = self.bind(inputs)
+        nanoseconds = np.zeros((repeat, len(self._operators)), np.uint64)
+        seconds = []
+        with self._lock:
+            try:
+                for index in range(-1, repeat):
+                    row = nanoseconds[max(index, 0)]
+                    self._record(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.size))
+                    start = time.perf_counter()
+                    status = call()
+                    seconds.append(time.perf_counter() - start)
+                    if status != 0:
+                        raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+            finally:
+                self._record(None, ctypes.c_int32(0))
+        return Profile(self._times(nanoseconds), tuple(seconds[1:]), call.outputs)
+
+    def _times(self, nanoseconds: Any) -> tuple[OperatorTime, ...]:
+        medians = np.median(nanoseconds, axis=0)
+        total = float(medians.sum()) or 1.0
+        return tuple(
+            OperatorTime(
+                index, entry["function"], tuple(entry["nodes"]), entry["macs"], float(median), float(median) / total
+            )
+            for index, (entry, median) in enumerate(zip(self._operators, medians, strict=True))
+        )

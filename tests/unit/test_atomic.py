@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,11 +55,61 @@ def test_a_wrong_place_is_named(tmp_path: Path, place: str, message: str) -> Non
     assert str(tmp_path / place) in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="Permission denied"):
-        atomic.write_bytes(tmp_path / "a", b"")
+def test_a_folder_without_permission_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        with without_privileges(), pytest.raises(OutputError, match="Permission denied"):
+            atomic.write_bytes(folder / "a", b"")
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be nobody for a while where the tests run as root, who may write everywhere."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("no /dev/full here")
+    # a link, so that a fault of this code replaces the link and not the machine's device
+    link = tmp_path / "full"
+    link.symlink_to("/dev/full")
+    with pytest.raises(OutputError, match=r"full: cannot be written: No space left"):
+        atomic.write_bytes(link, b"content")
+    assert link.is_symlink()
+    assert Path("/dev/full").is_char_device()
+    (tmp_path / "null").symlink_to("/dev/null")
+    atomic.write_bytes(tmp_path / "null", b"content")
+    assert (tmp_path / "null").is_char_device()
+
+
+def test_a_pipe_gets_the_content(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        atomic.write_bytes(pipe, b"content")
+        assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "a")
+    for content in (b"one", b"two"):
+        atomic.write_bytes(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "folder" / "a").read_bytes() == content
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "folder", "link"]
 
 
 def test_a_folder_of_files_keeps_what_else_is_there(tmp_path: Path) -> None:

@@ -190,7 +190,8 @@ def compile_shared(files: Mapping[str, bytes], out: str | os.PathLike[str], flag
         _run([*find_compiler().command, "-shared", *flags, "-o", str(library), *map(str, objects), "-lm"], Path(folder))
         with atomic_file(target) as file, library.open("rb") as built:
             shutil.copyfileobj(built, file, 1 << 20)
-    target.chmod(0o755)
+    if target.is_file():  # a device keeps its mode
+        target.chmod(0o755)
     return target
 
 

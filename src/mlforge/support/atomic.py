@@ -1,7 +1,7 @@
 """Files that appear whole or not at all.
 
 Everything is written to a temporary name in the target's own folder and renamed, so neither a fault nor a kill leaves
-a half file under the final name.
+a half file under the final name. Devices and pipes are written to, never replaced.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,7 +46,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise OutputError(
             f"the folder {target.parent} does not exist", place=str(target), next_step="Create the folder first"
         )
-    if not os.access(target.parent, os.W_OK):
+    if not os.access(target if _is_special(target) else _resolved(target).parent, os.W_OK):
         raise output_error(target, OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
@@ -60,8 +61,13 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(path)
     check_writable(target)
+    if _is_special(target):
+        with _special_file(target) as file:
+            yield file
+        return
+    final = _resolved(target)
     try:
-        handle, name = tempfile.mkstemp(prefix=".mlforge-", suffix=".part", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=".mlforge-", suffix=".part", dir=final.parent)
     except OSError as error:
         raise output_error(target, error) from error
     try:
@@ -70,13 +76,40 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 yield file
             # mkstemp makes files private; the result gets the mode that a plain open() would have given
             os.chmod(name, 0o666 & ~_umask())  # noqa: PTH101
-            os.replace(name, target)  # noqa: PTH105
+            os.replace(name, final)  # noqa: PTH105
         except OSError as error:
             raise output_error(target, error) from error
     except BaseException:
         with suppress(OSError):
             os.unlink(name)  # noqa: PTH108
         raise
+
+
+@contextmanager
+def _special_file(target: Path) -> Iterator[BinaryIO]:
+    """Give a file to write whose content goes to the device or pipe `target` when the block ends well."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            with target.open("wb") as device:
+                shutil.copyfileobj(file, device, 1 << 20)
+    except OSError as error:
+        raise output_error(target, error) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Tell whether `path` is there and is neither a file nor a folder: renaming onto it would destroy it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _resolved(path: Path) -> Path:
+    """Return what `path` links to: a link stays, the file that it names is replaced."""
+    return Path(os.path.realpath(path))
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -57,6 +57,10 @@ def test_module_names_are_lower_case_and_stable(text: str) -> None:
     assert module_name(name) == name
 
 
+def test_the_default_module_is_named_as_in_tvms_archives() -> None:
+    assert module_name("default") == "default"
+
+
 @pytest.mark.parametrize("language", ["c", "c++"])
 def test_no_keyword_of_the_compiler_passes(language: str) -> None:
     if which("gcc") is None:

@@ -45,12 +45,13 @@ def sanitize(name: str) -> str:
     a digit, or as names of the implementation do, gets an ``n`` in front; keywords get a ``_`` behind.
     The result has at most 97 characters.
     """
-    text = re.sub(r"[^A-Za-z0-9]", "_", name)
-    if not text:
-        return "unnamed"
-    if re.match(r"[0-9]|_[A-Z_]|_$", text):
-        text = f"n{text}"
+    text = _identifier(name)
     return f"{text}_" if text in KEYWORDS else bounded(text)
+
+
+def _identifier(name: str) -> str:
+    text = re.sub(r"[^A-Za-z0-9]", "_", name) or "unnamed"
+    return f"n{text}" if re.match(r"[0-9]|_[A-Z_]|_$", text) else text
 
 
 def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
@@ -77,6 +78,7 @@ def module_name(name: str) -> str:
     """Return the one spelling of a module's name that files, symbols and metadata share.
 
     It is lower case: TVM's header lower-cases names that its sources do not, so archives of modules with
-    capitals in their names did not compile.
+    capitals in their names did not compile. Keywords pass, for it only ever is a part of longer names: TVM's
+    own default is ``default``.
     """
-    return sanitize(sanitize(name).lower())
+    return bounded(_identifier(name).lower())

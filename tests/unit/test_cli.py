@@ -119,6 +119,22 @@ def test_run_repeats_and_shows_times(folder: Path, tmp_path: Path) -> None:
     assert 0 < times["min_ms"] <= times["median_ms"]
 
 
+def test_profile_lists_operators_from_the_slowest(folder: Path, tmp_path: Path) -> None:
+    archive = folder / "digits.tar"
+    listed = json.loads(succeeded("inspect", archive, "--json", cwd=tmp_path))["modules"]["digits"]["operators"]
+    found = json.loads(succeeded("run", archive, "--profile", "--json", "--repeat", 3, cwd=tmp_path))
+    assert found["time"]["runs"] == 3
+    rows = found["operators"]
+    assert sorted(row["index"] for row in rows) == list(range(len(listed)))
+    assert all(row["nodes"] == listed[row["index"]]["nodes"] for row in rows)
+    times = [row["median_us"] for row in rows]
+    assert times == sorted(times, reverse=True)
+    text = succeeded("run", archive, "--profile", "--top", 2, "--outputs", "out.npz", cwd=tmp_path)
+    assert "the slowest 2 take" in text
+    assert text.count("tvmgen_digits_") == 2
+    assert (tmp_path / "out.npz").exists()
+
+
 def test_a_shared_library_runs_like_the_archive(folder: Path, tmp_path: Path) -> None:
     succeeded("compile", DIGITS, "--emit", "so", cwd=tmp_path)
     ours, theirs = (
@@ -126,6 +142,9 @@ def test_a_shared_library_runs_like_the_archive(folder: Path, tmp_path: Path) ->
         for artifact in ("digits.so", folder / "digits.tar")
     )
     assert ours == theirs
+    refused = mlforge("run", "digits.so", "--profile", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "Profile the archive" in refused.stderr
 
 
 def test_c_files_are_those_of_the_archive(folder: Path, tmp_path: Path) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlforge.cli.options import Json, Module, Seed, Shapes, parse_shapes
+from mlforge.cli.profile_table import as_rows, print_profile
 from mlforge.cli.tables import describe_tensor, print_json, print_table
 from mlforge.errors import OptionError, RunError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.runtime import AotModule
+    from mlforge.runtime import AotModule, OperatorTime
     from mlforge.runtime.arrays import Array
 
 EXAMPLES = (
     "mlforge run kws.tar --inputs in.npz --outputs out.npz",
     "mlforge run kws.tar --fill random --seed 1 --repeat 100",
     "mlforge run kws.tflite --top 3",
+    "mlforge run kws.tar --profile --repeat 100 --top 5",
 )
+_PROFILED_RUNS = 10
 
 
 def run_model(
@@ -36,52 +39,87 @@ def run_model(
     fill: Annotated[str, typer.Option(help="Without --inputs: random, zeros or ones.")] = "random",
     seed: Seed = 0,
     module: Module = None,
-    repeat: Annotated[int, typer.Option(help="Run so many times and show how long it took.")] = 1,
-    top: Annotated[int, typer.Option(help="Show the largest K values of each output.")] = 0,
+    repeat: Annotated[
+        int | None,
+        typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Time every operator: medians over the runs, after one to warm up.")
+    ] = False,
+    top: Annotated[
+        int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
+    ] = 0,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
     """Run a compiled model on this machine."""
+    from mlforge.runtime import ProfiledModule
     from mlforge.runtime.fill import fill as filled
     from mlforge.runtime.npz import read_npz, write_npz
     from mlforge.support.atomic import check_writable
 
-    if repeat < 1 or top < 0:
+    runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
+    if runs < 1 or top < 0:
         raise OptionError("--repeat counts from 1 and --top from 0")
     if outputs is not None:
         check_writable(outputs)
     with stage(f"loading {artifact}"):
-        compiled = _load(artifact, module, shape)
+        compiled = _load(artifact, module, shape, profile=profile)
     given = filled(compiled.inputs, fill, seed) if inputs is None else read_npz(inputs, compiled.inputs)
+    if isinstance(compiled, ProfiledModule):
+        measured = compiled.profile(given, runs)
+        results, times, operators = measured.outputs, measured.runs, measured.operators
+    else:
+        results, times = _timed(compiled, given, runs, artifact)
+        operators = None
+    if outputs is not None:
+        write_npz(outputs, results)
+    _report(compiled, results, times, operators, top, as_json)
+
+
+def _timed(
+    compiled: AotModule, given: Mapping[str, Array], runs: int, artifact: Path
+) -> tuple[Mapping[str, Array], Sequence[float]]:
     call = compiled.bind(given)
     times = []
-    for _ in range(repeat):
+    for _ in range(runs):
         start = time.perf_counter()
         status = call()
         times.append(time.perf_counter() - start)
         if status != 0:
             raise RunError(f"the model returned status {status}", place=str(artifact))
-    if outputs is not None:
-        write_npz(outputs, call.outputs)
-    _report(compiled, call.outputs, times, top, as_json)
+    return call.outputs, times
 
 
-def _load(artifact: Path, module: str | None, shape: list[str] | None) -> AotModule:
-    from mlforge.archive.load import artifact_kind, load_factory, load_module
+def _load(artifact: Path, module: str | None, shape: list[str] | None, *, profile: bool) -> AotModule:
+    from mlforge.archive import load_module, load_profiled
+    from mlforge.archive.load import artifact_kind, load_factory
+    from mlforge.archive.profile import profiled_factory
 
     if artifact_kind(artifact) != "model":
         if shape:
             raise OptionError("--shape is for models; the shapes of an archive are fixed")
-        return load_module(artifact, module=module)
+        return load_profiled(artifact, module) if profile else load_module(artifact, module)
+    if module is not None:
+        raise OptionError("--module is for archives and shared libraries; a model is one module")
     from mlforge.compiler import build
     from mlforge.frontend import import_model
 
     mod, params = import_model(artifact, shapes=parse_shapes(shape))
-    return load_factory(build(mod, "c", params))
+    factory = build(mod, "c", params)
+    return profiled_factory(factory) if profile else load_factory(factory)
 
 
-def _report(compiled: AotModule, results: Mapping[str, Array], times: list[float], top: int, as_json: bool) -> None:
-    tensors = [_summary(info, results[info.name], top) for info in compiled.outputs]
+def _report(
+    compiled: AotModule,
+    results: Mapping[str, Array],
+    times: Sequence[float],
+    operators: Sequence[OperatorTime] | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    values = top if operators is None else 0
+    tensors = [_summary(info, results[info.name], values) for info in compiled.outputs]
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,
@@ -89,7 +127,10 @@ def _report(compiled: AotModule, results: Mapping[str, Array], times: list[float
         "mean_ms": statistics.fmean(times) * 1e3,
     }
     if as_json:
-        print_json({"outputs": tensors, "time": milliseconds})
+        document: dict[str, Any] = {"outputs": tensors, "time": milliseconds}
+        if operators is not None:
+            document["operators"] = as_rows(operators, top)
+        print_json(document)
         return
     print_table(
         "outputs",
@@ -97,9 +138,11 @@ def _report(compiled: AotModule, results: Mapping[str, Array], times: list[float
         [(item["name"], describe_tensor(item), item["min"], item["max"], item["mean"]) for item in tensors],
     )
     for item in tensors:
-        if top:
+        if values:
             rows = [(entry["index"], entry["value"], entry["real"]) for entry in item["top"]]
             print_table(f"largest of {item['name']}", ("index", "value", "real value"), rows)
+    if operators is not None:
+        print_profile(operators, top)
     if len(times) > 1:
         print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])
 

@@ -30,7 +30,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     """Print rows; columns of numbers are aligned right."""
     texts = [[_text(cell) for cell in row] for row in rows]
     numeric = [
-        bool(rows) and all(isinstance(row[index], (int, float)) for row in rows) for index in range(len(columns))
+        bool(rows) and all(row[index] is None or isinstance(row[index], (int, float)) for row in rows)
+        for index in range(len(columns))
     ]
     if sys.stdout.isatty():
         _print_rich(title, columns, texts, numeric)

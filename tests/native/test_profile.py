@@ -1,0 +1,115 @@
+"""Profiles time the operators that run, and cost nothing where nobody asked."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive import export_shared_library, load_profiled
+from mlforge.compiler import Factory
+from mlforge.errors import InputError, OptionError
+from mlforge.library.toolchain import compile_cached
+from mlforge.relay import ir
+from mlforge.runtime import AotModule
+from tests.harness import module_of
+from tests.native.programs import chain, generated
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((64, 256)).astype(np.float32)
+WEIGHTS = RNG.standard_normal((256, 256)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def factory() -> Factory:
+    def two_layers(variables: dict[str, ir.Var]) -> ir.Expr:
+        product = ir.call("nn.dense", [variables["x"], ir.Constant(WEIGHTS)], units=256)
+        return ir.call("nn.softmax", [product], axis=-1)
+
+    return mlforge.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled")
+
+
+@pytest.fixture(scope="module")
+def archive(factory: Factory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("profile") / "profiled.tar")
+
+
+def test_rows_are_the_operators_of_the_archive(archive: Path) -> None:
+    profile = load_profiled(archive).profile({"x": X}, repeat=3)
+    listed = mlforge.inspect(archive)["modules"]["profiled"]["operators"]
+    found = [(item.index, item.function, list(item.nodes), item.macs) for item in profile.operators]
+    assert found == [(i, entry["function"], entry["nodes"], entry["macs"]) for i, entry in enumerate(listed)]
+    assert sum(item.share for item in profile.operators) == pytest.approx(1)
+    assert len(profile.runs) == 3
+
+
+def test_times_add_up_to_no_more_than_the_run_and_to_most_of_it(archive: Path) -> None:
+    # one run, for whose operators the sum holds strictly; the best of some, as other programs may interrupt a run
+    best = 0.0
+    module = load_profiled(archive)
+    for _ in range(20):
+        profile = module.profile({"x": X}, repeat=1)
+        part = sum(item.nanoseconds for item in profile.operators) / (profile.runs[0] * 1e9)
+        assert 0 < part <= 1
+        best = max(best, part)
+    assert best > 0.5
+
+
+def test_work_takes_time(archive: Path) -> None:
+    dense, *others = load_profiled(archive).profile({"x": X}, repeat=20).operators
+    assert dense.macs == 64 * 256 * 256
+    assert dense.nanoseconds > max(item.nanoseconds for item in others)
+    assert dense.gmacs_per_second == pytest.approx(dense.macs / dense.nanoseconds)
+    assert [item.gmacs_per_second for item in others] == [None] * len(others)
+
+
+def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) -> None:
+    profiled, plain = load_profiled(archive), mlforge.load(archive)
+    expected = plain.run({"x": X})["y"]
+    np.testing.assert_array_equal(profiled.profile({"x": X}, repeat=1).outputs["y"], expected)
+    np.testing.assert_array_equal(profiled.run({"x": X})["y"], expected)
+    with pytest.raises(InputError):
+        profiled.profile({"x": X[0]})
+    with pytest.raises(OptionError, match="0 runs"):
+        profiled.profile({"x": X}, repeat=0)
+
+
+def test_a_shared_library_says_why_it_cannot(factory: Factory, tmp_path: Path) -> None:
+    library = export_shared_library([factory], tmp_path / "profiled.so")
+    with pytest.raises(OptionError, match="cannot be profiled.* Profile the archive"):
+        load_profiled(library)
+
+
+ORDER_HEADER = b"""
+#include <stdio.h>
+extern char trace_text[64];
+#define MLFORGE_TRACE_BEGIN(index) ((void)sprintf(trace_text + strlen(trace_text), "<%d", index))
+#define MLFORGE_TRACE_END(index) ((void)sprintf(trace_text + strlen(trace_text), "%d>", index))
+"""
+DESCRIPTION = {
+    "entry": "tvmgen_chain_v1_run",
+    "memory": {},
+    "inputs": [{"name": "x", "shape": [5], "dtype": "float32"}],
+    "outputs": [{"name": "y", "shape": [5], "dtype": "float32"}],
+}
+
+
+def test_a_header_of_the_users_sees_every_operator_in_order() -> None:
+    program, added = chain(5)
+    files = {
+        **generated(program).files,
+        "own/mlforge_trace.h": ORDER_HEADER,
+        "own/order.c": b"char trace_text[64];",
+    }
+    library = compile_cached(files, ("-DMLFORGE_TRACE",))
+    x = np.arange(5, dtype=np.float32)
+    np.testing.assert_allclose(AotModule(library, DESCRIPTION).run(x)["y"], x + added, rtol=1e-5)
+    assert ctypes.string_at(ctypes.CDLL(str(library)).trace_text) == b"<00><11><22>"
+
+
+def test_without_the_macro_the_files_need_no_header_and_call_nothing() -> None:
+    library = compile_cached(generated(chain(5)[0]).files)
+    assert not hasattr(ctypes.CDLL(str(library)), "mlforge_trace_begin")

@@ -11,14 +11,17 @@ import numpy.typing as npt
 
 import mlforge
 from mlforge.relay import ir
+from mlforge.tir.verify import verify
 
 Array = npt.NDArray[Any]
 
 
 def compiled(module: ir.IRModule, params: Mapping[str, Array], folder: Path, **options: Any) -> Any:
-    """Return the loaded module (an archive written to `folder`, its C built with the host's compiler)."""
+    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built with the host's compiler."""
     name = options.pop("module_name", "tested")
     factory = mlforge.build(module, params=params, module_name=name, **options)
+    for kernel in factory.program.kernels:
+        verify(kernel)
     return mlforge.load(mlforge.export_model_library_format(factory, folder / f"{name}.tar"))
 
 

@@ -16,6 +16,9 @@ from tests.harness import assert_close, compiled, seeded_inputs
 
 SMALL = ("squeezenet", "shufflenet", "densenet121", "inception_v1", "inception_v2", "resnet50")
 LARGE = ("bvlc_alexnet", "zfnet512", "vgg19")
+PROBABILITY_BOUND = {"bvlc_alexnet": 1e-5, "zfnet512": 1e-5}
+"""Absolute bounds of the final softmax where 1e-6 is out of reach: with random weights these logits are near 36, where
+one float32 step is 4e-6; ONNX Runtime's own probabilities lie 2e-6 from those of the same model in float64."""
 
 
 @pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
@@ -33,8 +36,8 @@ def test_architecture_agrees_with_onnx_runtime(name: str, shared: Path, tmp_path
     values = ours.run(inputs)
     for info, reference in zip(session.get_outputs(), expected, strict=True):
         assert np.ptp(reference) > 0
-        if len(expected) == 2 and reference is expected[0]:  # probabilities: their own scale is one
-            assert np.max(np.abs(values[info.name] - reference)) <= 1e-6
+        if len(expected) == 2 and reference is expected[0]:
+            assert np.max(np.abs(values[info.name] - reference)) <= PROBABILITY_BOUND.get(name, 1e-6), name
         else:
             assert_close(values[info.name], reference, 1e-5, f"{name}, {info.name}")
 

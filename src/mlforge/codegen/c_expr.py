@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlforge.codegen import dot4
+from mlforge.codegen import dot4, mathematics
 from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, scalar_type, value_type
 from mlforge.codegen.prelude import helper_name
 from mlforge.errors import InternalError
@@ -279,7 +279,7 @@ class ExprPrinter:
             return self._helper(key, *expr.args)
         if dtypes.lanes(expr.dtype) > 1:
             raise InternalError(f"C has no '{expr.name}' of vectors")
-        if expr.name in _FIXED_POINT:
+        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if source in HALF_FLOATS:

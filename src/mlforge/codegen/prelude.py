@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlforge.codegen import dot4
+from mlforge.codegen import dot4, mathematics
 from mlforge.codegen.c_types import mask_dtype, scalar_type, short_name, value_type
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
@@ -160,6 +160,8 @@ def _source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys that the helper `key` calls, and its text."""
     if key in _FIXED:
         return _FIXED[key]
+    if key in mathematics.HELPERS:
+        return mathematics.HELPERS[key]
     if dot4.is_key(key):
         return (), dot4.source(key)
     name, _, dtype = key.partition(":")

@@ -18,12 +18,16 @@ from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlforge.support import dtypes
 from mlforge.tir import builder as tb
+from mlforge.tir import mathematics
 from mlforge.tir.ir import Expr
 
 Attrs = Mapping[str, Any]
 
 LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
 NEAR_CONTRACT = "within 4 ULP of the correctly rounded result with a math.h of 1 ULP"
+
+# Functions that targets with vectors compute in arithmetic of their own, with the largest error.
+_VECTORIZABLE = {"exp": mathematics.EXP_ULP, "tanh": mathematics.TANH_ULP, "erf": mathematics.ERF_ULP}
 
 DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
     "float": dtypes.is_float,
@@ -73,10 +77,21 @@ def declare_unary(
     contract : str
         Numeric contract.
     """
+    _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, contract=contract)
 
-    def compute(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
+
+def _declare_for_target(
+    name: str,
+    rule: Callable[[Context, Expr], Expr],
+    doc: str,
+    *,
+    takes: str = "float",
+    result: str | None = None,
+    contract: str,
+) -> None:
+    def compute(ctx: Context, inputs: Sequence[Tensor], _: Attrs, __: TensorType) -> Reader:
         (data,) = inputs
-        return lambda indices: rule(data.read(indices))
+        return lambda indices: rule(ctx, data.read(indices))
 
     OPERATORS.add(
         name,
@@ -103,9 +118,15 @@ def magnitude(x: Expr) -> Expr:
     return x if x.dtype.startswith("u") else tb.select(tb.binary("lt", x, 0), negated(x), x)
 
 
-def sigmoid(x: Expr) -> Expr:
-    """Return 1 / (1 + exp(-x))."""
-    return 1 / (1 + tb.intrinsic("exp", negated(x)))
+def transcendental(ctx: Context, name: str, x: Expr) -> Expr:
+    """Return exp, tanh or erf of `x`, in vectorizable arithmetic where the target has vectors, else by math.h."""
+    if not ctx.features.vector_bytes or x.dtype == "float64":
+        return tb.intrinsic(name, x)
+    return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
+
+
+def _sigmoid(ctx: Context, x: Expr) -> Expr:
+    return 1 / (1 + transcendental(ctx, "exp", negated(x)))
 
 
 def _sign(x: Expr) -> Expr:
@@ -129,21 +150,20 @@ def _bitwise_not(x: Expr) -> Expr:
 _LIBM = {
     "acos": "Arc cosine", "acosh": "Inverse hyperbolic cosine", "asin": "Arc sine",
     "asinh": "Inverse hyperbolic sine", "atan": "Arc tangent", "atanh": "Inverse hyperbolic tangent",
-    "cos": "Cosine", "cosh": "Hyperbolic cosine", "erf": "Gauss error function", "exp": "Exponential",
-    "log": "Natural logarithm", "log2": "Logarithm to base 2", "log10": "Logarithm to base 10", "sin": "Sine",
-    "sinh": "Hyperbolic sine", "tan": "Tangent", "tanh": "Hyperbolic tangent",
+    "cos": "Cosine", "cosh": "Hyperbolic cosine", "log": "Natural logarithm", "log2": "Logarithm to base 2",
+    "log10": "Logarithm to base 10", "sin": "Sine", "sinh": "Hyperbolic sine", "tan": "Tangent",
 }  # fmt: skip
 for _name, _doc in _LIBM.items():
     declare_unary(_name, partial(tb.intrinsic, _name), _doc, contract=LIBM_CONTRACT)
-for _name in ("exp", "erf", "tanh"):
-    declare_unary(
-        f"fast_{_name}", partial(tb.intrinsic, _name), f"{_LIBM[_name]}, as accurate as `{_name}`",
-        contract=LIBM_CONTRACT,
-    )  # fmt: skip
+for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
+    _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
+    _rule = partial(lambda function, ctx, x: transcendental(ctx, function, x), _name)
+    _declare_for_target(_name, _rule, _doc, contract=_contract)
+    _declare_for_target(f"fast_{_name}", _rule, f"{_doc}, as accurate as `{_name}`", contract=_contract)
 
 declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded")
 declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings")
-declare_unary("sigmoid", sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT)
+_declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT)
 for _name, _intrinsic, _doc in (
     ("ceil", "ceil", "Nearest integer above"),
     ("floor", "floor", "Nearest integer below"),

@@ -13,7 +13,7 @@ from math import inf, prod
 from typing import Any
 
 from mlforge.errors import TypeCheckError
-from mlforge.ops.elementwise import NEAR_CONTRACT, check_dtype
+from mlforge.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
 from mlforge.ops.folding import Axes, Fold, emit_fold, serial_loops
 from mlforge.ops.rules import normalized_axes, normalized_axis, tensors
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor
@@ -81,10 +81,10 @@ def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Out
         top = _folded(ctx, "top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
         with ctx.loops(shape, "e") as row:
             below = element(row) - top
-            stmts.store(kept, row, below if logarithm else tb.intrinsic("exp", below))
+            stmts.store(kept, row, below if logarithm else transcendental(ctx, "exp", below))
 
         def exponential(row: Indices) -> Expr:
-            return tb.intrinsic("exp", tb.load(kept, row)) if logarithm else tb.load(kept, row)
+            return transcendental(ctx, "exp", tb.load(kept, row)) if logarithm else tb.load(kept, row)
 
         total = _total(ctx, "total", shape, exponential, dtype)
         scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.registry import Registry
+from mlforge.tir import mathematics
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +65,9 @@ for _name, _function in {
 }.items():  # fmt: skip
     _add(_name, 1, _function, f"{_name} of math.h in the argument's precision")
 _add("erf", 1, _vectorized(math.erf), "erf of math.h")
+_add("exp_f32", 1, mathematics.exp, f"e**x of float32 within {mathematics.EXP_ULP} ULP, vectorizable")
+_add("tanh_f32", 1, mathematics.tanh, f"tanh of float32 within {mathematics.TANH_ULP} ULP, vectorizable")
+_add("erf_f32", 1, mathematics.erf, f"erf of float32 within {mathematics.ERF_ULP} ULP, vectorizable")
 _add("round_even", 1, np.rint, "nearest integer, ties to even (rint)")
 _add(
     "round_away", 1, lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, x.dtype)), x).astype(x.dtype),

@@ -1,0 +1,92 @@
+"""Vectorizable exp, tanh and erf: their bounds over floats of every size, in C and in numpy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlforge.library.toolchain import NATIVE
+from mlforge.ops.tensor import Context, from_buffer
+from mlforge.relay.ir import TensorType
+from mlforge.relay.op import OPERATORS
+from mlforge.target.features import Features
+from mlforge.tir import builder as tb
+from mlforge.tir import mathematics, visitor
+from mlforge.tir.intrinsics import INTRINSICS
+from mlforge.tir.ir import Buffer, Call, PrimFunc
+from tests.native.c_functions import EXACT, Functions
+
+Array = npt.NDArray[Any]
+BOUNDS = {"exp": mathematics.EXP_ULP, "tanh": mathematics.TANH_ULP, "erf": mathematics.ERF_ULP}
+# every exponent and sign, NaN and infinities of both; an odd step varies the fraction's bits
+SWEEP = np.concatenate([
+    np.arange(0, 2**32, 4099, dtype=np.uint64).astype(np.uint32).view(np.float32),
+    np.linspace(-110, 110, 200_001, dtype=np.float32),
+    np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 88.72284, -87.33655, -103.97], np.float32),
+])  # fmt: skip
+
+
+def exact(name: str, x: Array) -> Array:
+    """Return the function in float64."""
+    with np.errstate(all="ignore"):
+        if name == "erf":
+            return np.array([math.erf(value) for value in x.astype(np.float64)])
+        return {"exp": np.exp, "tanh": np.tanh}[name](x.astype(np.float64))
+
+
+def assert_within(values: Array, expected: Array, bound: float) -> None:
+    """Fail if a value is off by more than `bound` units of the last place of what is expected."""
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(np.float32)
+        finite = np.isfinite(rounded) & np.isfinite(values)
+        np.testing.assert_array_equal(np.isnan(values), np.isnan(expected))
+        # on the edge of overflow, either side is within a unit
+        edge = np.abs(expected[~finite & ~np.isnan(expected)]) > 3.4028233e38
+        assert np.all(edge)
+        unit = np.maximum(np.spacing(np.abs(rounded[finite])), np.float32(1e-45)).astype(np.float64)
+        error = np.abs(values[finite] - expected[finite]) / unit
+    assert error.max() <= bound
+    assert np.array_equal(np.signbit(values[finite]), np.signbit(expected[finite]))
+
+
+def function(name: str) -> PrimFunc:
+    source, result = Buffer("x", SWEEP.shape, "float32"), Buffer("y", SWEEP.shape, "float32")
+    stmts = tb.StmtBuilder()
+    with stmts.loops(SWEEP.shape) as indices:
+        stmts.store(result, indices, tb.intrinsic(f"{name}_f32", tb.load(source, indices)))
+    return PrimFunc(f"sweep_{name}", (source,), (), result, (), stmts.finish())
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_numpy_stays_within_the_bound(name: str) -> None:
+    with np.errstate(all="ignore"):
+        values = INTRINSICS.get(f"{name}_f32").evaluate(SWEEP)
+    assert_within(values, exact(name, SWEEP), BOUNDS[name])
+
+
+@pytest.mark.parametrize("flags", [EXACT, (NATIVE, "-ffp-contract=fast"), ("-O0",)], ids=["rounded", "fused", "plain"])
+def test_c_stays_within_the_bound(flags: tuple[str, ...], tmp_path: Path) -> None:
+    prims = {name: function(name) for name in BOUNDS}
+    functions = Functions(list(prims.values()), tmp_path, flags)
+    for name, prim in prims.items():
+        values = functions.call(prim, [SWEEP])
+        assert_within(values, exact(name, SWEEP), BOUNDS[name])
+        if flags == EXACT:
+            with np.errstate(all="ignore"):
+                np.testing.assert_array_equal(values, INTRINSICS.get(f"{name}_f32").evaluate(SWEEP))
+
+
+@pytest.mark.parametrize(("vector_bytes", "suffix"), [(64, "_f32"), (0, "")])
+def test_cores_without_vectors_keep_math_h(vector_bytes: int, suffix: str) -> None:
+    source = from_buffer(Buffer("x", (4,), "float32"))
+    for name in BOUNDS:
+        compute = OPERATORS.get(name).compute
+        assert compute is not None
+        element = compute(Context(Features(vector_bytes=vector_bytes)), [source], {}, TensorType((4,), "float32"))
+        called = [node.name for node in visitor.walk_expr(element([tb.const(0)])) if isinstance(node, Call)]
+        assert called == [name + suffix]

@@ -18,7 +18,7 @@ from mlforge.kernels import arithmetic, frame, tiling
 from mlforge.kernels.arithmetic import Arithmetic
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.packing import Block, channel_blocks, pack_channels, pack_rows
-from mlforge.kernels.staging import Form, Source, Stage
+from mlforge.kernels.staging import Band, Form, Source
 from mlforge.kernels.templates import Weights, template
 from mlforge.kernels.tiling import LANES, Tile
 from mlforge.ops.tensor import Context, Output
@@ -77,19 +77,19 @@ class TiledConv:
         self.data, self.seen = source
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
-        self.stage: Stage | None = None
+        self.stage: Band | None = None
         if how.must_stage or conv.padded or few:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
-            self.stage = Stage(ctx, conv, source, form)
+            self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
-        band = self.stage.band if self.stage else conv.output[0]
+        band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = tiling.choose(band, conv.output[1], conv.group_filters, ctx.features.vector_registers)
 
     def emit(self) -> None:
         """Write everything."""
         stmts, height = self.ctx.stmts, self.conv.output[0]
         blocks = [(block, *self.pack(block)) for block in channel_blocks(self.conv.group_filters, self.tile.vectors)]
-        band = self.stage.band if self.stage else height
+        band = self.stage.rows if self.stage else height
         with stmts.loop(self.conv.batch, "image") as image, stmts.loop(height // band, "band") as index:
             first = index * band
             self.prepare(image)

@@ -1,17 +1,23 @@
 """Depthwise convolution: vectors of channels, a strip of pixels in registers, every input loaded once a row.
 
+Loops from outside in: image, block of channels, row, strip of pixels, vector of the block. A window of input rows
+is copied for each block, so the copy is small whatever the image is, and stays in the first-level cache.
+
 Quantized operands are multiplied as float32: products of 8-bit numbers and sums of a few hundred of them are
 integers below 2**24, which float32 holds exactly, and every vector unit multiplies floats fastest.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mlforge.kernels import frame, tiling
 from mlforge.kernels.frame import Frame
 from mlforge.kernels.geometry import Conv
-from mlforge.kernels.staging import Form, Stage
+from mlforge.kernels.packing import Block, channel_blocks
+from mlforge.kernels.staging import Channels, Form, Window
 from mlforge.kernels.templates import Array, Weights, template
 from mlforge.kernels.tiling import LANES
 from mlforge.ops.tensor import Context, Output
@@ -21,12 +27,13 @@ from mlforge.tir.ir import Buffer, Expr
 
 EXACT_LIMIT = 1 << 24
 VECTOR = f"float32x{LANES}"
+# results of 8 bits fill a register of 32 bytes only where a block has 32 channels
+VECTORS = 2
 
 
 def _largest(data: Buffer, weights: Weights) -> int:
-    """Return the largest magnitude that a sum of quantized products may reach."""
-    low, high = dtypes.limits(data.dtype)
-    reach = max(high - weights.data_zero, weights.data_zero - low)
+    """Return the largest magnitude that a sum of quantized products may reach; the zero point is subtracted later."""
+    reach = max(map(abs, dtypes.limits(data.dtype)))
     centered = np.abs(weights.centered().astype(np.int64))
     return reach * int(centered.reshape(-1, centered.shape[-1]).sum(axis=0).max(initial=0))
 
@@ -46,6 +53,22 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     Depthwise(ctx, conv, data, weights, out).emit()
 
 
+@dataclass(frozen=True, eq=False)
+class _Strip:
+    """Where a strip of `size` pixels lies, and the number of its block of channels among equal ones."""
+
+    image: Expr
+    row: Expr
+    column: Expr
+    size: int
+    block: Block
+    number: Expr
+
+    def channel(self, offset: Expr) -> Expr:
+        """Return a channel of the block."""
+        return self.number * self.block.width + (offset + self.block.first)
+
+
 class Depthwise:
     """Writes the loops of one depthwise convolution."""
 
@@ -54,90 +77,105 @@ class Depthwise:
         self.seen: Frame = frame.of_rank(len(conv.spatial))
         self.conv = conv.planar()
         self.zero = weights.data_zero
-        self.lanes = -(-conv.filters // LANES) * LANES
-        self.weights = ctx.constant("weights", self._packed(weights.centered()))
-        self.start: Buffer | None = None
-        if out.bias is not None and out.bias.any():
-            self.start = ctx.constant("start", out.bias.astype(dtypes.to_numpy(out.dtype)))
-        direct = not conv.padded and conv.filters == conv.channels == self.lanes and data.dtype == "float32"
-        form = Form("float32", self.lanes, 1, 0, self._as_float)
-        self.stage = None if direct else Stage(ctx, self.conv, (data, self.seen), form)
-        self.band = self.stage.band if self.stage else self.conv.output[0]
-
-    def _as_float(self, value: Expr) -> Expr:
-        if value.dtype == "float32":
-            return value
-        return tb.cast(tb.cast(value, "int32") - self.zero, "float32")
+        centered = weights.centered()
+        self.weights = ctx.constant("weights", self._packed(centered))
+        start = self._start(centered)
+        self.start = None if start is None else ctx.constant("start", start)
 
     def _packed(self, centered: Array) -> Array:
-        """Return weights as (blocks of channels, taps, lanes) of float32."""
-        taps = self.conv.kernel[0] * self.conv.kernel[1]
-        packed = np.zeros((taps, self.lanes), np.float32)
-        packed[:, : self.conv.filters] = centered.reshape(taps, self.conv.filters)
+        """Return weights as (vectors of channels, taps, lanes) of float32."""
+        conv = self.conv
+        taps = conv.kernel[0] * conv.kernel[1]
+        packed = np.zeros((taps, -(-conv.filters // LANES) * LANES), np.float32)
+        packed[:, : conv.filters] = centered.reshape(taps, conv.filters)
         return np.ascontiguousarray(packed.reshape(taps, -1, LANES).transpose(1, 0, 2))
+
+    def _start(self, centered: Array) -> Array | None:
+        """Return what is added to the sums of each filter, or None for nothing."""
+        filters, dtype = self.conv.filters, dtypes.to_numpy(self.out.dtype)
+        start = np.zeros(filters, dtype) if self.out.bias is None else self.out.bias.astype(dtype)
+        if self.zero:
+            start = start.astype(np.int64) - self.zero * centered.reshape(-1, filters).sum(axis=0, dtype=np.int64)
+            start = start.astype(np.int32)
+        return start if start.any() else None
 
     def emit(self) -> None:
         """Write everything."""
         stmts, conv = self.ctx.stmts, self.conv
-        split = tiling.balanced(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
-        with stmts.loop(conv.batch, "image") as image, stmts.loop(conv.output[0] // self.band, "band") as index:
-            first = index * self.band
-            if self.stage:
-                self.stage.fill(image, first)
-            full, rest = divmod(conv.filters, LANES)
-            with stmts.loop(self.band, "row") as row:
-                for start, count, width in ((0, full, LANES), (full, 1 if rest else 0, rest)):
-                    if not count:
-                        continue
-                    with stmts.loop(count, "block") as number:
-                        for piece, times, size in split.pieces:
-                            with stmts.loop(times, "strip") as strip:
-                                column = strip * size + piece
-                                self._strip((image, first, row, column), number + start, width, size)
+        with stmts.loop(conv.batch, "image") as image:
+            for block in channel_blocks(conv.filters, VECTORS):
+                with stmts.loop(block.count, "block") as number:
+                    self._block(image, block, number)
 
-    def _strip(self, place: tuple[Expr, Expr, Expr, Expr], block: Expr, width: int, size: int) -> None:
-        """Write one strip of `size` pixels of one block of channels."""
+    def _window(self, block: Block) -> Window | None:
+        """Return the copy that the block reads, or None where it reads the input in place."""
+        conv, lanes = self.conv, block.vectors * LANES
+        if self.data.dtype == "float32" and not conv.padded and conv.filters == conv.channels and block.width == lanes:
+            return None
+        form = Form("float32", lanes, 1, self.zero, lambda value: tb.cast(value, "float32"))
+        return Window(self.ctx, conv, (self.data, self.seen), form)
+
+    def _block(self, image: Expr, block: Block, number: Expr) -> None:
+        """Write all rows of one block of channels."""
         stmts, conv = self.ctx.stmts, self.conv
-        column = place[3]
-        sums = stmts.local("sums", (size,), VECTOR)
-        for pixel in range(size):
-            stmts.store(sums, [pixel], tb.const(0, VECTOR))
-        stride, step = conv.strides[1], conv.dilation[1]
-        with stmts.loop(conv.kernel[0], "ky") as ky:
-            taps = [
-                stmts.let("w", tb.load(self.weights, [block, ky * conv.kernel[1] + kx, 0], lanes=LANES))
-                for kx in range(conv.kernel[1])
-            ]
-            wanted: dict[int, list[tuple[int, int]]] = {}
-            for pixel in range(size):
-                for kx in range(conv.kernel[1]):
-                    wanted.setdefault(pixel * stride + kx * step, []).append((pixel, kx))
-            for offset in sorted(wanted):
-                value = stmts.let("x", self._input(place, ky, column * stride + offset, block))
-                for pixel, kx in wanted[offset]:
-                    stmts.store(sums, [pixel], tb.load(sums, [pixel]) + value * taps[kx])
-        self._finish(place, (block, width, size), sums)
+        window = self._window(block)
+        multiplier = conv.filters // conv.channels
+        first = number * block.width + block.first
+        channels = Channels(block.width, lambda c: (first + c) // multiplier)
+        split = tiling.balanced(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
+        if window:
+            window.start(image, channels)
+        with stmts.loop(conv.output[0], "row") as row:
+            if window:
+                window.advance(image, row, channels)
+            for start, count, size in split.pieces:
+                with stmts.loop(count, "strip") as index:
+                    self._strip(_Strip(image, row, index * size + start, size, block, number), window)
 
-    def _input(self, place: tuple[Expr, Expr, Expr, Expr], ky: Expr, column: Expr, block: Expr) -> Expr:
-        image, first, row, _ = place
-        down = ky * self.conv.dilation[0]
-        if self.stage is not None:
-            at = column * self.lanes + block * LANES
-            return tb.load(self.stage.buffer, [row * self.conv.strides[0] + down, at], lanes=LANES)
-        inside = (first + row) * self.conv.strides[0] + down
-        return tb.load(self.data, self.seen(image, inside, column, block * LANES), lanes=LANES)
-
-    def _finish(self, place: tuple[Expr, Expr, Expr, Expr], piece: tuple[Expr, int, int], sums: Buffer) -> None:
-        """Hand the strip's elements to the output."""
+    def _strip(self, strip: _Strip, window: Window | None) -> None:
+        """Write one strip: the sums of each vector of channels, then the results of all."""
         stmts = self.ctx.stmts
-        block, width, size = piece
-        image, first, row, column = place
-        results = stmts.local("results", (size, LANES), "float32")
-        for pixel in range(size):
-            stmts.store(results, [pixel, 0], tb.load(sums, [pixel]))
-        with stmts.loop(size, "px") as px, stmts.loop(width, "c", "vectorized") as c:
-            channel = block * LANES + c
+        results = stmts.local("results", (strip.size, strip.block.vectors * LANES), "float32")
+        with stmts.loop(strip.block.vectors, "v") as vector:
+            sums = stmts.local("sums", (strip.size,), VECTOR)
+            for pixel in range(strip.size):
+                stmts.store(sums, [pixel], tb.const(0, VECTOR))
+            self._sum(strip, window, vector, sums)
+            for pixel in range(strip.size):
+                stmts.store(results, [pixel, vector * LANES], tb.load(sums, [pixel]))
+        with stmts.loop(strip.size, "px") as px, stmts.loop(strip.block.width, "c", "vectorized") as c:
+            channel = strip.channel(c)
             value = tb.cast(tb.load(results, [px, c]), self.out.dtype)
             if self.start is not None:
                 value = value + tb.load(self.start, [channel])
-            self.out.store(self.seen(image, first + row, column + px, channel), value)
+            self.out.store(self.seen(strip.image, strip.row, strip.column + px, channel), value)
+
+    def _sum(self, strip: _Strip, window: Window | None, vector: Expr, sums: Buffer) -> None:
+        """Write the loop over kernel rows that adds the products of one vector of channels."""
+        stmts, conv = self.ctx.stmts, self.conv
+        panel = strip.number * strip.block.vectors + (vector + strip.block.first // LANES)
+        stride, step = conv.strides[1], conv.dilation[1]
+        with stmts.loop(conv.kernel[0], "ky") as ky:
+            taps = [
+                stmts.let("w", tb.load(self.weights, [panel, ky * conv.kernel[1] + kx, 0], lanes=LANES))
+                for kx in range(conv.kernel[1])
+            ]
+            wanted: dict[int, list[tuple[int, int]]] = {}
+            for pixel in range(strip.size):
+                for kx in range(conv.kernel[1]):
+                    wanted.setdefault(pixel * stride + kx * step, []).append((pixel, kx))
+            down = ky * conv.dilation[0]
+            line = window.slot(strip.row, down) if window else strip.row * conv.strides[0] + down
+            for offset in sorted(wanted):
+                column = strip.column * stride + offset
+                value = stmts.let("x", self._input(strip, window, (line, column), vector))
+                for pixel, kx in wanted[offset]:
+                    stmts.store(sums, [pixel], tb.load(sums, [pixel]) + value * taps[kx])
+
+    def _input(self, strip: _Strip, window: Window | None, place: tuple[Expr, Expr], vector: Expr) -> Expr:
+        line, column = place
+        if window is None:
+            indices = self.seen(strip.image, line, column, strip.channel(vector * LANES))
+            return tb.load(self.data, indices, lanes=LANES)
+        at = column * (strip.block.vectors * LANES) + vector * LANES
+        return tb.load(window.buffer, [line, at], lanes=LANES)

@@ -79,7 +79,7 @@ def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) 
 
 def test_a_shared_library_says_why_it_cannot(factory: Factory, tmp_path: Path) -> None:
     library = export_shared_library([factory], tmp_path / "profiled.so")
-    with pytest.raises(OptionError, match="cannot be profiled.* Profile the archive"):
+    with pytest.raises(OptionError, match=r"cannot be profiled.* Profile the archive"):
         load_profiled(library)
 
 

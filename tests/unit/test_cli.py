@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from mlforge.cli.main import run
 
@@ -164,6 +166,23 @@ def test_several_models_make_one_archive(tmp_path: Path) -> None:
     assert "one, two" in refused.stderr
 
 
+def save_open_model(path: Path) -> None:
+    """Write an ONNX model whose input ``a:b`` has an open dimension."""
+    data, result = (helper.make_tensor_value_info(name, 1, ["N", 4]) for name in ("a:b", "y"))
+    graph = helper.make_graph([helper.make_node("Relu", ["a:b"], ["y"])], "open", [data], [result])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_shapes_go_to_the_models_that_they_name(tmp_path: Path) -> None:
+    save_open_model(tmp_path / "open.onnx")
+    assert "a:b" in mlforge("compile", "open.onnx", cwd=tmp_path).stderr
+    succeeded("compile", "open.onnx", "--shape", "a:b=2,4", cwd=tmp_path)
+    shapes = ("--shape", "one:a:b=3,4", "--shape", "two:a:b=5,4")
+    succeeded("compile", "one=open.onnx", "two=open.onnx", *shapes, "-o", "both.tar", cwd=tmp_path)
+    modules = json.loads(succeeded("inspect", "both.tar", "--json", cwd=tmp_path))["modules"]
+    assert {name: module["inputs"][0]["shape"] for name, module in modules.items()} == {"one": [3, 4], "two": [5, 4]}
+
+
 def test_tables_name_tensors_and_memory(folder: Path, tmp_path: Path) -> None:
     text = succeeded("inspect", folder / "digits.tar", cwd=tmp_path)
     for part in ("module digits: aot", "float32[", "workspace", "tvmgen_digits_", "codegen/host/src/digits_lib1.c"):
@@ -180,6 +199,23 @@ def test_verify_compares_with_the_reference(folder: Path, tmp_path: Path) -> Non
     assert result["samples"] == 5
     layers = json.loads(succeeded("verify", DIGITS, "--layers", "--samples", 1, "--json", cwd=tmp_path))["layers"]
     assert len(layers) > len(result["outputs"])
+
+
+def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: Path) -> None:
+    module = json.loads(succeeded("inspect", folder / "digits.tar", "--json", cwd=tmp_path))["modules"]["digits"]
+    memory, peak = module["memory"], module["peak"]
+    ram = memory["workspace_bytes"] + memory["io_bytes"]
+    result = mlforge("compile", DIGITS, "--ram", ram - 7, cwd=tmp_path)
+    assert f"{ram:,} bytes of RAM are 7 over" in result.stderr
+    assert peak["nodes"][0] in result.stderr
+    assert all(f"{tensor['name']} ({tensor['bytes']:,})" in result.stderr for tensor in peak["tensors"])
+    flash = memory["constants_bytes"]
+    result = mlforge("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
+    assert f"{flash:,} bytes of constants are 7 over" in result.stderr
+    assert "machine code comes on top" in result.stderr
+    succeeded("compile", DIGITS, "--ram", ram, "--flash", flash, cwd=tmp_path)
+    result = mlforge("compile", f"a={DIGITS}", f"b={DIGITS}", "--ram", 10, "-o", "both.tar", cwd=tmp_path)
+    assert "for module 'a'" in result.stderr
 
 
 @pytest.mark.parametrize("budget", ["--ram", "--flash"])
@@ -216,6 +252,15 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     "no_runs": (("run", DIGITS, "--repeat", "0"), "--repeat"),
     "unknown_fill": (("run", DIGITS, "--fill", "sevens"), "sevens"),
     "missing_inputs": (("run", DIGITS, "--inputs", "none.npz"), "none.npz"),
+    "inputs_that_are_no_npz": (("run", DIGITS, "--inputs", __file__), "numpy.savez"),
+    "module_of_a_model": (("run", DIGITS, "--module", "a"), "--module"),
+    "shape_for_no_model": (("compile", f"a={DIGITS}", f"b={DIGITS}", "-o", "a.tar", "--shape", "x=1"), "a, b"),
+    "shape_for_one_model_that_fits_none": (
+        ("compile", f"a={DIGITS}", f"b={DIGITS}", "-o", "a.tar", "--shape", "b:bogus=1"),
+        "no input 'bogus'",
+    ),
+    "target_of_an_artifact": (("verify", DIGITS, DIGITS, "--target", "c -mcpu=cortex-m4"), "compiled already"),
+    "unknown_numerics_to_verify": (("verify", DIGITS, "--numerics", "abacus"), "abacus"),
     "negative_samples": (("verify", DIGITS, "--samples", "-1"), "samples"),
 }
 
@@ -230,6 +275,73 @@ def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name
     assert "bug in mlforge" not in result.stderr
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def broken_model(kind: str, folder: Path) -> Path:
+    """Return a file that is no model, in a folder of its own."""
+    path = folder / "models" / f"broken.{kind}"
+    path.parent.mkdir()
+    contents = {
+        "onnx": DIGITS.read_bytes()[:1000],
+        "tflite": b"\x1c\0\0\0TFL3" + bytes(8),
+        "relay": b'#[version = "0.0.5"]\ndef @main(%x',
+        "empty": b"",
+    }
+    path.write_bytes(contents[kind])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["onnx", "tflite", "relay", "empty"])
+@pytest.mark.parametrize("command", ["compile", "check", "run"])
+def test_a_broken_model_is_named_by_the_path_that_the_user_gave(tmp_path: Path, kind: str, command: str) -> None:
+    path = broken_model(kind, tmp_path).relative_to(tmp_path)
+    result = mlforge(command, path, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {path}: ")
+
+
+def test_verify_asks_for_the_original_model(folder: Path, tmp_path: Path) -> None:
+    result = mlforge("verify", folder / "digits.tar", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "mlforge verify MODEL ARTIFACT" in result.stderr
+
+
+def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("no /dev/full here")
+    # links, so that a fault of this code replaces them and not the machine's devices
+    for device in ("full", "null"):
+        (tmp_path / device).symlink_to(f"/dev/{device}")
+    for options in (("compile", DIGITS, "-o"), ("compile", DIGITS, "--emit", "so", "-o"), ("run", DIGITS, "--outputs")):
+        result = mlforge(*options, "full", cwd=tmp_path)
+        assert (result.returncode, "No space left" in result.stderr) == (2, True), result
+        succeeded(*options, "null", cwd=tmp_path)
+    assert all((tmp_path / device).is_char_device() for device in ("full", "null"))
+
+
+def test_a_module_name_is_no_path(tmp_path: Path) -> None:
+    place = tmp_path / "inner"
+    place.mkdir()
+    succeeded("compile", DIGITS, "--module-name", "../My Model", cwd=place)
+    assert [path.name for path in tmp_path.rglob("*.tar")] == ["n___my_model.tar"]
+
+
+def test_tflm_numerics_are_compared_with_litert_and_differ_where_they_must(tmp_path: Path, models: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    model = models / "ad01_int8.tflite"
+    succeeded("verify", model, "--samples", 1, cwd=tmp_path)
+    result = mlforge("verify", model, "--samples", 1, "--numerics", "tflm", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "DIFFERS" in result.stdout
+    assert "--numerics tflm" in result.stderr
+
+
+def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mlforge"]
+    done = subprocess.run([*command, "targets", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "cortex-m4" in json.loads(done.stdout)
+    done = subprocess.run([*command, "run", "none.tar"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: none.tar: cannot be read: No such file or directory\n")
 
 
 def test_wrong_inputs_are_all_named(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlforge.archive.metadata import module_details
@@ -31,20 +31,24 @@ def check_budget(factories: Sequence[Factory], *, ram: int | None = None, flash:
             raise OptionError(f"a budget of {limit} bytes is negative", place=f"--{name}")
     if ram is None and flash is None:
         return
-    details = [module_details(factory) for factory in factories]
-    used = sum(item["memory"]["workspace_bytes"] + item["memory"]["io_bytes"] for item in details)
+    details = {factory.module_name: module_details(factory) for factory in factories}
+    used = sum(item["memory"]["workspace_bytes"] + item["memory"]["io_bytes"] for item in details.values())
     if ram is not None and used > ram:
         raise _ram_error(details, used, ram)
-    constants = sum(item["memory"]["constants_bytes"] for item in details)
+    constants = sum(item["memory"]["constants_bytes"] for item in details.values())
     if flash is not None and constants > flash:
         raise _flash_error(factories, constants, flash)
 
 
-def _ram_error(details: Sequence[dict[str, Any]], used: int, limit: int) -> BudgetError:
-    heaviest = max(details, key=lambda item: int(item["memory"]["workspace_bytes"] + item["memory"]["io_bytes"]))
+def _ram_error(details: Mapping[str, dict[str, Any]], used: int, limit: int) -> BudgetError:
+    name, heaviest = max(
+        details.items(), key=lambda item: int(item[1]["memory"]["workspace_bytes"] + item[1]["memory"]["io_bytes"])
+    )
     peak = heaviest["peak"]
     sizes = heaviest["memory"]
     cause = f"{used:,} bytes of RAM are {used - limit:,} over the budget of {limit:,}"
+    if len(details) > 1:
+        cause += f", the largest part for module '{name}'"
     if peak is None:
         return BudgetError(f"{cause}: all of them are inputs and outputs ({sizes['io_bytes']:,})")
     busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
@@ -62,6 +66,7 @@ def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetE
     largest = sorted(values, key=lambda value: (-value.nbytes, value.name))[:_LARGEST]
     listed = ", ".join(f"{shortened(value.name)} ({value.nbytes:,})" for value in largest)
     return BudgetError(
-        f"{used:,} bytes of constants are {used - limit:,} over the budget of {limit:,}; the largest: {listed}",
+        f"{used:,} bytes of constants are {used - limit:,} over the budget of {limit:,}, and the machine code comes on "
+        f"top; the largest: {listed}",
         next_step="Make these layers smaller, or quantize the model",
     )

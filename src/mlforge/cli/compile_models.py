@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlforge.cli.options import Json, Numerics, Optimize, Shapes, Target, parse_models, parse_shapes
+from mlforge.cli.options import Json, Numerics, Optimize, Target, parse_models, shapes_by_model
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -22,7 +22,7 @@ EXAMPLES = (
     "mlforge compile kws.tflite",
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
-    "mlforge compile kws=a.tflite ic=b.onnx -o both.tar",
+    "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 -o both.tar",
     "mlforge compile kws.tflite --emit c -o kws_code",
 )
 
@@ -42,12 +42,20 @@ def compile_models(
     target: Target = "c",
     executor: Annotated[str, typer.Option(help="aot.")] = "aot",
     module_name: Annotated[str | None, typer.Option(help="Default: from the file name.")] = None,
-    shape: Shapes = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=1,3,224,224",
+            help="Fix the shape of an input; may be given again. With several models: MODEL:NAME=1,3,224,224.",
+        ),
+    ] = None,
     optimize: Optimize = "speed",
     numerics: Numerics = "litert",
     emit: Annotated[str, typer.Option(help="mlf (archive), c (C files in a folder) or so (shared library).")] = "mlf",
     ram: Annotated[int | None, typer.Option(help="Fail if workspace, inputs and outputs have more bytes.")] = None,
-    flash: Annotated[int | None, typer.Option(help="Fail if the constants have more bytes.")] = None,
+    flash: Annotated[
+        int | None, typer.Option(help="Fail if the constants have more bytes; machine code comes on top.")
+    ] = None,
     include_source_params: Annotated[
         bool, typer.Option("--include-source-params", help="Keep the model's own weights in the archive.")
     ] = False,
@@ -57,17 +65,19 @@ def compile_models(
     from mlforge import archive
     from mlforge.archive.budget import check_budget
     from mlforge.support.atomic import check_writable, write_folder
+    from mlforge.support.c_names import module_name as checked_name
 
     named = parse_models(models)
     if module_name is not None:
         if len(named) != 1:
             raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
-        named = {module_name: next(iter(named.values()))}
+        # the name that the code gets is the name of the file: "../x" names no folder
+        named = {checked_name(module_name): next(iter(named.values()))}
     place = _output(output, named, emit)
     if emit != "c":
         check_writable(place)
     options = _Options(target, executor, optimize, numerics)
-    factories = _build(named, parse_shapes(shape), options)
+    factories = _build(named, shapes_by_model(shape, list(named)), options)
     check_budget(factories, ram=ram, flash=flash)
     with stage(f"writing {place}"):
         if emit == "mlf":
@@ -90,16 +100,16 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
     return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "so": f"{name}.so"}[emit])
 
 
-def _build(named: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]], options: _Options) -> list[Factory]:
+def _build(
+    named: Mapping[str, Path], shapes: Mapping[str, Mapping[str, tuple[int, ...]]], options: _Options
+) -> list[Factory]:
     from mlforge.compiler import build
     from mlforge.frontend import import_model
 
-    if shapes and len(named) != 1:
-        raise OptionError("--shape works with one model at a time", next_step="Fix the shapes in the model files")
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
-            mod, params = import_model(path, shapes=shapes, numerics=options.numerics)
+            mod, params = import_model(path, shapes=shapes[name], numerics=options.numerics)
             factories.append(
                 build(
                     mod,

@@ -15,7 +15,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target: TypeAlias = Annotated[str, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ...")]
 Optimize: TypeAlias = Annotated[str, typer.Option("--optimize", help="speed or size.")]
 Numerics: TypeAlias = Annotated[
-    str, typer.Option("--numerics", help="Whose integer rounding: litert or tflm (TensorFlow Lite Micro).")
+    str, typer.Option("--numerics", help="Whose integer rounding: litert or tflm (TensorFlow Lite Micro's).")
 ]
 Shapes: TypeAlias = Annotated[
     list[str] | None,
@@ -45,6 +45,26 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
             raise OptionError(f"the shape of '{name}' is given twice", place="--shape")
         shapes[name] = tuple(map(int, parts))
     return shapes
+
+
+def shapes_by_model(texts: Sequence[str] | None, models: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the shapes for each of several models, from texts like ``kws:input=1,49,10,1``.
+
+    One model takes the texts without its name in front: names of inputs may hold colons.
+    """
+    if len(models) == 1:
+        return {models[0]: parse_shapes(texts)}
+    given: dict[str, list[str]] = {name: [] for name in models}
+    for text in texts or ():
+        name, _, shape = text.partition(":")
+        if name not in given:
+            raise OptionError(
+                f"'{text}' does not say for which model",
+                place="--shape",
+                next_step=f"Write MODEL:NAME=1,3,224,224 with a model of: {', '.join(models)}",
+            )
+        given[name].append(shape)
+    return {name: parse_shapes(shapes) for name, shapes in given.items()}
 
 
 def parse_models(texts: Sequence[str]) -> dict[str, Path]:

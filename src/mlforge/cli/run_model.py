@@ -79,7 +79,7 @@ def run_model(
 
 def _timed(
     compiled: AotModule, given: Mapping[str, Array], runs: int, artifact: Path
-) -> tuple[Mapping[str, Array], Sequence[float]]:
+) -> tuple[Mapping[str, Array], tuple[float, ...]]:
     call = compiled.bind(given)
     times = []
     for _ in range(runs):
@@ -88,7 +88,7 @@ def _timed(
         times.append(time.perf_counter() - start)
         if status != 0:
             raise RunError(f"the model returned status {status}", place=str(artifact))
-    return call.outputs, times
+    return call.outputs, tuple(times)
 
 
 def _load(artifact: Path, module: str | None, shape: list[str] | None, *, profile: bool) -> AotModule:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlforge.cli.options import Json, Module, Optimize, Samples, Seed, Shapes, Target, parse_shapes
+from mlforge.cli.options import Json, Module, Numerics, Optimize, Samples, Seed, Shapes, Target, parse_shapes
 from mlforge.cli.tables import print_json, print_table
-from mlforge.errors import BudgetError
+from mlforge.errors import BudgetError, OptionError
 from mlforge.support.progress import stage
 from mlforge.support.text import shortened
 
@@ -21,6 +21,7 @@ EXAMPLES = (
     "mlforge verify kws.tflite",
     "mlforge verify kws.tflite kws.tar --samples 200",
     "mlforge verify resnet.onnx --layers",
+    "mlforge verify ad01.tflite --numerics tflm --layers",
 )
 
 
@@ -34,6 +35,7 @@ def verify(
     module: Module = None,
     target: Target = "c",
     optimize: Optimize = "speed",
+    numerics: Numerics = "litert",
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
@@ -41,9 +43,17 @@ def verify(
 
     Both run on the same seeded inputs. Fails with status 1 where integers differ (from ONNX Runtime: by more than
     one) or floats differ by more than 1e-5 of the tensor's largest value.
+
+    With --numerics tflm the reference is LiteRT nevertheless. TensorFlow Lite Micro rounds fully connected layers in
+    another way, so these may differ, and what follows from them too; that counts as different like anything else.
     """
     from mlforge.verify import verify as compare
 
+    if artifact is not None and (shape or (target, optimize, numerics) != ("c", "speed", "litert")):
+        raise OptionError(
+            "--target, --optimize, --numerics and --shape say how to compile; the artifact is compiled already",
+            next_step="Leave out the artifact or these options",
+        )
     with stage(f"comparing {model}"):
         result = compare(
             model,
@@ -55,17 +65,22 @@ def verify(
             shapes=parse_shapes(shape),
             target=target,
             optimize=optimize,
+            numerics=numerics,
         )
     _report(result, as_json)
     first = result.first_differing
-    if first is not None:
-        kind = "layer" if result.layers else "output"
-        raise BudgetError(
-            f"the first {kind} that differs is {shortened(first.tensor)}: by {first.largest:.6g}, "
-            f"where {first.tolerance:.6g} is allowed, with the inputs '{first.sample}'",
-            place=str(model),
-            next_step=None if result.layers else "Look for the layer with --layers",
-        )
+    if first is None:
+        return
+    kind = "layer" if result.layers else "output"
+    hints = [] if result.layers else ["Look for the layer with --layers"]
+    if numerics == "tflm":
+        hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
+    raise BudgetError(
+        f"the first {kind} that differs is {shortened(first.tensor)}: by {first.largest:.6g}, "
+        f"where {first.tolerance:.6g} is allowed, with the inputs '{first.sample}'",
+        place=str(model),
+        next_step=". ".join(hints) or None,
+    )
 
 
 def _report(result: Comparison, as_json: bool) -> None:

@@ -67,7 +67,12 @@ def import_model(
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _dispatch(bytes(model), name or "model", None, shapes, numerics)
     path = Path(model)
-    return _dispatch(_content(path), name or path.stem, path.parent, shapes, numerics)
+    data, title = _content(path), name or path.stem
+    try:
+        return _dispatch(data, title, path.parent, shapes, numerics)
+    except MlforgeError as error:
+        error.place = _place_in_file(error.place, title, str(model))
+        raise
 
 
 def check(
@@ -88,6 +93,15 @@ def check(
     except MlforgeError as error:
         return [error]
     return []
+
+
+def _place_in_file(place: str | None, title: str, path: str) -> str:
+    """Return where a fault is by the path that the user gave; importers know only the model's title."""
+    if place is None or place == title:
+        return path
+    for mark in (", ", ":"):
+        place = place.removeprefix(f"{title}{mark}")
+    return f"{path}: {place}"
 
 
 def _content(path: Path) -> bytes:

@@ -6,4 +6,14 @@ from mlforge.runtime.profiled_module import OperatorTime, Profile, ProfiledModul
 from mlforge.runtime.shared_library import load_shared_library
 from mlforge.runtime.tensor_info import TensorInfo
 
-__all__ = ["AotModule", "BoundCall", "Device", "OperatorTime", "Profile", "ProfiledModule", "TensorInfo", "cpu", "load_shared_library"]
+__all__ = [
+    "AotModule",
+    "BoundCall",
+    "Device",
+    "OperatorTime",
+    "Profile",
+    "ProfiledModule",
+    "TensorInfo",
+    "cpu",
+    "load_shared_library",
+]

@@ -42,7 +42,11 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
         archive = zipfile.ZipFile(path)
     except _BROKEN as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read as .npz: {reason}", place=place) from error
+        raise InputError(
+            f"cannot be read as .npz: {reason}",
+            place=place,
+            next_step="Write one with: numpy.savez(path, **{name: array})",
+        ) from error
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
     with archive:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlforge.archive.load import load_factory, load_module
+from mlforge.archive.load import artifact_kind, load_factory, load_module
 from mlforge.compiler import build
-from mlforge.errors import ModelError, OptionError
+from mlforge.errors import OptionError
 from mlforge.frontend import import_model
 from mlforge.runtime import AotModule, TensorInfo
 from mlforge.runtime.arrays import Array
@@ -105,6 +105,7 @@ def verify(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: str = "c",
     optimize: str = "speed",
+    numerics: str = "litert",
 ) -> Comparison:
     """Compare a model with its reference on seeded random inputs and on all-minimum, all-maximum and zero inputs.
 
@@ -121,8 +122,9 @@ def verify(
     seed : int
     layers : bool
         Compare every layer. The model is then compiled here with every tensor as an output.
-    shapes, target, optimize
-        As for importing and building.
+    shapes, target, optimize, numerics
+        As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
+        LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
 
     Raises
     ------
@@ -140,10 +142,11 @@ def verify(
         compiled = load_module(artifact, module=module)
         outputs = [info.name for info in compiled.outputs]
     else:
-        imported, params = import_model(Path(model), shapes=shapes)
+        imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
         outputs = list(imported.output_names)
         chosen = with_all_tensors(imported) if layers else imported
-        compiled = load_factory(build(chosen, target, params, optimize=optimize, module_name="verified"))
+        factory = build(chosen, target, params, optimize=optimize, numerics=numerics, module_name="verified")
+        compiled = load_factory(factory)
     sets = list(sample_inputs(compiled.inputs, samples, seed))
     found = _compare(compiled, reference, sets, title)
     return Comparison(
@@ -176,11 +179,14 @@ def _corner(info: TensorInfo, title: str) -> int:
 
 
 def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-    except OSError as error:
-        raise ModelError(f"cannot be read: {error.strerror}", place=str(path)) from error
+    if artifact_kind(path) != "model":
+        raise OptionError(
+            "this was compiled already; only the original model can be run by its reference",
+            place=str(path),
+            next_step="Write: mlforge verify MODEL ARTIFACT",
+        )
+    with path.open("rb") as file:
+        start = file.read(8)
     if start[4:] == b"TFL3":
         from mlforge.verify.litert import Reference as LiteRT
 

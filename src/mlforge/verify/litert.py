@@ -56,6 +56,7 @@ class Reference:
             raise ToolchainError(
                 "LiteRT is not installed", next_step="Install it with: pip install mlforge[verify]"
             ) from None
+        self._place = None if isinstance(model, bytes) else str(model)
         data = model if isinstance(model, bytes) else Path(model).read_bytes()
         resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
         failures = []
@@ -69,14 +70,14 @@ class Reference:
                 return
             except (RuntimeError, ValueError) as error:
                 failures.append(str(error))
-        raise ModelError(f"LiteRT cannot open the model: {failures[-1]}")
+        raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""
         interpreter = self._interpreter
         details = {_name(detail): detail for detail in interpreter.get_input_details()}
         if set(inputs) != set(details):
-            raise InputError(f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}")
+            raise InputError(f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}", place=self._place)
         for name, detail in details.items():
             if tuple(detail["shape"]) != np.shape(inputs[name]):
                 interpreter.resize_tensor_input(detail["index"], np.shape(inputs[name]))
@@ -86,7 +87,7 @@ class Reference:
                 interpreter.set_tensor(detail["index"], np.asarray(inputs[name]))
             interpreter.invoke()
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"LiteRT cannot run the model: {error}") from None
+            raise ModelError(f"LiteRT cannot run the model: {error}", place=self._place) from None
         return self._activations()
 
     def _activations(self) -> dict[str, Array]:

@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-_COMMANDS = (
+COMMANDS = (
     ("check", check.check, check.EXAMPLES),
     ("compile", compile_models.compile_models, compile_models.EXAMPLES),
     ("run", run_model.run_model, run_model.EXAMPLES),
@@ -33,7 +33,7 @@ _COMMANDS = (
     ("operators", operators.operators, operators.EXAMPLES),
     ("targets", targets.targets, targets.EXAMPLES),
 )
-for _name, _function, _examples in _COMMANDS:
+for _name, _function, _examples in COMMANDS:
     # the backspace tells the help printer to keep the lines apart
     app.command(_name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in _examples))))(_function)
 

@@ -1,0 +1,114 @@
+"""Write the reference pages that the program itself knows best: ``python docs/generate.py``.
+
+A test compares the committed pages with what this prints, so they cannot fall behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer.models import ArgumentInfo, OptionInfo
+
+import mlforge.ops  # noqa: F401  (registers the operators)
+from mlforge.cli.main import COMMANDS, app
+from mlforge.relay.op import OPERATORS, REQUIRED, Attr
+
+REFERENCE = Path(__file__).parent / "reference"
+_MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every page by its file."""
+    return {REFERENCE / "cli.md": cli_page(), REFERENCE / "operators.md": operators_page()}
+
+
+def cli_page() -> str:
+    """Return the page of the commands, from the functions and annotations that make them."""
+    lines = [_MADE, "", "# Command line", "", str(app.info.help), "", str(app.info.epilog), ""]
+    lines += [
+        "Errors go to standard error as one message without a traceback, with what, where, why and what to do next;",
+        "[errors.md](errors.md) lists their codes. Progress goes to standard error, only on a terminal.",
+        "`python -m mlforge` does the same as `mlforge`. Set `MLFORGE_TRACEBACK=1` to see where an error arose.",
+        "",
+    ]
+    for name, function, examples in COMMANDS:
+        lines += _command(name, function, examples)
+    return "\n".join(lines)
+
+
+def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...]) -> list[str]:
+    rows = list(_parameters(function))
+    words = [spelled for spelled, info, _ in rows if isinstance(info, ArgumentInfo)]
+    usage = " ".join(["mlforge", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
+    lines = [f"## {name}", "", inspect.cleandoc(function.__doc__ or ""), "", f"    {usage}", ""]
+    if rows:
+        lines += ["| | default | |", "|---|---|---|"]
+        lines += [f"| `{spelled}` | {default} | {_cell(info.help or '')} |" for spelled, info, default in rows]
+        lines.append("")
+    return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInfo | OptionInfo, str]]:
+    """Yield each parameter as users write it, with its annotation and the text of its default."""
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints[name]
+        if get_origin(hint) is not Annotated:
+            # a default of None makes older Pythons wrap the annotation: Optional[Annotated[...]]
+            hint = next(item for item in get_args(hint) if get_origin(item) is Annotated)
+        kind, info = get_args(hint)
+        default = parameter.default
+        shown = f"`{default}`" if isinstance(default, (str, int)) and default is not False else ""
+        yield _spelled(name, kind, info, default), info, shown
+
+
+def _spelled(name: str, kind: Any, info: ArgumentInfo | OptionInfo, default: Any) -> str:
+    if isinstance(info, ArgumentInfo):
+        text = info.metavar or name.upper()
+        text = f"{text}..." if get_origin(kind) is list else text
+        return text if default is inspect.Parameter.empty else f"[{text}]"
+    # in annotations typer takes the first flag for a default, as in its older style
+    given = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]
+    flags = ", ".join(given or [f"--{name.replace('_', '-')}"])
+    if kind is bool:
+        return flags
+    kinds = get_args(kind) or (kind,)
+    value = info.metavar or ("PATH" if Path in kinds else "N" if int in kinds else "TEXT")
+    return f"{flags} {value}"
+
+
+def operators_page() -> str:
+    """Return the page of the operators, from the registry."""
+    lines = [_MADE, "", "# Operators", ""]
+    lines += [
+        "The operators of the graph IR that importers make and that compile, under Relay's names;",
+        "`mlforge operators` prints them. The contract says how near the results are to the exact ones, whatever the target. For a model's",
+        "own operators run `mlforge check MODEL`: it names each that cannot be expressed in these.",
+        "",
+        f"{len(OPERATORS)} operators. An attribute without a default must be given.",
+        "",
+        "| operator | computes | attributes | contract |",
+        "|---|---|---|---|",
+    ]
+    for name in OPERATORS:
+        item = OPERATORS.get(name)
+        attributes = ", ".join(map(_attribute, item.attrs))
+        lines.append(f"| `{name}` | {_cell(item.doc)} | {attributes} | {_cell(item.contract)} |")
+    return "\n".join([*lines, ""])
+
+
+def _attribute(attr: Attr) -> str:
+    return f"`{attr.name}`" if attr.default is REQUIRED else f"`{attr.name}={attr.default!r}`"
+
+
+def _cell(text: str) -> str:
+    """Return plain text for a cell of a table: nothing in it is markup."""
+    return "".join(f"\\{char}" if char in "|*_<`" else char for char in text)
+
+
+if __name__ == "__main__":
+    for path, content in pages().items():
+        path.write_text(content, encoding="utf-8")

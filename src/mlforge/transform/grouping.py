@@ -13,6 +13,7 @@ from mlforge.errors import InternalError
 from mlforge.relay.ir import Call, Expr, Tuple, op_name
 from mlforge.relay.op import Kind, Operator
 from mlforge.transform.matching import flat_args, shape_of
+from mlforge.transform.spelling import Spelling, spelling_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
@@ -33,6 +34,8 @@ _EXPENSIVE = frozenset({
 })  # fmt: skip
 _MAX_CHEAP_REPEATS = 4.0
 _MAX_DIAMOND = 32
+# Most times that a kernel's text may repeat a producer, with the indices at which it reads.
+_MAX_COPIES = 32
 
 
 @dataclass(eq=False)
@@ -46,6 +49,12 @@ class Group:
     members : list of Call
     master : Call or None
         The one member with loops of its own.
+    evaluations : dict of Call to float
+        How many elements of a member are computed.
+    at_store : set of Call
+        Members of which each element is computed once, into a local, where the result is stored.
+    copies, index_copies : dict of Call to int
+        How often the group's text names a member computed elsewhere, and an index in one such place.
     """
 
     exit: Call
@@ -53,6 +62,8 @@ class Group:
     master: Call | None = None
     evaluations: dict[Call, float] = field(default_factory=dict)
     at_store: set[Call] = field(default_factory=set)
+    copies: dict[Call, int] = field(default_factory=dict)
+    index_copies: dict[Call, int] = field(default_factory=dict)
 
 
 def kind_of(call: Call) -> Kind:
@@ -82,6 +93,7 @@ class Grouping:
         self._max_depth = max_depth
         self._group: dict[Call, Group] = {}
         self._users: dict[Expr, list[Call]] = {}
+        self._spellings: dict[Call, Spelling] = {}
         for call in calls:
             for arg in flat_args(call):
                 self._users.setdefault(arg, []).append(call)
@@ -149,6 +161,7 @@ class Grouping:
             group.evaluations[call] = self._evaluations(call, group)
             if self._is_at_store(call, group):
                 group.at_store.add(call)
+            group.copies[call], group.index_copies[call] = self._copies(call, group)
         group.members.append(call)
         self._group[call] = group
 
@@ -164,13 +177,35 @@ class Grouping:
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if op_name(call) in _EXPENSIVE else _MAX_CHEAP_REPEATS
-        return group if repeats <= limit or _moves_data(call) else None
+        if repeats > limit and not _moves_data(call):
+            return None
+        copies, index_copies = self._copies(call, group)
+        return group if copies * index_copies <= _MAX_COPIES else None
 
     def _is_at_store(self, call: Call, group: Group) -> bool:
         return all(
             reader in group.at_store and kind_of(reader) in _POINTWISE and shape_of(reader) == shape_of(call)
             for reader in self._users[call]
         )
+
+    def _copies(self, call: Call, group: Group) -> tuple[int, int]:
+        """Return how often the group's text would name `call`, and each index where it reads it."""
+        if self._is_at_store(call, group):
+            return 1, 1
+        copies, index_copies = 0, 1
+        for reader in dict.fromkeys(self._users[call]):
+            names, growth = 1, 1
+            if reader is not group.master:
+                spelling = self._spelling(reader)
+                names, growth = spelling.names.get(call, 0), spelling.index_growth
+            copies += group.copies.get(reader, 1) * names
+            index_copies = max(index_copies, group.index_copies.get(reader, 1) * growth)
+        return copies, index_copies
+
+    def _spelling(self, call: Call) -> Spelling:
+        if call not in self._spellings:
+            self._spellings[call] = spelling_of(call)
+        return self._spellings[call]
 
     def _evaluations(self, call: Call, group: Group) -> float:
         """Return how many elements of `call` are computed if it is computed where it is read."""

@@ -1,0 +1,82 @@
+"""Chains of operators that name their argument twice: code stays short however they are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.relay import ir
+from mlforge.transform.spelling import spelling_of
+from tests.harness import compiled, module_of
+from tests.relay_run import run_main
+
+LENGTH = 12
+SHAPE = (6, 9)
+
+
+def leaky(x: ir.Expr) -> ir.Call:
+    return ir.call("nn.leaky_relu", [x], alpha=0.9)
+
+
+def mish(x: ir.Expr) -> ir.Call:
+    softplus = ir.call("log", [ir.call("add", [ir.call("exp", [x]), ir.const(1.0)])])
+    return ir.call("multiply", [x, ir.call("tanh", [softplus])])
+
+
+def doubled(x: ir.Expr) -> ir.Call:
+    return ir.call("add", [x, x])
+
+
+def mirrored(x: ir.Expr) -> ir.Call:
+    return ir.call("nn.mirror_pad", [x], pad_width=((1, 1), (1, 1)), mode="REFLECT")
+
+
+READERS: dict[str, Callable[[ir.Expr], ir.Call]] = {
+    "transpose": lambda x: ir.call("transpose", [x], axes=(1, 0)),
+    "pad": lambda x: ir.call("nn.pad", [x, ir.const(0.0)], pad_width=((1, 1), (2, 2))),
+    "softmax": lambda x: ir.call("nn.softmax", [x]),
+    "concatenate": lambda x: ir.call("concatenate", [ir.Tuple((x, ir.call("negative", [x])))], axis=1),
+    "argmax": lambda x: ir.call("argmax", [x], axis=(0,)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("step", [leaky, mish, doubled, mirrored])
+def test_code_grows_with_the_chain_not_by_powers_of_two(step: Callable[[ir.Expr], ir.Call], reader: str) -> None:
+    source = ir.Var("x", ir.TensorType(SHAPE, "float32"))
+    chain: ir.Expr = source
+    for _ in range(LENGTH):
+        chain = step(chain)
+    module = ir.IRModule({"main": ir.Function((source,), READERS[reader](chain))})
+    start = time.perf_counter()
+    factory = mlforge.build(module)
+    assert time.perf_counter() - start < 5
+    text = factory.lib.get_source()
+    assert len(text) < 100_000
+    assert len(factory.program.kernels) <= LENGTH
+
+
+def test_compiled_chains_compute_the_same_as_the_operators_one_by_one(tmp_path: Path) -> None:
+    values = {"x": np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)}
+
+    def build(variables: dict[str, ir.Var]) -> ir.Expr:
+        chain: ir.Expr = variables["x"]
+        for _ in range(6):
+            chain = READERS["transpose"](leaky(mirrored(chain)))
+        return chain
+
+    module = module_of(values, {"y": build})
+    np.testing.assert_array_equal(compiled(module, {}, tmp_path).run(values)["y"], run_main(module, values)[0])
+
+
+def test_rules_are_counted_by_what_they_name() -> None:
+    x = ir.Var("x", ir.TensorType(SHAPE, "float32"))
+    assert spelling_of(doubled(x)).names == {x: 2}
+    assert spelling_of(leaky(x)).names == {x: 3}
+    assert spelling_of(READERS["transpose"](x)).index_growth == 1
+    assert spelling_of(mirrored(x)).index_growth > 2

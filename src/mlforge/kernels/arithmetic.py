@@ -54,13 +54,22 @@ class Arithmetic:
         return dtypes.vector(self.accumulator, LANES)
 
     def start(self, bias: Array | None) -> Array | None:
-        """Return what the accumulator of each filter starts with, or None for zero."""
+        """Return what the accumulator of each filter starts with, or None for zero.
+
+        Floats start with zero and take their bias last, as the references do: the order decides the last bit.
+        """
+        if self.accumulator == "float32":
+            return None
         filters = self.weights.shape[-1]
         start = np.zeros(filters, self.accumulator) if bias is None else bias.astype(self.accumulator)
         if self.offset:
             sums = self.weights.reshape(-1, filters).astype(np.int64).sum(axis=0)
             start = (start.astype(np.int64) - self.offset * sums).astype(np.int32)
         return start if start.any() else None
+
+    def end(self, bias: Array | None) -> Array | None:
+        """Return what is added to the finished sum of each filter, or None for nothing."""
+        return bias if bias is not None and self.accumulator == "float32" and bias.any() else None
 
 
 def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:

@@ -75,6 +75,8 @@ class TiledConv:
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self.ctx, self.conv, self.how, self.out = ctx, conv, how, out
         self.data, self.seen = source
+        end = how.end(out.bias)
+        self.end = None if end is None else ctx.constant("bias", end)
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
         self.stage: Band | None = None
@@ -214,4 +216,6 @@ class TiledConv:
             stmts.loop(block.width, "c", "vectorized") as c,
         ):
             value = tb.load(results, [y * place.wide + x, c])
+            if self.end is not None:
+                value = value + tb.load(self.end, [first + c])
             self.out.store(self.seen(place.image, place.row + y, place.column + x, first + c), value)

@@ -1,12 +1,14 @@
 """Plain scalar templates: right for every size and dtype, and the reference of the others.
 
-The loops run over the unpadded input and test each tap; four output channels share each input value.
+The loops run over the unpadded input, over those taps that read inside it; four output channels share each
+input value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,58 +34,66 @@ def factor(value: Expr, zero: int, dtype: str) -> Expr:
     return wide - zero if zero else wide
 
 
-def start_values(out: Output) -> Array | None:
-    """Return what the sums of each filter start with, or None for zero."""
+def bias_values(out: Output) -> Array | None:
+    """Return the bias of each filter in the accumulator's dtype, or None where there is none.
+
+    Integers start with it. Floats take it last, as the references do: the order decides the last bit.
+    """
     if out.bias is None or not out.bias.any():
         return None
     return out.bias.astype(dtypes.to_numpy(accumulator_dtype(out)))
 
 
 class FilterSums:
-    """Accumulators of a few filters at once, over weights ordered (group, block, step, filter).
+    """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
 
     Parameters
     ----------
     rows : ndarray
-        (steps, groups, filters of a group), the steps in the order in which the loops run.
+        (steps..., groups, filters of a group), the steps in the order in which the loops run.
     """
 
-    def __init__(self, ctx: Context, rows: Array, out: Output, start: Array | None) -> None:
+    def __init__(self, ctx: Context, rows: Array, out: Output) -> None:
         self.ctx, self.out = ctx, out
-        _, groups, filters = rows.shape
+        *steps, groups, filters = rows.shape
         self.filters = filters
         self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
         self.blocks = filters // self.width
-        ordered = rows.reshape(rows.shape[0], groups * self.blocks, self.width).transpose(1, 0, 2)
+        ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
         self.weights = ctx.constant("weights", np.ascontiguousarray(ordered))
-        self.start = None if start is None else ctx.constant("start", start.reshape(-1, self.width))
+        bias = bias_values(out)
+        self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
+        self.bias_last = dtypes.is_float(self.dtype)
 
     @contextmanager
-    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Callable[[Expr, Expr], None]]:
-        """Open the loop over blocks; what is given takes (step, input value), and the end stores at `place`."""
+    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Callable[[Sequence[Expr], Expr], None]]:
+        """Open the loop over blocks; what is given takes (steps, input value), and the end stores at `place`."""
         stmts = self.ctx.stmts
         with stmts.loop(self.blocks, "block") as block:
             panel = group * self.blocks + block
             sums = stmts.local("sums", (self.width,), self.dtype)
             for index in range(self.width):
-                begin = 0 if self.start is None else tb.load(self.start, [panel, index])
-                stmts.store(sums, [index], begin)
+                bias = None if self.bias_last else self.bias
+                stmts.store(sums, [index], 0 if bias is None else tb.load(bias, [panel, index]))
 
-            def add(step: Expr, value: Expr) -> None:
+            def add(steps: Sequence[Expr], value: Expr) -> None:
                 value = stmts.let("x", value)
                 for index in range(self.width):
-                    weight = factor(tb.load(self.weights, [panel, step, index]), 0, self.dtype)
+                    weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.dtype)
                     stmts.store(sums, [index], tb.load(sums, [index]) + value * weight)
 
             yield add
             with stmts.loop(self.width, "lane") as lane:
                 channel = group * self.filters + block * self.width + lane
-                self.out.store([*place, channel], tb.cast(tb.load(sums, [lane]), self.out.dtype))
+                total = tb.load(sums, [lane])
+                if self.bias is not None and self.bias_last:
+                    total = total + tb.load(self.bias, [panel, lane])
+                self.out.store([*place, channel], tb.cast(total, self.out.dtype))
 
 
 @contextmanager
-def nest(ctx: Context, extents: Sequence[int], prefix: str) -> Iterator[tuple[Expr, ...]]:
+def nest(ctx: Context, extents: Sequence[int | Expr], prefix: str) -> Iterator[tuple[Expr, ...]]:
     """Open one serial loop an extent."""
     with ExitStack() as stack:
         yield tuple(
@@ -91,23 +101,31 @@ def nest(ctx: Context, extents: Sequence[int], prefix: str) -> Iterator[tuple[Ex
         )
 
 
-def flat(indices: Sequence[Expr], extents: Sequence[int]) -> Expr:
-    """Return the row-major position of `indices`."""
-    total: Expr = tb.const(0)
-    for index, extent in zip(indices, extents, strict=True):
-        total = total * extent + index
-    return total
+@dataclass(frozen=True)
+class _Taps:
+    """The taps of one axis that may read inside the input: `count` of them from tap `skip`, which reads `first`."""
+
+    first: Expr
+    skip: Expr
+    count: Expr
+
+
+def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _Taps:
+    """Return the taps of an output index; those of a dilated axis are not clipped, so `_inside` tests them."""
+    stmts, size, taps = ctx.stmts, conv.spatial[axis], tb.const(conv.kernel[axis])
+    base = index * conv.strides[axis] - conv.padding[axis][0]
+    if conv.dilation[axis] > 1 or not any(conv.padding[axis]):
+        return _Taps(base, tb.const(0), taps)
+    first = stmts.let("first", tb.maximum(base, 0))
+    return _Taps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
 
 
 def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
-    """Return the condition that a tap reads inside the input, testing only the sides that have padding."""
+    """Return the condition that the taps of dilated axes read inside the input."""
     checks = []
-    for axis, position in enumerate(positions):
-        before, after = conv.padding[axis]
-        if before:
-            checks.append(tb.binary("ge", position, 0))
-        if after:
-            checks.append(tb.binary("lt", position, conv.spatial[axis]))
+    for position, step, size, pads in zip(positions, conv.dilation, conv.spatial, conv.padding, strict=True):
+        if step > 1 and any(pads):
+            checks += [tb.binary("ge", position, 0), tb.binary("lt", position, size)]
     return tb.land(*checks)
 
 
@@ -116,19 +134,23 @@ def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over any number of dimensions."""
     stmts = ctx.stmts
-    centered = weights.centered().reshape(-1, conv.groups, conv.group_filters)
-    sums = FilterSums(ctx, centered, out, start_values(out))
-    with nest(ctx, (conv.batch, *conv.output), "o") as place, stmts.loop(conv.groups, "group") as group:
-        with sums.over(group, place) as add, nest(ctx, conv.kernel, "k") as taps:
+    centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
+    sums = FilterSums(ctx, centered, out)
+    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        with (
+            stmts.loop(conv.groups, "group") as group,
+            sums.over(group, place) as add,
+            nest(ctx, [taps.count for taps in ranges], "k") as offsets,
+        ):
             positions = [
-                place[axis + 1] * conv.strides[axis] + tap * conv.dilation[axis] - conv.padding[axis][0]
-                for axis, tap in enumerate(taps)
+                taps.first + offset * step for taps, offset, step in zip(ranges, offsets, conv.dilation, strict=True)
             ]
+            steps = [taps.skip + offset for taps, offset in zip(ranges, offsets, strict=True)]
             with _when(ctx, _inside(positions, conv)), stmts.loop(conv.group_channels, "c") as c:
                 channel = group * conv.group_channels + c
                 value = tb.load(data, [place[0], *positions, channel])
-                step = flat(taps, conv.kernel) * conv.group_channels + c
-                add(step, factor(value, weights.data_zero, sums.dtype))
+                add([*steps, c], factor(value, weights.data_zero, sums.dtype))
 
 
 @template("transposed", "plain")
@@ -137,17 +159,14 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     stmts = ctx.stmts
     inner = conv.filters // conv.groups
     made = conv.channels // conv.groups
-    taps_count = int(np.prod(conv.kernel))
-    # (kernel..., groups * inner, made) -> (step of taps and inner channels, groups, made)
-    grouped = weights.centered().reshape(taps_count, conv.groups, inner, made)
-    rows = grouped.transpose(0, 2, 1, 3).reshape(taps_count * inner, conv.groups, made)
-    sums = FilterSums(ctx, rows, out, start_values(out))
+    grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
+    sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
     with nest(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
         with sums.over(group, place) as add, nest(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
             with _when(ctx, tb.land(*checks)), stmts.loop(inner, "c") as c:
                 value = tb.load(data, [place[0], *positions, group * inner + c])
-                add(flat(taps, conv.kernel) * inner + c, factor(value, weights.data_zero, sums.dtype))
+                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
 
 
 def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer) -> tuple[list[Expr], list[Expr]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlforge.kernels.geometry import Product
-from mlforge.kernels.plain import FilterSums, accumulator_dtype, factor, nest, start_values
+from mlforge.kernels.plain import FilterSums, accumulator_dtype, bias_values, factor, nest
 from mlforge.kernels.templates import Weights, template
 from mlforge.ops.tensor import Context, Output, Tensor
+from mlforge.support import dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
 
@@ -16,10 +17,10 @@ from mlforge.tir.ir import Buffer, Expr
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     rows = weights.centered()[:, None, :]
-    sums = FilterSums(ctx, rows, out, start_values(out))
+    sums = FilterSums(ctx, rows, out)
     with nest(ctx, data.shape[:-1], "row") as place:
         with sums.over(tb.const(0), place) as add, ctx.stmts.loop(rows.shape[0], "k") as k:
-            add(k, factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
+            add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
 
 
 def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) -> Expr:
@@ -35,16 +36,20 @@ def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) 
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
     """Write a batch of products of two matrices, reading both in place."""
     stmts, dtype = ctx.stmts, accumulator_dtype(out)
-    start = start_values(out)
-    start_table = None if start is None else ctx.constant("start", start)
+    bias = bias_values(out)
+    table = None if bias is None else ctx.constant("bias", bias)
+    bias_last = dtypes.is_float(dtype)
     with nest(ctx, out.shape[:-2], "batch") as batch:
         with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
             total = stmts.local("total", (1,), dtype)
-            stmts.store(total, [0], 0 if start_table is None else tb.load(start_table, [column]))
+            stmts.store(total, [0], 0 if table is None or bias_last else tb.load(table, [column]))
             with stmts.loop(sizes.reduction, "k") as k:
                 first = read_matrix(a, batch, *((k, row) if sizes.transpose_a else (row, k)))
                 second = read_matrix(b, batch, *((column, k) if sizes.transpose_b else (k, column)))
                 step = factor(first, sizes.a_zero, dtype) * factor(second, sizes.b_zero, dtype)
                 stmts.store(total, [0], tb.load(total, [0]) + step)
             place = [*batch, row, column] if len(out.shape) > 1 else [column]
-            out.store(place, tb.cast(tb.load(total, [0]), out.dtype))
+            result = tb.load(total, [0])
+            if table is not None and bias_last:
+                result = result + tb.load(table, [column])
+            out.store(place, tb.cast(result, out.dtype))

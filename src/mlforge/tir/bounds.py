@@ -165,7 +165,22 @@ class Ranges:
             for fact in self._facts:
                 high = min(high, self._bound_by(total, fact, 1, depth))
                 low = max(low, self._bound_by(total, fact, -1, depth))
+            for side in self._without_extrema(total):
+                low, high = max(low, side.low), min(high, side.high)
         return Interval(low, max(low, high))
+
+    def _without_extrema(self, total: Affine) -> Iterator[Interval]:
+        """Yield what follows for a sum from each operand of its min and max: ``max(x, 0) - x`` is not below zero."""
+        limits = _limits("int64")
+        for number, coefficient in total.terms.items():
+            expr = self.table.exprs[number]
+            if not isinstance(expr, ir.Binary) or expr.op not in ("min", "max"):
+                continue
+            rest = total.plus(Affine({number: 1}), -coefficient)
+            for operand in (expr.a, expr.b):
+                end = self._sum_interval(rest.plus(self.table.affine(operand), coefficient), 0)
+                above = (expr.op == "max") == (coefficient > 0)
+                yield Interval(end.low, limits.high) if above else Interval(limits.low, end.high)
 
     def _bound_by(self, total: Affine, fact: Affine, sign: int, depth: int) -> int:
         """Return the upper (sign 1) or lower (sign -1) end of ``total`` seen with ``fact >= 0`` added."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Const, Expr
 
 FILTERS_AT_ONCE = 4
+
+Add: TypeAlias = Callable[..., None]
 
 
 def accumulator_dtype(out: Output) -> str:
@@ -67,8 +70,16 @@ class FilterSums:
         self.bias_last = dtypes.is_float(self.dtype)
 
     @contextmanager
-    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Callable[[Sequence[Expr], Expr], None]]:
-        """Open the loop over blocks; what is given takes (steps, input value), and the end stores at `place`."""
+    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[tuple[Expr, Add]]:
+        """Open the loop over blocks, and store at `place` in the end.
+
+        Yields
+        ------
+        first : Expr
+            First filter of the block.
+        add : callable ``(steps, *values)``
+            Adds the products of the weights of `steps` with one input value for all filters or one for each.
+        """
         stmts = self.ctx.stmts
         with stmts.loop(self.blocks, "block") as block:
             panel = group * self.blocks + block
@@ -77,19 +88,19 @@ class FilterSums:
                 bias = None if self.bias_last else self.bias
                 stmts.store(sums, [index], 0 if bias is None else tb.load(bias, [panel, index]))
 
-            def add(steps: Sequence[Expr], value: Expr) -> None:
-                value = stmts.let("x", value)
-                for index in range(self.width):
+            def add(steps: Sequence[Expr], *values: Expr) -> None:
+                factors = [stmts.let("x", value) for value in values]
+                for index, value in zip(range(self.width), cycle(factors), strict=False):
                     weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.dtype)
                     stmts.store(sums, [index], tb.load(sums, [index]) + value * weight)
 
-            yield add
+            first = group * self.filters + block * self.width
+            yield first, add
             with stmts.loop(self.width, "lane") as lane:
-                channel = group * self.filters + block * self.width + lane
                 total = tb.load(sums, [lane])
                 if self.bias is not None and self.bias_last:
                     total = total + tb.load(self.bias, [panel, lane])
-                self.out.store([*place, channel], tb.cast(total, self.out.dtype))
+                self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
 
 
 @contextmanager
@@ -129,8 +140,17 @@ def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
     return tb.land(*checks)
 
 
+@contextmanager
+def _windows(ctx: Context, conv: Conv, ranges: Sequence[_Taps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
+    """Open the loops over taps that read inside the input; yield where in the input and which tap."""
+    with nest(ctx, [taps.count for taps in ranges], "k") as offsets:
+        both = list(zip(ranges, offsets, strict=True))
+        positions = [taps.first + offset * step for (taps, offset), step in zip(both, conv.dilation, strict=True)]
+        with _when(ctx, _inside(positions, conv)):
+            yield positions, [taps.skip + offset for taps, offset in both]
+
+
 @template("convolution", "plain")
-@template("depthwise", "plain")
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over any number of dimensions."""
     stmts = ctx.stmts
@@ -138,19 +158,23 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     sums = FilterSums(ctx, centered, out)
     with nest(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
-        with (
-            stmts.loop(conv.groups, "group") as group,
-            sums.over(group, place) as add,
-            nest(ctx, [taps.count for taps in ranges], "k") as offsets,
-        ):
-            positions = [
-                taps.first + offset * step for taps, offset, step in zip(ranges, offsets, conv.dilation, strict=True)
-            ]
-            steps = [taps.skip + offset for taps, offset in zip(ranges, offsets, strict=True)]
-            with _when(ctx, _inside(positions, conv)), stmts.loop(conv.group_channels, "c") as c:
-                channel = group * conv.group_channels + c
-                value = tb.load(data, [place[0], *positions, channel])
-                add([*steps, c], factor(value, weights.data_zero, sums.dtype))
+        with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add):
+            with _windows(ctx, conv, ranges) as (positions, taps), stmts.loop(conv.group_channels, "c") as c:
+                value = tb.load(data, [place[0], *positions, group * conv.group_channels + c])
+                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
+
+
+@template("depthwise", "plain")
+def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
+    multiplier = conv.filters // conv.channels
+    sums = FilterSums(ctx, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
+    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        with sums.over(tb.const(0), place) as (first, add), _windows(ctx, conv, ranges) as (positions, taps):
+            channels = [(first + lane) // multiplier for lane in range(sums.width)]
+            values = [tb.load(data, [place[0], *positions, channel]) for channel in channels]
+            add(taps, *(factor(value, weights.data_zero, sums.dtype) for value in values))
 
 
 @template("transposed", "plain")
@@ -162,7 +186,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
     sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
     with nest(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
-        with sums.over(group, place) as add, nest(ctx, conv.kernel, "k") as taps:
+        with sums.over(group, place) as (_, add), nest(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
             with _when(ctx, tb.land(*checks)), stmts.loop(inner, "c") as c:
                 value = tb.load(data, [place[0], *positions, group * inner + c])

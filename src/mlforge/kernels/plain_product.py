@@ -19,7 +19,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     rows = weights.centered()[:, None, :]
     sums = FilterSums(ctx, rows, out)
     with nest(ctx, data.shape[:-1], "row") as place:
-        with sums.over(tb.const(0), place) as add, ctx.stmts.loop(rows.shape[0], "k") as k:
+        with sums.over(tb.const(0), place) as (_, add), ctx.stmts.loop(rows.shape[0], "k") as k:
             add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
 
 

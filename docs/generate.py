@@ -85,8 +85,8 @@ def operators_page() -> str:
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR that importers make and that compile, under Relay's names;",
-        "`mlforge operators` prints them. The contract says how near the results are to the exact ones, whatever the target. For a model's",
-        "own operators run `mlforge check MODEL`: it names each that cannot be expressed in these.",
+        "`mlforge operators` prints them. The contract says how near the results are to the exact ones, whatever the",
+        "target. For a model's own operators run `mlforge check MODEL`: it names each that cannot be compiled.",
         "",
         f"{len(OPERATORS)} operators. An attribute without a default must be given.",
         "",

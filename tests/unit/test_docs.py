@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
+
+from mlforge.archive.schema import load_schema
+from tests.unit.test_cli import succeeded
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -20,8 +29,6 @@ def test_generated_pages_are_up_to_date() -> None:
 
 
 def test_the_page_of_commands_has_all_that_help_shows(tmp_path: Path) -> None:
-    from tests.unit.test_cli import succeeded
-
     sections = re.split(r"^## ", (DOCS / "reference" / "cli.md").read_text(), flags=re.MULTILINE)[1:]
     for section in sections:
         name = section.split("\n", 1)[0]
@@ -36,3 +43,41 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", prose):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def schema_keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for item in schema.values():
+            yield from schema_keys(item)
+
+
+def test_the_page_of_archives_has_every_key_that_is_written() -> None:
+    named = set(re.findall(r"[a-z_0-9]+", (DOCS / "reference" / "archive.md").read_text()))
+    # what version 7 allows and only other writers write
+    others = {"sids", "external_dependencies"}
+    assert set(schema_keys(load_schema("metadata-7"))) - others <= named
+
+
+def test_the_python_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    data = helper.make_tensor_value_info("input", 1, ["N", 3, "H", "W"])
+    result = helper.make_tensor_value_info("output", 1, ["N", 3, 1, 1])
+    node = helper.make_node("GlobalAveragePool", ["input"], ["output"])
+    graph = helper.make_graph([node], "page", [data], [result])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), "model.onnx")
+    image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    mean, frame = image.mean((2, 3), keepdims=True), np.ones_like(image)
+    names: dict[str, Any] = {
+        "image": image,
+        "scores": np.zeros((1, 3, 1, 1), np.float32),
+        "camera": SimpleNamespace(read=lambda: frame),
+    }
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "reference" / "python.md").read_text(), re.DOTALL | re.M)
+    for block in blocks:
+        exec(block, names)
+    assert names["problems"]  # the page fixes the open dimensions in the next line
+    np.testing.assert_allclose(names["outputs"]["output"], mean, rtol=1e-5)
+    np.testing.assert_allclose(names["scores"], 1, rtol=1e-6)

@@ -98,6 +98,6 @@ for _name, _dtypes, _result, _rule, _doc in (
         _name,
         Operator(
             _name, len(_dtypes), _infer(_name, _dtypes, _result), Kind.BROADCAST, compute=_compute(_rule),
-            contract=_CONTRACT, doc=_doc,
+            jumps=True, contract=_CONTRACT, doc=_doc,
         ),
     )  # fmt: skip

@@ -348,7 +348,13 @@ class KernelCall:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A whole model at loop level: values, kernels (each once) and calls in execution order."""
+    """A whole model at loop level: values, kernels (each once) and calls in execution order.
+
+    Attributes
+    ----------
+    meta : dict
+        ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
+    """
 
     name: str
     inputs: tuple[Value, ...]

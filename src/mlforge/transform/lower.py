@@ -71,6 +71,7 @@ class _ProgramBuilder:
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
         self._calls: list[KernelCall] = []
+        self._jumps = False
 
     def build(self, module: relay.IRModule, name: str) -> Program:
         main = module.main
@@ -83,8 +84,9 @@ class _ProgramBuilder:
                 self._visit(expr, claims.get(id(expr)))
         outputs = tuple(self._output(head, title, claims) for head, title in zip(heads, names, strict=True))
         return Program(
-            name, inputs, outputs, tuple(self._constants.values()), tuple(self._kernels.values()), tuple(self._calls)
-        )
+            name, inputs, outputs, tuple(self._constants.values()), tuple(self._kernels.values()), tuple(self._calls),
+            {"contract_floats": not self._jumps},
+        )  # fmt: skip
 
     def _declare(self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None) -> Value:
         kind_of = relay.tensor_type(expr)
@@ -130,6 +132,8 @@ class _ProgramBuilder:
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=_place(expr))
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
+        inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
+        self._jumps = self._jumps or any(_operator(call).jumps for call in inside)
         try:
             group = lower_group(function, self._features)
         except MlforgeError as error:

@@ -45,7 +45,7 @@ def test_value_used_twice_in_a_group_is_computed_once() -> None:
         for stmt in visitor.walk(call.kernel.body)
         for expr in visitor.own_exprs(stmt)
         for node in visitor.walk_expr(expr)
-        if getattr(node, "name", "") == "exp"
+        if getattr(node, "name", "") == "exp_f32"
     ]
     assert len(calls) == 1
     assert any(isinstance(stmt, Let) for stmt in visitor.walk(call.kernel.body))

@@ -82,7 +82,7 @@ def test_a_second_run_changes_nothing(name: str) -> None:
         ("transposed_conv_with_scale", ["transpose", "nn.conv2d_transpose+nn.bias_add", "transpose"]),
         ("padded_conv", ["transpose", "nn.conv2d", "transpose"]),
         ("flatten_dense", ["transpose", "nn.conv2d+nn.relu", "reshape", "nn.dense+nn.bias_add"]),
-        ("flatten_relu_matmul", ["transpose", "nn.conv2d", "reshape", "nn.relu", "nn.dense+nn.bias_add"]),
+        ("flatten_relu_matmul", ["transpose", "nn.conv2d+nn.relu", "reshape", "nn.dense+nn.bias_add"]),
         (
             "channel_shuffle",
             ["transpose", "nn.conv2d", "reshape", "transpose", "reshape", "nn.conv2d", "transpose"],

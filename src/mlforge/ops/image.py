@@ -136,6 +136,7 @@ class _Table:
         self._name = name
         self._factor = _repetition(taps)
         columns = taps.indices.T
+        self._last = int(taps.indices.max(initial=0))
         self._positions = [] if self._factor else [_column(ctx, f"{name}_source", column) for column in columns]
         self._weights = None
         if taps.weights is not None:
@@ -149,7 +150,10 @@ class _Table:
         let = ctx.stmts.let
         if self._factor:
             return _Source((let(f"{self._name}_at", index // self._factor),), None, None)
-        positions = tuple(let(f"{self._name}_at", tb.load(column, [index])) for column in self._positions)
+        # the limits change nothing; they let the bounds of what is read be proven without the table
+        positions = tuple(
+            let(f"{self._name}_at", tb.clamp(tb.load(column, [index]), 0, self._last)) for column in self._positions
+        )
         weights = None
         if self._weights is not None:
             weights = tuple(let(f"{self._name}_by", tb.load(column, [index])) for column in self._weights)

@@ -52,6 +52,10 @@ class Forms:
         """Note that an operator dictates the order of a tensor, and so of what is computed from it."""
         self._bound.add(logical)
 
+    def is_bound(self, logical: Expr) -> bool:
+        """Tell whether an operator dictates the order of a tensor or of what it is computed from."""
+        return logical in self._bound
+
     def order(self, logical: Expr) -> tuple[int, ...]:
         """Return the order in which a tensor is at hand."""
         return self._forms[logical].order

@@ -7,7 +7,6 @@ get their arguments in the logical order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any, TypeAlias
 
 from mlforge.ops.conv_types import is_depthwise_hwoi
@@ -15,7 +14,7 @@ from mlforge.ops.rules import normalized_axes
 from mlforge.relay.ir import Call, Constant, Expr, Tuple, op_name
 from mlforge.relay.op import Kind, Operator
 from mlforge.transform.layout_forms import Forms, apply, identity
-from mlforge.transform.matching import reshaped, shape_of, transposed
+from mlforge.transform.matching import matching_axes, reshaped, shape_of, transposed
 
 LayoutRule: TypeAlias = Callable[[Forms, Call], None]
 
@@ -181,12 +180,16 @@ def _view(forms: Forms, call: Call) -> None:
     before, after = shape_of(data), shape_of(call)
     if 0 in before:
         return _logical(forms, call)
-    pieces = _matching_axes(before, after)
+    pieces = matching_axes(before, after)
     order = [axis for axis in forms.order(data) if before[axis] != 1]
     # what is merged into one axis, or regrouped, must lie together and in the logical order
     first = sorted(pieces, key=lambda piece: min(order.index(axis) for axis in piece[0]))
     wanted = _with_units([axis for piece in first for axis in piece[0]], before)
-    source = forms.at_hand(data) if _same_long_axes(wanted, order, before) else forms.ordered(data, wanted)
+    if _same_long_axes(wanted, order, before):
+        source = forms.at_hand(data)
+    else:
+        first = first if forms.is_bound(data) else pieces
+        source = forms.ordered(data, _with_units([axis for piece in first for axis in piece[0]], before))
     result = _with_units([axis for piece in first for axis in piece[1]], after)
     return forms.put(call, reshaped(source, [after[axis] for axis in result], call.span), result)
 
@@ -202,22 +205,6 @@ def _with_units(axes: list[int], shape: tuple[int, ...]) -> list[int]:
         if extent == 1:
             result.insert(axis, axis)
     return result
-
-
-def _matching_axes(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one."""
-    left = [axis for axis, extent in enumerate(before) if extent != 1]
-    right = [axis for axis, extent in enumerate(after) if extent != 1]
-    pieces: list[tuple[list[int], list[int]]] = []
-    while left and right:
-        mine, theirs = [left.pop(0)], [right.pop(0)]
-        while (a := prod(before[axis] for axis in mine)) != (b := prod(after[axis] for axis in theirs)):
-            if a < b:
-                mine.append(left.pop(0))
-            else:
-                theirs.append(right.pop(0))
-        pieces.append((mine, theirs))
-    return pieces
 
 
 _RULES: dict[str, LayoutRule] = {

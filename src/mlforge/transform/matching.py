@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,6 +80,22 @@ def moves_nothing(shape: Sequence[int], axes: Sequence[int]) -> bool:
     """Tell whether transposing by `axes` keeps the elements in their order in memory."""
     long_axes = [axis for axis in axes if shape[axis] != 1]
     return long_axes == sorted(long_axes)
+
+
+def matching_axes(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one."""
+    left = [axis for axis, extent in enumerate(before) if extent != 1]
+    right = [axis for axis, extent in enumerate(after) if extent != 1]
+    pieces: list[tuple[list[int], list[int]]] = []
+    while left and right:
+        mine, theirs = [left.pop(0)], [right.pop(0)]
+        while (a := prod(before[axis] for axis in mine)) != (b := prod(after[axis] for axis in theirs)):
+            if a < b:
+                mine.append(left.pop(0))
+            else:
+                theirs.append(right.pop(0))
+        pieces.append((mine, theirs))
+    return pieces
 
 
 def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:

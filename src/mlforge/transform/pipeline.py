@@ -15,6 +15,8 @@ from mlforge.transform.fold_constant import FoldConstant
 from mlforge.transform.fold_pad import FoldPad
 from mlforge.transform.fold_scale import FoldScale
 from mlforge.transform.fuse import FuseOps
+from mlforge.transform.layer_norm import RecognizeLayerNorm
+from mlforge.transform.move_views import MoveViews
 from mlforge.transform.quantize import CanonicalizeQuantized
 from mlforge.transform.simplify import Simplify
 from mlforge.transform.to_dense import ToDense
@@ -25,6 +27,7 @@ Pass: TypeAlias = Callable[[IRModule], IRModule]
 PASSES: tuple[Pass, ...] = (
     Decompose(),
     Simplify(),
+    RecognizeLayerNorm(),
     ToDense(),
     CanonicalizeQuantized(),  # before constants are folded: it needs the dequantized weights as integers
     FoldConstant(),
@@ -34,6 +37,8 @@ PASSES: tuple[Pass, ...] = (
     FoldPad(),
     ConvertLayout(),
     FoldConstant(),
+    Simplify(),
+    MoveViews(),
     Simplify(),
     WidenLate(),
     FuseOps(),

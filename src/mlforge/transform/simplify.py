@@ -95,6 +95,22 @@ def _drop_slice(call: Call) -> Expr | None:
     return call.args[0] if forward and typed_like(call.args[0], call) else None
 
 
+def _slice_for_take(call: Call) -> Expr | None:
+    """Replace the choice of one position by a slice, which moves with layouts and fuses."""
+    data, position = call.args[0], value_of(call.args[1])
+    axis = call.attrs["axis"]
+    if axis is None or call.attrs["batch_dims"] or position is None or position.size != 1:
+        return None
+    shape = shape_of(data)
+    axis %= len(shape)
+    begin = int(position.reshape(()))
+    if not 0 <= begin < shape[axis]:
+        return None
+    cut = {"begin": (begin,), "end": (begin + 1,), "strides": (1,), "axes": (axis,)}
+    part = ir.call("strided_slice", [data], cut, span=ir.Span(call.span.nodes))
+    return reshaped(part, shape_of(call), call.span)
+
+
 def _drop_concatenate(call: Call) -> Expr | None:
     fields = call.args[0].fields if isinstance(call.args[0], Tuple) else ()
     return fields[0] if len(fields) == 1 else None
@@ -147,6 +163,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
     "nn.pad": _drop_pad,
     "strided_slice": _drop_slice,
+    "take": _slice_for_take,
     "concatenate": _drop_concatenate,
     "add": _drop_zero,
     "subtract": _drop_zero,

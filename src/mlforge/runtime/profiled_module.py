@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ TRACE_FLAG = "-DMLFORGE_TRACE"
 def trace_files() -> dict[str, bytes]:
     """Return the C that the hook of generated code calls in a library for `ProfiledModule`, by path."""
     names = ("mlforge_trace.h", "mlforge_trace.c")
-    return {f"trace/{name}": files("mlforge.runtime").joinpath(name).read_bytes() for name in names}
+    return {f"trace/{name}": Path(__file__).with_name(name).read_bytes() for name in names}
 
 
 @dataclass(frozen=True)

@@ -156,3 +156,13 @@ def test_quantized_operands_of_every_kind_are_exact(
     data = random_integers(np.random.default_rng(4), dtypes[0], case.data)
     centered = reference(case, data.astype(np.int64) - zeros[0], weights.astype(np.int64) - weight_zero)
     np.testing.assert_array_equal(kernel(data), centered + np.arange(case.filters) - 5)
+
+
+def test_scratch_of_small_integer_layers_is_small() -> None:
+    shapes = {"depthwise": Case((1, 48, 48, 64), (3, 3), 64, padding=(1, 1, 1, 1), groups=64),
+              "pointwise": Case((1, 48, 48, 64), (1, 1), 64),
+              "deep": Case((1, 48, 48, 16), (3, 3), 16, padding=(1, 1, 1, 1))}  # fmt: skip
+    for name, case in shapes.items():
+        kernel, _ = quantized(case, ("int8", "int8"), (3, 0), "default")
+        elements = int(np.prod(case.data))
+        assert kernel.group.prim.scratch_bytes < elements / 7, name

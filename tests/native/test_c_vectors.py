@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mlforge.codegen.c import print_file, print_function
+from mlforge.support import dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir import interpreter, ir
 from mlforge.tir.ir import Buffer, PrimFunc
 from mlforge.tir.verify import verify
+from tests.conftest import need
 from tests.native.c_functions import Functions
 
-PORTABLE = ("-ffp-contract=off",)
-NATIVE = ("-march=native", "-ffp-contract=off")
+FILES = ((16,), (8, 4))
+"""Lanes of the vectors that are together in one file: the widest decide how many parts all have."""
+WARNINGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+
+# name: (flags, what the processor must have): how many parts vectors have, and the forms of dot4, differ
+MACHINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "native": (("-march=native",), ()),
+    "x86-64": (("-march=x86-64",), ("sse2",)),
+    "no-instructions": (("-march=x86-64", "-U__SSE2__"), ("sse2",)),
+    "avx": (("-mavx",), ("avx",)),
+    "avx2": (("-mavx2", "-mfma"), ("avx2", "fma")),
+    "avxvnni": (("-mavx2", "-mavxvnni"), ("avx_vnni",)),
+    "avx512bw": (("-march=skylake-avx512",), ("avx512bw", "avx512vl", "avx512dq", "avx512cd")),
+}
 
 
-@pytest.fixture(params=["gcc", "clang", "zig"])
-def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set CC to each compiler in turn."""
-    if request.param == "zig":
-        pytest.importorskip("ziglang")
-        monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
-    elif which(request.param) is None:
-        pytest.skip(f"no {request.param}")
-    else:
-        monkeypatch.setenv("CC", request.param)
-    return str(request.param)
+@cache
+def abilities() -> frozenset[str]:
+    """Return the abilities that Linux names of an x86 processor; none elsewhere."""
+    info = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not info.is_file():
+        return frozenset()
+    lines = info.read_text(errors="replace").splitlines()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def tiled_product(rows: int, depth: int, lanes: int) -> PrimFunc:
@@ -99,25 +114,101 @@ def random_arrays(buffers: tuple[Buffer, ...], seed: int) -> list[Any]:
     return arrays
 
 
-def all_functions() -> list[PrimFunc]:
+def moved_by_one(lanes: int) -> PrimFunc:
+    """Return a function whose store writes what the next part of the same statement reads."""
+    b = tb.StmtBuilder()
+    data, output = Buffer("data", (lanes + 1,), "float32"), Buffer("output", (lanes + 1,), "float32")
+    row = b.local("row", (lanes + 1,), "float32")
+    with b.loop(lanes + 1, "i") as i:
+        b.store(row, [i], tb.load(data, [i]))
+    b.store(row, [1], tb.load(row, [0], lanes))
+    with b.loop(lanes + 1, "i") as i:
+        b.store(output, [i], tb.load(row, [i]))
+    return PrimFunc(f"moved_{lanes}", (data,), (), output, (), b.finish())
+
+
+def functions_of(widths: Sequence[int]) -> list[PrimFunc]:
+    makers: list[Callable[[int], PrimFunc]] = [lambda lanes: tiled_product(5, 7, lanes), widening, moved_by_one]
     prims: list[PrimFunc] = []
-    makers: list[Callable[[int], PrimFunc]] = [lambda lanes: tiled_product(5, 7, lanes), widening]
-    for lanes in (4, 8, 16):
+    for lanes in widths:
         prims += [make(lanes) for make in makers]
         prims += [dot_product(lanes, broadcast=flag) for flag in (False, True)]
         prims += [vector_operations(dtype, lanes) for dtype in ("float32", "int8", "int32", "uint8")]
     return prims
 
 
-@pytest.mark.parametrize("flags", [PORTABLE, NATIVE], ids=["portable", "native"])
-def test_vector_functions(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    prims = all_functions()
-    for prim in prims:
-        verify(prim)
-    functions = Functions(prims, tmp_path, flags)
-    for seed, prim in enumerate(prims):
-        arrays = random_arrays(prim.params[:-1], seed)
-        inputs, constants = arrays[: len(prim.inputs)], arrays[len(prim.inputs) :]
-        with np.errstate(all="ignore"):
-            expected = interpreter.run(prim, inputs, constants)
-        np.testing.assert_array_equal(functions.call(prim, inputs, constants), expected, err_msg=prim.name)
+def extremes(prim: PrimFunc) -> list[Any]:
+    """Return arrays of the largest and smallest numbers, among which pairs of products leave 16 bits."""
+    arrays = []
+    for buffer in prim.params[:-1]:
+        low, high = (-3e38, 3e38) if buffer.dtype == "float32" else dtypes.limits(buffer.dtype)
+        places = np.arange(buffer.size).reshape(buffer.shape)
+        arrays.append(np.where(places // 8 % 2 == 1, low, high).astype(buffer.dtype))
+    return arrays
+
+
+def check(functions: Functions, prim: PrimFunc, arrays: Sequence[Any]) -> None:
+    inputs, constants = arrays[: len(prim.inputs)], arrays[len(prim.inputs) :]
+    with np.errstate(all="ignore"):
+        expected = interpreter.run(prim, inputs, constants)
+    np.testing.assert_array_equal(functions.call(prim, inputs, constants), expected, err_msg=prim.name)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "machine"),
+    [*((compiler, machine) for compiler in ("gcc", "clang") for machine in MACHINES), ("zig", "native")],
+)
+def test_vector_functions(compiler: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, needed = MACHINES[machine]
+    lacking = [name for name in needed if name not in abilities()]
+    if lacking:
+        pytest.skip(f"the processor has no {', '.join(lacking)}")
+    if compiler == "zig":
+        pytest.importorskip("ziglang")
+        monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
+    else:
+        monkeypatch.setenv("CC", need(compiler, compiler))
+    for number, prims in enumerate(map(functions_of, FILES)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        functions = Functions(prims, folder, (*flags, "-O1", "-ffp-contract=off"))
+        for seed, prim in enumerate(prims):
+            verify(prim)
+            check(functions, prim, random_arrays(prim.params[:-1], seed))
+            check(functions, prim, extremes(prim))
+
+
+@pytest.mark.parametrize("flags", [("-m32",), ("-m32", "-msse2"), ("-m32", "-march=haswell")], ids=" ".join)
+def test_32_bit_processors(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Floats are computed as long doubles there, which vectors of floats do not mix with."""
+    gcc = need("gcc", "gcc")
+    empty = tmp_path / "empty.c"
+    empty.write_text("#include <stdint.h>\nint main(void) { return 0; }\n")
+    if subprocess.run(
+        [gcc, "-m32", str(empty), "-o", str(tmp_path / "empty")], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("gcc builds no 32-bit programs; on Debian: apt-get install gcc-multilib")
+    compile_alone((gcc, *flags), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "flags", [("-mcpu=cortex-m4", "-mthumb"), ("-mcpu=cortex-a7", "-mfpu=neon", "-mfloat-abi=hard")], ids=" ".join
+)
+def test_32_bit_arm(flags: tuple[str, ...], tmp_path: Path) -> None:
+    compile_alone((need("arm-none-eabi-gcc", "gcc-arm-none-eabi"), *flags), tmp_path)
+
+
+@pytest.mark.parametrize("cpu", ["generic", "generic+dotprod", "generic+i8mm"])
+def test_64_bit_arm(cpu: str, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    compile_alone((sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", f"-mcpu={cpu}"), tmp_path)
+
+
+def compile_alone(command: Sequence[str], folder: Path) -> None:
+    """Compile the functions without a warning."""
+    for number, widths in enumerate(FILES):
+        source = folder / f"vectors_{number}.c"
+        source.write_text(print_file([print_function(prim) for prim in functions_of(widths)]))
+        line = [*command, *WARNINGS, "-c", str(source), "-o", str(folder / "vectors.o")]
+        result = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[:2000]

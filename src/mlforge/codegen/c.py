@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from mlforge.codegen import dot4, vectors
 from mlforge.codegen.c_expr import ExprPrinter, Needs
 from mlforge.codegen.c_types import HALF_FLOATS, scalar_type, value_type
 from mlforge.codegen.prelude import render
@@ -22,8 +23,8 @@ _WORKSPACE = "workspace"
 # what local names must not hide: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
     {
-        _WORKSPACE, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t",
-        "uint32_t", "uint64_t",
+        _WORKSPACE, vectors.PART, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t",
+        "uint16_t", "uint32_t", "uint64_t",
     }
 )  # fmt: skip
 
@@ -123,6 +124,7 @@ class _FunctionPrinter:
         self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
         self._writer = Writer()
         self._used = _used_vars(prim.body)
+        self._groups = dot4.group_vars(prim.body)
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -169,12 +171,29 @@ class _FunctionPrinter:
             self._writer.line(f"/* {comment_text(stmt.text)} */")
 
     def _store(self, stmt: ir.Store) -> None:
-        place = self._exprs.element(stmt.buffer, stmt.indices, stmt.value.dtype)
-        added = _accumulated(stmt)
-        if added is not None and place[0] != "*" and not self._ranges.may_overflow_on_data(stmt.value):
-            self._writer.line(f"{place} += {self._exprs.expr(added)};")
+        value, added = stmt.value, _accumulated(stmt)
+        if self._overtakes(stmt):
+            kept = Var("kept", value.dtype)
+            self._declare(kept, value)
+            self._assign(self._exprs.element(stmt.buffer, stmt.indices, kept.dtype), kept)
+            return
+        place = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
+        if added is not None and not self._ranges.may_overflow_on_data(value):
+            self._assign(place, added, "+=")
         else:
-            self._writer.line(f"{place} = {self._exprs.expr(stmt.value)};")
+            self._assign(place, value)
+
+    def _assign(self, place: str, value: Expr, operator: str = "=") -> None:
+        each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
+        self._writer.line(f"{each}{place} {operator} {self._exprs.expr(value)};")
+
+    def _overtakes(self, stmt: ir.Store) -> bool:
+        """Tell whether a store of parts, one after another, may write what a later part still reads."""
+        if dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype):
+            return False
+        buffers = {node.buffer for node in walk_expr(stmt.value) if isinstance(node, ir.Load)}
+        shared = [self._prim.inputs[position] for position in self._prim.inplace]
+        return stmt.buffer in buffers or (stmt.buffer is self._prim.output and not buffers.isdisjoint(shared))
 
     @contextmanager
     def _block(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -207,11 +226,21 @@ class _FunctionPrinter:
 
     def _let(self, stmt: ir.Let) -> None:
         if id(stmt.var) in self._used:
-            value = self._exprs.expr(stmt.value)
-            name = self._names.declare(stmt.var)
-            self._writer.line(f"const {value_type(stmt.var.dtype)} {name} = {value};")
+            self._declare(stmt.var, stmt.value)
             self._ranges.enter_let(stmt)
         self._stmt(stmt.body)
+
+    def _declare(self, var: Var, value: Expr) -> None:
+        if id(var) in self._groups:
+            text = self._exprs.group(value)
+            self._writer.line(f"const int32_t {self._names.declare(var)} = {text};")
+        elif dtypes.lanes(var.dtype) == 1:
+            text = self._exprs.expr(value)
+            self._writer.line(f"const {value_type(var.dtype)} {self._names.declare(var)} = {text};")
+        else:
+            text = self._exprs.expr(value)
+            self._writer.line(f"{value_type(var.dtype)} {self._names.declare(var)};")
+            self._writer.line(f"MLF_EACH(q) {self._exprs.variable(var)} = {text};")
 
     def _allocate(self, buffer: Buffer) -> None:
         kind = value_type(buffer.dtype)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlforge.codegen import dot4, mathematics
-from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, scalar_type, value_type
+from mlforge.codegen import dot4, mathematics, vectors
+from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
 from mlforge.codegen.prelude import helper_name
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
@@ -68,7 +68,7 @@ class Needs:
 
 @dataclass(eq=False)
 class ExprPrinter:
-    """Prints expressions of one function.
+    """Prints expressions of one function; of a vector, what is printed is the value of the part ``q``.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class ExprPrinter:
             self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
             return literal(expr.value, expr.dtype), _ATOM
         if isinstance(expr, ir.Var):
-            return self.name_of(expr), _ATOM
+            return self.variable(expr), _ATOM
         if isinstance(expr, ir.Load):
             return self._load(expr)
         if isinstance(expr, ir.Binary):
@@ -150,16 +150,30 @@ class ExprPrinter:
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
         """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""
         place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
-        if dtype == buffer.dtype:
+        if dtypes.lanes(dtype) == 1:
             return place
         self._note_vector(dtype)
-        return f"*({value_type(dtype)}_u *)&{place}"
+        parts = place if dtype == buffer.dtype else f"(({value_type(dtype)}_u *)&{place})"
+        return f"{parts}[{vectors.PART}]"
+
+    def variable(self, var: ir.Var) -> str:
+        """Return the lvalue of a variable."""
+        name = self.name_of(var)
+        return name if dtypes.lanes(var.dtype) == 1 else f"{name}[{vectors.PART}]"
 
     def _load(self, expr: ir.Load) -> tuple[str, int]:
         text = self.element(expr.buffer, expr.indices, expr.dtype)
-        if text.startswith("*"):
-            return text.replace("*(", "*(const ", 1), _UNARY
-        return text, _ATOM
+        return f"((const {text[2:]}" if text.startswith("((") else text, _ATOM
+
+    def group(self, expr: Expr) -> str:
+        """Return four bytes as an int32."""
+        if isinstance(expr, ir.Var):
+            return self.name_of(expr)
+        if not isinstance(expr, ir.Load):
+            raise InternalError("C takes a group of four bytes from memory only")
+        self.needs.helpers.add(dot4.GROUP)
+        place = f"{self.name_of(expr.buffer)}[{self.index(expr.buffer, expr.indices)}]"
+        return f"*(const {helper_name(dot4.GROUP)} *)&{place}"
 
     # arithmetic -----------------------------------------------------------------------------------------
 
@@ -189,14 +203,7 @@ class ExprPrinter:
     def _infix(self, expr: ir.Binary) -> tuple[str, int]:
         symbol, level = _OPERATORS[expr.op]
         right_level = level + 1 if expr.op in ("sub", "div", "shl", "shr") or dtypes.is_float(expr.dtype) else level
-        a, b = expr.a, expr.b
-        if expr.op not in ir.COMPARISONS:
-            # GNU C spreads one scalar operand over the lanes of the other by itself
-            if isinstance(b, ir.Broadcast) and not isinstance(a, ir.Broadcast):
-                b = b.value
-            elif isinstance(a, ir.Broadcast) and not isinstance(b, ir.Broadcast):
-                a = a.value
-        return f"{self._operand(a, level, level)} {symbol} {self._operand(b, level, right_level)}", level
+        return f"{self._operand(expr.a, level, level)} {symbol} {self._operand(expr.b, level, right_level)}", level
 
     def _operand(self, expr: Expr, outer: int, level: int) -> str:
         text, own = self._print(expr)
@@ -243,7 +250,7 @@ class ExprPrinter:
     def _cast(self, expr: ir.Cast) -> tuple[str, int]:
         source, target = expr.value.dtype, dtypes.element(expr.dtype)
         if dtypes.lanes(source) > 1:
-            return f"__builtin_convertvector({self.expr(expr.value)}, {value_type(expr.dtype)})", _ATOM
+            return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", _ATOM
         if source in HALF_FLOATS:
             self.needs.helpers.add(f"{source}_to_float")
             text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", _ATOM
@@ -266,17 +273,27 @@ class ExprPrinter:
         return f"(float){text if level >= _UNARY else f'({text})'}"
 
     def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
-        zero = f"({value_type(expr.dtype)}){{0}}"
         if isinstance(expr.value, ir.Const) and expr.value.value == 0 and not str(expr.value.value).startswith("-"):
-            return zero, _UNARY
-        # x - 0 is x for every x, minus zero included, which x + 0 is not
-        return f"{self.expr(expr.value, _ADD)} - {zero}", _ADD
+            return f"({part_type(expr.dtype)}){{0}}", _UNARY
+        return self._helper(f"splat:{expr.dtype}", expr.value)
+
+    def _dot4(self, expr: ir.Call) -> tuple[str, int]:
+        total, unsigned, signed = expr.args
+        lanes = dtypes.lanes(expr.dtype)
+        if lanes == 1:
+            raise InternalError("C has no 'dot4_u8s8' of one sum")
+        key, splat = dot4.key(lanes), f"splat:{expr.dtype}"
+        self.needs.helpers.add(key)
+        if dot4.takes_group(expr):
+            self.needs.helpers.add(splat)
+            factor = f"{helper_name(splat)}({self.group(unsigned)})"
+        else:
+            factor = self.expr(unsigned)
+        return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", _ATOM
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "dot4_u8s8":
-            lanes = dtypes.lanes(expr.dtype)
-            key = dot4.key(lanes, lanes != 1 and dtypes.lanes(expr.args[1].dtype) == 4)
-            return self._helper(key, *expr.args)
+            return self._dot4(expr)
         if dtypes.lanes(expr.dtype) > 1:
             raise InternalError(f"C has no '{expr.name}' of vectors")
         if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS:

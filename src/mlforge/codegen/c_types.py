@@ -39,8 +39,14 @@ def short_name(dtype: str) -> str:
 
 @cache
 def value_type(dtype: str) -> str:
-    """Return the C type of a value of `dtype`, scalar or vector."""
+    """Return the C type of a variable of `dtype`, scalar or vector."""
     return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}"
+
+
+@cache
+def part_type(dtype: str) -> str:
+    """Return the C type of a value in an expression: of a vector, one of the parts that it is made of."""
+    return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}_part"
 
 
 def mask_dtype(dtype: str) -> str:

@@ -45,7 +45,6 @@ class Constant:
         return self.value.data
 
 
-
 def _content(value: Value) -> tuple[str, bytes]:
     """Return what constants with the same bytes share."""
     if value.data is None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlforge.codegen import dot4, mathematics
-from mlforge.codegen.c_types import mask_dtype, scalar_type, short_name, value_type
+from mlforge.codegen import dot4, mathematics, vectors
+from mlforge.codegen.c_types import scalar_type, short_name
 from mlforge.errors import InternalError
-from mlforge.support import dtypes
 
 _INLINE = "static inline"
 
@@ -138,24 +137,6 @@ def _scalar_helper(name: str, dtype: str) -> str:
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
 
 
-def _vector_helper(name: str, dtype: str) -> str:
-    """Return a macro: how vectors are passed to functions differs with the instruction set, which gcc remarks."""
-    vector, mask = value_type(dtype), value_type(mask_dtype(dtype))
-    if name == "select":
-        params, chosen = "mask, a, b", f"const {mask} mlf_mask = (mask);"
-    elif name in ("min", "max"):
-        params, chosen = "a, b", f"const {mask} mlf_mask = ({mask})(mlf_a {'<' if name == 'min' else '>'} mlf_b);"
-    else:
-        raise InternalError(f"C has no helper {name}:{dtype}")
-    lines = [
-        f"#define {helper_name(f'{name}:{dtype}')}({params}) __extension__({{",
-        f"  const {vector} mlf_a = (a), mlf_b = (b);",
-        f"  {chosen}",
-        f"  ({vector})((({mask})mlf_a & mlf_mask) | (({mask})mlf_b & ~mlf_mask)); }})",
-    ]
-    return " \\\n".join(lines)
-
-
 def _source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys that the helper `key` calls, and its text."""
     if key in _FIXED:
@@ -164,52 +145,44 @@ def _source(key: str) -> tuple[tuple[str, ...], str]:
         return mathematics.HELPERS[key]
     if dot4.is_key(key):
         return (), dot4.source(key)
+    if key == dot4.GROUP:
+        return (), dot4.GROUP_SOURCE
+    if vectors.is_key(key):
+        return (), vectors.macro(key)
     name, _, dtype = key.partition(":")
     if not dtype:
         raise InternalError(f"C has no helper {key}")
-    return (), _vector_helper(name, dtype) if dtypes.lanes(dtype) > 1 else _scalar_helper(name, dtype)
+    return (), _scalar_helper(name, dtype)
 
 
-def _vector_typedefs(dtype: str) -> list[str]:
-    """Return a vector's type, and one for vectors that lie unaligned among scalars."""
-    name, scalar, size = value_type(dtype), scalar_type(dtype), dtypes.nbytes(dtype)
-    align = dtypes.nbytes(dtypes.element(dtype))
-    return [
-        f"typedef {scalar} {name} __attribute__((vector_size({size})));",
-        f"typedef {scalar} {name}_u __attribute__((vector_size({size}), aligned({align}), may_alias));",
-    ]
-
-
-def render(keys: Iterable[str], vectors: Iterable[str]) -> list[str]:
+def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     """Return the lines that define the helpers `keys`, what they need, and the vector types.
 
     Parameters
     ----------
     keys : iterable of str
         Helpers, in any order; the result does not depend on it.
-    vectors : iterable of str
+    kinds : iterable of str
         Vector dtypes.
     """
     ordered: list[str] = []
 
     def visit(key: str) -> None:
         if key not in ordered:
-            for needed in _source(key)[0]:
-                visit(needed)
+            for used in _source(key)[0]:
+                visit(used)
             ordered.append(key)
 
     for key in sorted(set(keys)):
         visit(key)
-    kinds = set(vectors)
+    needed = set(kinds)
     for key in ordered:
-        dtype = key.partition(":")[2]
-        if dtype and dtypes.lanes(dtype) > 1:
-            kinds |= {dtype, mask_dtype(dtype)}
+        if vectors.is_key(key):
+            needed |= vectors.dtypes_of(key)
         if dot4.is_key(key):
-            kinds |= set(dot4.vectors(key))
+            needed.add(dot4.sums_dtype(key))
     lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
-    for dtype in sorted(kinds, key=lambda item: (dtypes.element(item), dtypes.lanes(item))):
-        lines += _vector_typedefs(dtype)
+    lines += vectors.declarations(needed)
     for key in ordered:
         lines += ["", _source(key)[1]]
     return lines

@@ -53,10 +53,23 @@ class Tile:
 def accumulators(registers: int) -> int:
     """Return how many vector accumulators fit beside the weights and the broadcast value.
 
-    With 16 registers of 64 bytes declared, the machine may well be one of 16 registers of 32 bytes:
-    7 accumulators of 64 bytes are then 14 of its registers.
+    Machines of 16 registers have them of 32 bytes: 7 accumulators are then 14 of its registers.
     """
-    return 28 if registers >= 32 else max(1, registers // 2 - 1)
+    return 28 if registers >= 32 else max(1, registers // parts(registers) - 1)
+
+
+def parts(registers: int) -> int:
+    """Return how many registers of the machine hold one vector: only those that have 32 have them of 64 bytes."""
+    return 1 if registers >= 32 else 2
+
+
+def _most_pixels(vectors: int, registers: int) -> int:
+    """Return how many pixels a tile of `vectors` vectors may have.
+
+    Few registers must hold the weights too where several pixels use them; of many, there is room enough.
+    """
+    fitting = accumulators(registers) // vectors
+    return fitting if registers >= 32 else max(1, fitting - 1)
 
 
 @cache
@@ -70,26 +83,27 @@ def choose(height: int, width: int, filters: int, registers: int) -> Tile:
     for vectors in (1, 2, 4, 7):
         if vectors > max(1, -(-filters // LANES)) or vectors > limit:
             continue
-        most = min(limit // vectors, MOST_PIXELS)
+        most = min(_most_pixels(vectors, registers), MOST_PIXELS)
         for tall in range(1, min(height, most) + 1):
             rows, columns = balanced(height, tall), balanced(width, min(width, most // tall))
             tile = Tile(rows, columns, vectors)
-            cost = _cost(tile, filters)
+            cost = _cost(tile, filters, parts(registers))
             if best is None or cost < best[0]:
                 best = cost, tile
     assert best is not None
     return best[1]
 
 
-def _cost(tile: Tile, filters: int) -> float:
-    """Return the relative time of one reduction step over the whole plane."""
+def _cost(tile: Tile, filters: int, width: int) -> float:
+    """Return the relative time of one reduction step over the whole plane, with `width` registers a vector."""
     blocks, rest = divmod(-(-filters // LANES), tile.vectors)
     total, copies = 0.0, 0
     for _, row_count, tall in tile.rows.pieces:
         for _, column_count, wide in tile.columns.pieces:
             for count, vectors in ((blocks, tile.vectors), (1 if rest else 0, rest)):
                 pixels = tall * wide
-                step = max(pixels * vectors, FMA_SLOTS, (pixels + vectors) * 0.75) + 0.25 * vectors
+                held = vectors * width
+                step = max(pixels * held, FMA_SLOTS, (pixels + held) * 0.75) + 0.25 * held
                 total += count * row_count * column_count * step
             copies += 1
     return total * (1 + COPY_COST * copies)

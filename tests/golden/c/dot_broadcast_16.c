@@ -1,42 +1,125 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
-typedef int32_t mlf_i32x16 __attribute__((vector_size(64)));
-typedef int32_t mlf_i32x16_u __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int8_t mlf_i8x64 __attribute__((vector_size(64)));
-typedef int8_t mlf_i8x64_u __attribute__((vector_size(64), aligned(1), may_alias));
-typedef uint8_t mlf_u8x4 __attribute__((vector_size(4)));
-typedef uint8_t mlf_u8x4_u __attribute__((vector_size(4), aligned(1), may_alias));
+/* a vector of 64 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */
+#if defined(__AVX512F__)
+#define MLF_PARTS 1
+#elif defined(__AVX__)
+#define MLF_PARTS 2
+#else
+#define MLF_PARTS 4
+#endif
+#define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)
 
-#if defined(__AVX512VNNI__)
-#define mlf_dot4_u8s8x16_broadcast(sum, a, b) __extension__({ \
-  mlf_i32x16 mlf_sum = (sum); \
-  const mlf_u8x4 mlf_a = (a); \
-  const mlf_i8x64 mlf_b = (b); \
-  int32_t mlf_group; \
-  memcpy(&mlf_group, &mlf_a, sizeof mlf_group); \
-  mlf_sum = (mlf_i32x16)_mm512_dpbusd_epi32((__m512i)mlf_sum, (__m512i)(mlf_group - (mlf_i32x16){0}), (__m512i)mlf_b); \
+typedef int32_t mlf_i32x16_part __attribute__((vector_size(64 / MLF_PARTS)));
+typedef int32_t mlf_i32x16_u __attribute__((vector_size(64 / MLF_PARTS), aligned(4), may_alias));
+typedef mlf_i32x16_part mlf_i32x16[MLF_PARTS];
+typedef int8_t mlf_i8x64_part __attribute__((vector_size(64 / MLF_PARTS)));
+typedef int8_t mlf_i8x64_u __attribute__((vector_size(64 / MLF_PARTS), aligned(1), may_alias));
+typedef mlf_i8x64_part mlf_i8x64[MLF_PARTS];
+
+#if defined(__AVX512VNNI__) && MLF_PARTS == 1
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  mlf_sum = (mlf_i32x16_part)_mm512_dpbusd_epi32((__m512i)mlf_sum, (__m512i)mlf_a, (__m512i)mlf_b); \
+  mlf_sum; })
+#elif defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  const __m512i mlf_low = _mm512_set1_epi16(255); \
+  const __m512i mlf_a_even = _mm512_and_si512((__m512i)mlf_a, mlf_low); \
+  const __m512i mlf_a_odd = _mm512_srli_epi16((__m512i)mlf_a, 8); \
+  const __m512i mlf_b_even = _mm512_srai_epi16(_mm512_slli_epi16((__m512i)mlf_b, 8), 8); \
+  const __m512i mlf_b_odd = _mm512_srai_epi16((__m512i)mlf_b, 8); \
+  mlf_sum += (mlf_i32x16_part)_mm512_madd_epi16(mlf_a_even, mlf_b_even); \
+  mlf_sum += (mlf_i32x16_part)_mm512_madd_epi16(mlf_a_odd, mlf_b_odd); \
+  mlf_sum; })
+#elif defined(__AVXVNNI__) && MLF_PARTS == 2
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  mlf_sum = (mlf_i32x16_part)_mm256_dpbusd_avx_epi32((__m256i)mlf_sum, (__m256i)mlf_a, (__m256i)mlf_b); \
+  mlf_sum; })
+#elif defined(__AVX2__) && MLF_PARTS == 2
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  const __m256i mlf_low = _mm256_set1_epi16(255); \
+  const __m256i mlf_a_even = _mm256_and_si256((__m256i)mlf_a, mlf_low); \
+  const __m256i mlf_a_odd = _mm256_srli_epi16((__m256i)mlf_a, 8); \
+  const __m256i mlf_b_even = _mm256_srai_epi16(_mm256_slli_epi16((__m256i)mlf_b, 8), 8); \
+  const __m256i mlf_b_odd = _mm256_srai_epi16((__m256i)mlf_b, 8); \
+  mlf_sum += (mlf_i32x16_part)_mm256_madd_epi16(mlf_a_even, mlf_b_even); \
+  mlf_sum += (mlf_i32x16_part)_mm256_madd_epi16(mlf_a_odd, mlf_b_odd); \
+  mlf_sum; })
+#elif defined(__SSE2__) && MLF_PARTS == 4
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  const __m128i mlf_low = _mm_set1_epi16(255); \
+  const __m128i mlf_a_even = _mm_and_si128((__m128i)mlf_a, mlf_low); \
+  const __m128i mlf_a_odd = _mm_srli_epi16((__m128i)mlf_a, 8); \
+  const __m128i mlf_b_even = _mm_srai_epi16(_mm_slli_epi16((__m128i)mlf_b, 8), 8); \
+  const __m128i mlf_b_odd = _mm_srai_epi16((__m128i)mlf_b, 8); \
+  mlf_sum += (mlf_i32x16_part)_mm_madd_epi16(mlf_a_even, mlf_b_even); \
+  mlf_sum += (mlf_i32x16_part)_mm_madd_epi16(mlf_a_odd, mlf_b_odd); \
+  mlf_sum; })
+#elif defined(__ARM_FEATURE_MATMUL_INT8) && MLF_PARTS == 4
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  mlf_sum = (mlf_i32x16_part)vusdotq_s32((int32x4_t)mlf_sum, (uint8x16_t)mlf_a, (int8x16_t)mlf_b); \
+  mlf_sum; })
+#elif defined(__ARM_FEATURE_DOTPROD) && MLF_PARTS == 4
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  const int8x16_t mlf_half = vdupq_n_s8(64), mlf_signed = (int8x16_t)(mlf_a ^ (int32_t)0x80808080); \
+  int32x4_t mlf_rest = vdotq_s32(vdupq_n_s32(0), mlf_half, (int8x16_t)mlf_b); \
+  mlf_rest = vdotq_s32(mlf_rest, mlf_half, (int8x16_t)mlf_b); \
+  mlf_sum = (mlf_i32x16_part)vdotq_s32((int32x4_t)mlf_sum + mlf_rest, mlf_signed, (int8x16_t)mlf_b); \
+  mlf_sum; })
+#elif defined(__ARM_NEON) && MLF_PARTS == 4
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  const int16x8_t mlf_even = (int16x8_t)(mlf_a & 0x00ff00ff); \
+  const int16x8_t mlf_odd = (int16x8_t)vshrq_n_u16((uint16x8_t)mlf_a, 8); \
+  const int16x8_t mlf_b_even = vshrq_n_s16(vshlq_n_s16((int16x8_t)mlf_b, 8), 8); \
+  const int16x8_t mlf_b_odd = vshrq_n_s16((int16x8_t)mlf_b, 8); \
+  int32x4_t mlf_total = vpadalq_s16((int32x4_t)mlf_sum, vmulq_s16(mlf_even, mlf_b_even)); \
+  mlf_total = vpadalq_s16(mlf_total, vmulq_s16(mlf_odd, mlf_b_odd)); \
+  mlf_sum = (mlf_i32x16_part)mlf_total; \
   mlf_sum; })
 #else
-#define mlf_dot4_u8s8x16_broadcast(sum, a, b) __extension__({ \
-  mlf_i32x16 mlf_sum = (sum); \
-  const mlf_u8x4 mlf_a = (a); \
-  const mlf_i8x64 mlf_b = (b); \
-  for (int32_t mlf_i = 0; mlf_i < 16; ++mlf_i) { \
-    mlf_sum[mlf_i] += mlf_a[0] * mlf_b[4 * mlf_i] + mlf_a[1] * mlf_b[4 * mlf_i + 1] + mlf_a[2] * mlf_b[4 * mlf_i + 2] + mlf_a[3] * mlf_b[4 * mlf_i + 3]; \
-  } \
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  mlf_sum += (mlf_a & 255) * ((mlf_b << 24) >> 24) + ((mlf_a >> 8) & 255) * ((mlf_b << 16) >> 24); \
+  mlf_sum += ((mlf_a >> 16) & 255) * ((mlf_b << 8) >> 24) + ((mlf_a >> 24) & 255) * (mlf_b >> 24); \
   mlf_sum; })
 #endif
+
+/* four bytes in memory, as the bits of one number */
+typedef int32_t mlf_group __attribute__((aligned(1), may_alias));
+
+#define mlf_splat_i32x16(x) ((int32_t)(x) - (mlf_i32x16_part){0})
 
 int32_t dot_broadcast_16(const uint8_t *restrict a, const int8_t *restrict w, int32_t *restrict output) {
   mlf_i32x16 total[1];
-  total[0] = (-5) - (mlf_i32x16){0};
+  MLF_EACH(q) total[0][q] = mlf_splat_i32x16((-5));
   for (int32_t k = 0; k < 3; ++k) {
-    total[0] = mlf_dot4_u8s8x16_broadcast(total[0], *(const mlf_u8x4_u *)&a[k * 4], *(const mlf_i8x64_u *)&w[k * 64]);
+    MLF_EACH(q) total[0][q] = mlf_dot4_u8s8x16(total[0][q], mlf_splat_i32x16(*(const mlf_group *)&a[k * 4]), ((const mlf_i8x64_u *)&w[k * 64])[q]);
   }
-  *(mlf_i32x16_u *)&output[0] = total[0];
+  MLF_EACH(q) ((mlf_i32x16_u *)&output[0])[q] = total[0][q];
   return 0;
 }

@@ -2,34 +2,52 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef float mlf_f32x4 __attribute__((vector_size(16)));
-typedef float mlf_f32x4_u __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t mlf_i32x4 __attribute__((vector_size(16)));
-typedef int32_t mlf_i32x4_u __attribute__((vector_size(16), aligned(4), may_alias));
+/* a vector of 16 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */
+#define MLF_PARTS 1
+#define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)
+
+typedef float mlf_f32x4_part __attribute__((vector_size(16 / MLF_PARTS)));
+typedef float mlf_f32x4_u __attribute__((vector_size(16 / MLF_PARTS), aligned(4), may_alias));
+typedef mlf_f32x4_part mlf_f32x4[MLF_PARTS];
+typedef int32_t mlf_i32x4_part __attribute__((vector_size(16 / MLF_PARTS)));
+typedef int32_t mlf_i32x4_u __attribute__((vector_size(16 / MLF_PARTS), aligned(4), may_alias));
+typedef mlf_i32x4_part mlf_i32x4[MLF_PARTS];
 
 #define mlf_max_f32x4(a, b) __extension__({ \
-  const mlf_f32x4 mlf_a = (a), mlf_b = (b); \
-  const mlf_i32x4 mlf_mask = (mlf_i32x4)(mlf_a > mlf_b); \
-  (mlf_f32x4)(((mlf_i32x4)mlf_a & mlf_mask) | ((mlf_i32x4)mlf_b & ~mlf_mask)); })
+  const mlf_f32x4_part mlf_a = (a), mlf_b = (b); \
+  const mlf_i32x4_part mlf_mask = (mlf_i32x4_part)(mlf_a > mlf_b); \
+  (mlf_f32x4_part)(((mlf_i32x4_part)mlf_a & mlf_mask) | ((mlf_i32x4_part)mlf_b & ~mlf_mask)); })
 
 #define mlf_min_f32x4(a, b) __extension__({ \
-  const mlf_f32x4 mlf_a = (a), mlf_b = (b); \
-  const mlf_i32x4 mlf_mask = (mlf_i32x4)(mlf_a < mlf_b); \
-  (mlf_f32x4)(((mlf_i32x4)mlf_a & mlf_mask) | ((mlf_i32x4)mlf_b & ~mlf_mask)); })
+  const mlf_f32x4_part mlf_a = (a), mlf_b = (b); \
+  const mlf_i32x4_part mlf_mask = (mlf_i32x4_part)(mlf_a < mlf_b); \
+  (mlf_f32x4_part)(((mlf_i32x4_part)mlf_a & mlf_mask) | ((mlf_i32x4_part)mlf_b & ~mlf_mask)); })
 
 #define mlf_select_f32x4(mask, a, b) __extension__({ \
-  const mlf_f32x4 mlf_a = (a), mlf_b = (b); \
-  const mlf_i32x4 mlf_mask = (mask); \
-  (mlf_f32x4)(((mlf_i32x4)mlf_a & mlf_mask) | ((mlf_i32x4)mlf_b & ~mlf_mask)); })
+  const mlf_f32x4_part mlf_a = (a), mlf_b = (b); \
+  const mlf_i32x4_part mlf_mask = (mask); \
+  (mlf_f32x4_part)(((mlf_i32x4_part)mlf_a & mlf_mask) | ((mlf_i32x4_part)mlf_b & ~mlf_mask)); })
+
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#define mlf_splat_f32x4(x) __extension__({ \
+  const float mlf_x = (x); \
+  int32_t mlf_bits; \
+  memcpy(&mlf_bits, &mlf_x, sizeof mlf_bits); \
+  (mlf_f32x4_part)(mlf_bits - (mlf_i32x4_part){0}); })
+#else
+#define mlf_splat_f32x4(x) ((float)(x) - (mlf_f32x4_part){0})
+#endif
 
 int32_t operations_float32_4(const float *restrict x, const float *restrict y, float *restrict output) {
-  const mlf_f32x4 x_1 = *(const mlf_f32x4_u *)&x[0];
-  const mlf_f32x4 y_1 = *(const mlf_f32x4_u *)&y[0];
-  *(mlf_f32x4_u *)&output[0] = x_1 + y_1;
-  *(mlf_f32x4_u *)&output[4] = x_1 - 1.0f;
-  *(mlf_f32x4_u *)&output[8] = mlf_min_f32x4(x_1, y_1);
-  *(mlf_f32x4_u *)&output[12] = mlf_max_f32x4(x_1, 3.0f - (mlf_f32x4){0});
-  *(mlf_f32x4_u *)&output[16] = mlf_select_f32x4(x_1 > (mlf_f32x4){0}, x_1, y_1);
-  *(mlf_f32x4_u *)&output[20] = x_1 * y_1;
+  mlf_f32x4 x_1;
+  MLF_EACH(q) x_1[q] = ((const mlf_f32x4_u *)&x[0])[q];
+  mlf_f32x4 y_1;
+  MLF_EACH(q) y_1[q] = ((const mlf_f32x4_u *)&y[0])[q];
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[0])[q] = x_1[q] + y_1[q];
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[4])[q] = x_1[q] - mlf_splat_f32x4(1.0f);
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[8])[q] = mlf_min_f32x4(x_1[q], y_1[q]);
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[12])[q] = mlf_max_f32x4(x_1[q], mlf_splat_f32x4(3.0f));
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[16])[q] = mlf_select_f32x4(x_1[q] > (mlf_f32x4_part){0}, x_1[q], y_1[q]);
+  MLF_EACH(q) ((mlf_f32x4_u *)&output[20])[q] = x_1[q] * y_1[q];
   return 0;
 }

@@ -20,6 +20,7 @@ import pytest
 from onnx import helper
 
 from mlforge.cli.main import run
+from mlforge.library.toolchain import find_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -155,6 +156,16 @@ def test_c_files_are_those_of_the_archive(folder: Path, tmp_path: Path) -> None:
     expected = {file["path"].removeprefix("codegen/host/") for file in found if file["path"].startswith("codegen/")}
     files = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
     assert files == expected
+
+
+def test_objects_link_with_a_program(tmp_path: Path) -> None:
+    succeeded("compile", DIGITS, "--emit", "o", "-o", "built", "--module-name", "digits", cwd=tmp_path)
+    program = "#include <tvmgen_digits.h>\nint main(void) { return tvmgen_digits_run(0, 0) == -1 ? 0 : 1; }\n"
+    (tmp_path / "main.c").write_text(program)
+    objects = sorted(map(str, (tmp_path / "built" / "lib").glob("*.o")))
+    command = [*find_compiler().command, "-I", "built/include", "main.c", *objects, "-lm", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "main"], check=True)
 
 
 def test_several_models_make_one_archive(tmp_path: Path) -> None:

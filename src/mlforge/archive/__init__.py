@@ -1,6 +1,6 @@
 """Model Library Format archives: written, read, described, checked, loaded."""
 
-from mlforge.archive.export import code_files, export_model_library_format, export_shared_library
+from mlforge.archive.export import code_files, export_model_library_format, export_shared_library, object_files
 from mlforge.archive.inspect import inspect
 from mlforge.archive.load import load, load_module
 from mlforge.archive.profile import load_profiled
@@ -14,5 +14,6 @@ __all__ = [
     "load",
     "load_module",
     "load_profiled",
+    "object_files",
     "validate",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from mlforge.archive import layout, metadata
 from mlforge.errors import OptionError
-from mlforge.library.toolchain import compile_shared
+from mlforge.library.toolchain import compile_objects, compile_shared
 from mlforge.relay.text import to_text
 from mlforge.relay.text_printer import parameter_names
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
@@ -92,6 +93,22 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     numbers = ",".join(map(str, (*text, 0)))
     files["src/mlforge_description.c"] = f"const char {DESCRIPTION_SYMBOL}[] = {{{numbers}}};\n".encode()
     return compile_shared(files, path)
+
+
+def object_files(factories: Sequence[Factory]) -> dict[str, bytes]:
+    """Return the code of these modules compiled by the C compiler at hand (``CC``), and its headers, by path.
+
+    Raises
+    ------
+    ToolchainError
+        If there is no C compiler or it refuses the code.
+    """
+    code = code_files(factories)
+    files = {path: data for path, data in code.items() if path.endswith(".h")}
+    with tempfile.TemporaryDirectory(prefix="mlforge-objects-") as folder:
+        for built in compile_objects(code, Path(folder)):
+            files[f"lib/{built.name.removesuffix('.o').rpartition('.')[0]}.o"] = built.read_bytes()
+    return files
 
 
 def code_files(factories: Sequence[Factory]) -> dict[str, bytes]:

@@ -17,13 +17,14 @@ from mlforge.support.progress import stage
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
-EMITS = ("mlf", "c", "so")
+EMITS = ("mlf", "c", "o", "so")
 EXAMPLES = (
     "mlforge compile kws.tflite",
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
     "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 -o both.tar",
     "mlforge compile kws.tflite --emit c -o kws_code",
+    "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlforge compile kws.tflite --emit o -o kws_objects",
 )
 
 
@@ -51,7 +52,10 @@ def compile_models(
     ] = None,
     optimize: Optimize = "speed",
     numerics: Numerics = "litert",
-    emit: Annotated[str, typer.Option(help="mlf (archive), c (C files in a folder) or so (shared library).")] = "mlf",
+    emit: Annotated[
+        str,
+        typer.Option(help="mlf (archive), c (C files in a folder), o (objects and headers in a folder), so (library)."),
+    ] = "mlf",
     ram: Annotated[int | None, typer.Option(help="Fail if workspace, inputs and outputs have more bytes.")] = None,
     flash: Annotated[
         int | None, typer.Option(help="Fail if the constants have more bytes; machine code comes on top.")
@@ -61,7 +65,7 @@ def compile_models(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile models to an archive, C or a shared library."""
+    """Compile models to an archive, C, objects or a shared library."""
     from mlforge import archive
     from mlforge.archive.budget import check_budget
     from mlforge.support.atomic import check_writable, write_folder
@@ -74,7 +78,7 @@ def compile_models(
         # the name that the code gets is the name of the file: "../x" names no folder
         named = {checked_name(module_name): next(iter(named.values()))}
     place = _output(output, named, emit)
-    if emit != "c":
+    if emit not in ("c", "o"):
         check_writable(place)
     options = _Options(target, executor, optimize, numerics)
     factories = _build(named, shapes_by_model(shape, list(named)), options)
@@ -84,6 +88,8 @@ def compile_models(
             archive.export_model_library_format(factories, place, include_source_params=include_source_params)
         elif emit == "c":
             write_folder(place, archive.code_files(factories))
+        elif emit == "o":
+            write_folder(place, archive.object_files(factories))
         else:
             archive.export_shared_library(factories, place)
     _report(factories, place, as_json)
@@ -97,7 +103,7 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
     if len(named) != 1:
         raise OptionError("several models need a name for the output", next_step="Give one with -o")
     name = next(iter(named))
-    return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "so": f"{name}.so"}[emit])
+    return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "o": f"{name}_o", "so": f"{name}.so"}[emit])
 
 
 def _build(

@@ -30,8 +30,8 @@ def measure(model: Model, target: str) -> tuple[str, ...]:
         f"{plan.size:,}",
         f"{plan.lower_bound:,}",
         f"{plan.size / plan.lower_bound:.3f}" if plan.lower_bound else "-",
-        f"{sizes['io']:,}",
-        f"{sizes['constants']:,}",
+        f"{sizes.io:,}",
+        f"{sizes.constants:,}",
         f"{peer[0]:,}" if peer else "",
         f"{peer[1]:,}" if peer else "",
     )

@@ -18,6 +18,14 @@ from mlforge.tir.ir import KernelCall, PrimFunc, Program, Value
 
 _SHOWN_NODES = 40
 
+_SEPARATE_ROUNDING = """\
+/* products are rounded before they are added: a fused multiply-add would change the codes of later layers */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize ("fp-contract=off")
+#endif"""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -132,6 +140,8 @@ def _operators_file(executor: AotExecutor) -> str:
     for function in functions.values():
         needs.merge(function.needs)
     parts = ["\n".join(preamble(needs)), "\n".join(executor.constants.declarations()), executor.main_prototype()]
+    if not program.meta.get("contract_floats", True):
+        parts.insert(0, _SEPARATE_ROUNDING)
     calls: dict[str, list[KernelCall]] = {}
     for call in program.calls:
         calls.setdefault(call.kernel.name, []).append(call)

@@ -83,9 +83,9 @@ static inline float mlf_erf_f32(float x) {{
   const float size = mlf_signed(x, 0.0f);
   const float limited = size > {_f(meaning.ERF_HIGHEST)} ? {_f(meaning.ERF_HIGHEST)} : size;
   const float square = limited * limited;
-  const float near = limited + limited * {_polynomial(meaning.ERF_NEAR, "square")};
-  const float far = 1.0f - mlf_exp_f32(-{_polynomial(meaning.ERF_FAR, "limited")});
-  return mlf_signed(limited < {_f(meaning.ERF_CUT)} ? near : far, x);
+  const float inner = limited + limited * {_polynomial(meaning.ERF_NEAR, "square")};
+  const float outer = 1.0f - mlf_exp_f32(-{_polynomial(meaning.ERF_FAR, "limited")});
+  return mlf_signed(limited < {_f(meaning.ERF_CUT)} ? inner : outer, x);
 }}"""
 
 HELPERS: dict[str, tuple[tuple[str, ...], str]] = {

@@ -81,12 +81,21 @@ class Pooling:
 
 @dataclass(frozen=True)
 class _Place:
-    """The window of one output index of one axis: a literal number of taps, or one read from a table."""
+    """The window of one output index of one axis: a literal number of taps, or one read from a table.
+
+    `last` is the last index of the data where the window comes from a table, whose values no proof sees.
+    """
 
     output: Expr
     first: Expr
     taps: Expr
     divisor: Expr
+    last: int | None = None
+
+    def at(self, tap: Expr | int, dilation: int) -> Expr:
+        """Return the index of the data that a tap reads."""
+        index = self.first + tap * dilation
+        return index if self.last is None else tb.clamp(index, 0, self.last)
 
 
 class _Pool:
@@ -139,9 +148,10 @@ class _Pool:
         counts = [len(axis.windows) for axis in axes]
         with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = []
-            for index, row in zip(indices, tables, strict=True):
+            for axis, index, row in zip(axes, indices, tables, strict=True):
                 values = [stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)]
-                places.append(_Place(index, *values))
+                last = max(window.first + (window.taps - 1) * axis.dilation for window in axis.windows)
+                places.append(_Place(index, *values, last))
             self._accumulated(n, places, dilations)
 
     def _indices(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> list[Expr]:
@@ -163,7 +173,7 @@ class _Pool:
         with self._ctx.stmts.loop(self._channels, "c", "vectorized") as channel:
             elements = []
             for at in product(*taps):
-                spatial = [place.first + tap * step for place, tap, step in zip(places, at, dilations, strict=True)]
+                spatial = [place.at(tap, step) for place, tap, step in zip(places, at, dilations, strict=True)]
                 elements.append(self._element(n, spatial, channel))
             neutral = tb.const(self._pooling.neutral, self._pooling.wide)
             self._store(n, places, channel, reduce(self._pooling.step, elements) if elements else neutral)
@@ -184,7 +194,7 @@ class _Pool:
             stmts.store(total, [c], tb.const(pooling.neutral, pooling.wide))
         with ExitStack() as loops:
             taps = [loops.enter_context(stmts.loop(place.taps, f"t{axis}")) for axis, place in enumerate(places)]
-            spatial = [place.first + tap * step for place, tap, step in zip(places, taps, dilations, strict=True)]
+            spatial = [place.at(tap, step) for place, tap, step in zip(places, taps, dilations, strict=True)]
             with stmts.loop(width, "c", "vectorized") as c:
                 stmts.store(total, [c], pooling.step(tb.load(total, [c]), self._element(n, spatial, first + c)))
         with stmts.loop(width, "c", "vectorized") as c:

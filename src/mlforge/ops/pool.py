@@ -149,9 +149,11 @@ class _Pool:
         with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = []
             for axis, index, row in zip(axes, indices, tables, strict=True):
-                values = [stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)]
+                first, taps, divisor = (
+                    stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)
+                )
                 last = max(window.first + (window.taps - 1) * axis.dilation for window in axis.windows)
-                places.append(_Place(index, *values, last))
+                places.append(_Place(index, first, taps, divisor, last))
             self._accumulated(n, places, dilations)
 
     def _indices(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> list[Expr]:

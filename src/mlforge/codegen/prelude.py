@@ -26,7 +26,7 @@ static inline int32_t mlf_rounding_doubling_high_mul(int32_t a, int32_t b) {
 /* x / 2**exponent, rounded to nearest, ties away from zero */
 static inline int32_t mlf_rounding_divide_by_pot(int32_t x, int32_t exponent) {
   const int32_t mask = (int32_t)((UINT32_C(1) << exponent) - 1U);
-  const int32_t threshold = (mask >> 1) + (x < 0);
+  const int32_t threshold = (mask >> 1) - (x >> 31);
   return (x >> exponent) + ((x & mask) > threshold);
 }"""),
     "requantize_double": (("rounding_divide_by_pot",), """\
@@ -34,8 +34,9 @@ static inline int32_t mlf_rounding_divide_by_pot(int32_t x, int32_t exponent) {
 static inline int32_t mlf_requantize_double(int32_t x, int32_t multiplier, int32_t shift) {
   const int32_t left = shift > 0 ? shift : 0;
   const int32_t shifted = (int32_t)((uint32_t)x << left);
-  const int64_t high = ((int64_t)shifted * multiplier + (INT64_C(1) << 30)) >> 31;
-  return mlf_rounding_divide_by_pot((int32_t)high, left - shift);
+  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
+  const uint64_t doubled = (uint64_t)((int64_t)shifted * multiplier) + (UINT64_C(1) << 30);
+  return mlf_rounding_divide_by_pot((int32_t)(uint32_t)(doubled >> 31), left - shift);
 }"""),
     "requantize_single": ((), """\
 /* x * multiplier * 2**(shift - 31), rounded once, ties up */

@@ -49,6 +49,11 @@ def abilities() -> frozenset[str]:
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
+def runnable() -> list[str]:
+    """Return the names of MACHINES whose code this processor runs: each runs the forms that it has."""
+    return [name for name, (_, needed) in MACHINES.items() if abilities().issuperset(needed)]
+
+
 def tiled_product(rows: int, depth: int, lanes: int) -> PrimFunc:
     """Return a matrix product with a register tile of rows x two vectors, and a clamp behind it."""
     b = tb.StmtBuilder()
@@ -156,13 +161,10 @@ def check(functions: Functions, prim: PrimFunc, arrays: Sequence[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("compiler", "machine"),
-    [*((compiler, machine) for compiler in ("gcc", "clang") for machine in MACHINES), ("zig", "native")],
+    [*((compiler, machine) for compiler in ("gcc", "clang") for machine in runnable()), ("zig", "native")],
 )
 def test_vector_functions(compiler: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags, needed = MACHINES[machine]
-    lacking = [name for name in needed if name not in abilities()]
-    if lacking:
-        pytest.skip(f"the processor has no {', '.join(lacking)}")
+    flags, _ = MACHINES[machine]
     if compiler == "zig":
         pytest.importorskip("ziglang")
         monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")

@@ -68,3 +68,19 @@ def test_no_keyword_of_the_compiler_passes(language: str) -> None:
     words = ["int", "class", "restrict", "typeof", "asm", "nullptr", "co_await", "linux", "unix", "inline", "bool"]
     text = "\n".join(f"int {sanitize(word)};" for word in words)
     subprocess.run(["gcc", "-x", language, "-fsyntax-only", "-"], input=text, text=True, check=True)
+
+
+def test_no_macro_of_the_standard_headers_passes() -> None:
+    if which("gcc") is None:
+        pytest.skip("no gcc")
+    headers = (
+        "assert complex ctype fenv float inttypes iso646 limits locale math setjmp signal stdarg stdbool stddef stdint "
+        "stdio stdlib string tgmath time wchar wctype"
+    )
+    includes = "".join(f"#include <{name}.h>\n" for name in headers.split())
+    command = ["gcc", "-std=c99", "-dM", "-E", "-"]
+    defined = subprocess.run(command, input=includes, text=True, check=True, capture_output=True).stdout
+    # macros with parameters are none where no parenthesis follows, and a field's name is followed by none
+    macros = re.findall(r"^#define ([A-Za-z]\w*)(?: |$)", defined, re.MULTILINE)
+    assert "INT8_MAX" in macros
+    assert [name for name in [*macros, "errno", "ERANGE"] if sanitize(name) == name] == []

@@ -26,6 +26,15 @@ KEYWORDS = frozenset(
 )  # fmt: skip
 """Keywords of C and C++ up to C23 and C++23, and names that some compilers predefine."""
 
+_MACROS = re.compile(
+    r"NULL|W?EOF|NAN|INFINITY|I|BUFSIZ|CHAR_BIT|CLOCKS_PER_SEC|EDOM|EILSEQ|ERANGE|HUGE_VAL[FL]?|L_tmpnam|NDEBUG"
+    r"|complex|errno|imaginary|math_errhandling|stdin|stdout|stderr"
+    r"|([SU]?CHAR|U?SHRT|U?INT[A-Z0-9_]*|U?LL?ONG|SIZE|PTRDIFF|SIG_ATOMIC|WCHAR|WINT)_(MIN|MAX)"
+    r"|(FILENAME|FOPEN|MB_CUR|MB_LEN|RAND|TMP)_MAX"
+    r"|(DBL|DECIMAL|EXIT|FE|FLT|FP|LC|LDBL|M|MATH|SEEK|SIG)_[A-Z0-9_]+|SIG[A-Z0-9]+|(PRI|SCN)[diouxX][A-Z0-9]+"
+)
+"""Macros of C's headers: a field of a struct with such a name breaks where the header came first."""
+
 
 def bounded(name: str, limit: int = NAME_LIMIT) -> str:
     """Return `name`, or its first `limit` characters, ``_`` and 16 hexadecimal digits of its SHA-256.
@@ -42,11 +51,11 @@ def sanitize(name: str) -> str:
     """Return a legal identifier of C and C++ made from `name`.
 
     Every character outside ``[A-Za-z0-9]`` becomes ``_``, as TVM's headers have it. What would start with
-    a digit, or as names of the implementation do, gets an ``n`` in front; keywords get a ``_`` behind.
+    a digit, or as names of the implementation do, gets an ``n`` in front; keywords and macros get a ``_`` behind.
     The result has at most 97 characters.
     """
     text = _identifier(name)
-    return f"{text}_" if text in KEYWORDS else bounded(text)
+    return f"{text}_" if text in KEYWORDS or _MACROS.fullmatch(text) else bounded(text)
 
 
 def _identifier(name: str) -> str:

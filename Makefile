@@ -12,8 +12,8 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/tiny
 

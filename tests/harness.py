@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def compiled(module: ir.IRModule, params: Mapping[str, Array], folder: Path, **options: Any) -> Any:
-    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built with the host's compiler."""
+    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for this machine."""
     name = options.pop("module_name", "tested")
     factory = mlforge.build(module, params=params, module_name=name, **options)
     for kernel in factory.program.kernels:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (numpy learns bfloat16)
@@ -18,6 +17,7 @@ from mlforge.tir import builder as tb
 from mlforge.tir import interpreter, ir
 from mlforge.tir.ir import Buffer, Expr, PrimFunc
 from mlforge.tir.verify import verify
+from tests.conftest import need
 from tests.native.c_functions import Functions
 
 Array = npt.NDArray[Any]
@@ -106,8 +106,7 @@ def assert_same(ours: Array, expected: Array, prim: PrimFunc) -> None:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_random_expressions(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if which(compiler) is None:
-        pytest.skip(f"no {compiler}")
+    need(compiler, compiler)
     monkeypatch.setenv("CC", compiler)
     makers = [Expressions(seed) for seed in range(120)]
     kinds = INTEGERS + FLOATS

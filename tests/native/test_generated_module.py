@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
 
 import mlforge
 from mlforge.codegen import GeneratedCode
+from tests.conftest import need
 from tests.native.programs import chain, generated
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
@@ -41,8 +41,7 @@ def compiler(name: str) -> list[str]:
     if name == "zig":
         pytest.importorskip("ziglang")
         return [sys.executable, "-m", "ziglang", "cc"]
-    if which(name) is None:
-        pytest.skip(f"no {name}")
+    need(name, name)
     return [name]
 
 
@@ -96,8 +95,7 @@ def test_no_warnings(name: str, flags: list[str], optimization: str, tmp_path: P
 
 def symbols(objects: list[str]) -> dict[str, int]:
     """Return the sizes of all defined symbols by name."""
-    if which("nm") is None:
-        pytest.skip("no nm")
+    need("nm", "binutils")
     lines = subprocess.run(["nm", "-S", *objects], check=True, capture_output=True, text=True).stdout.splitlines()
     rows = [line.split() for line in lines]
     return {row[3]: int(row[1], 16) for row in rows if len(row) == 4}
@@ -133,8 +131,7 @@ def test_sizes_of_a_real_model(models: Path, tmp_path: Path) -> None:
 
 
 def test_header_is_c_plus_plus_and_matches_what_firmware_of_microtvm_uses(models: Path, tmp_path: Path) -> None:
-    if which("g++") is None:
-        pytest.skip("no g++")
+    need("g++", "g++")
     module, params = mlforge.import_model(models / "kws_ref_model.tflite")
     code = mlforge.build(module, params=params, module_name="kws").code
     written(code, tmp_path)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from shutil import which
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlforge.support.c_names import KEYWORDS, module_name, sanitize, unique
+from tests.conftest import need
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -63,16 +63,14 @@ def test_the_default_module_is_named_as_in_tvms_archives() -> None:
 
 @pytest.mark.parametrize("language", ["c", "c++"])
 def test_no_keyword_of_the_compiler_passes(language: str) -> None:
-    if which("gcc") is None:
-        pytest.skip("no gcc")
+    need("gcc", "gcc")
     words = ["int", "class", "restrict", "typeof", "asm", "nullptr", "co_await", "linux", "unix", "inline", "bool"]
     text = "\n".join(f"int {sanitize(word)};" for word in words)
     subprocess.run(["gcc", "-x", language, "-fsyntax-only", "-"], input=text, text=True, check=True)
 
 
 def test_no_macro_of_the_standard_headers_passes() -> None:
-    if which("gcc") is None:
-        pytest.skip("no gcc")
+    need("gcc", "gcc")
     headers = (
         "assert complex ctype fenv float inttypes iso646 limits locale math setjmp signal stdarg stdbool stddef stdint "
         "stdio stdlib string tgmath time wchar wctype"

@@ -145,9 +145,12 @@ def requantize_inputs() -> list[Array]:
     return [np.array(column, np.int32) for column in zip(*rows, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["requantize_double", "requantize_single"])
+@pytest.mark.parametrize("name", ["requantize_double", "requantize_single", "requantize_down"])
 def test_requantize_at_ties_and_ends(name: str, tmp_path: Path) -> None:
     inputs = requantize_inputs()
+    if name == "requantize_down":
+        values, multipliers, shifts = (column[inputs[2] < 0] for column in inputs)
+        inputs = [values, multipliers, -1 - shifts]
     size = inputs[0].size
     prim = pointwise(name, ["int32"] * 3, "int32", size, lambda *args: tb.intrinsic(name, *args))
     np.testing.assert_array_equal(Functions([prim], tmp_path).call(prim, inputs), interpreter.run(prim, inputs))

@@ -45,8 +45,11 @@ _MATH = frozenset(
 _MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
 _CLASSIFY = frozenset({"isnan", "isinf"})
 _FIXED_POINT = frozenset(
-    {"rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_single", "clz32"}
-)
+    {
+        "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
+        "requantize_single", "clz32",
+    }
+)  # fmt: skip
 
 
 @dataclass(eq=False)

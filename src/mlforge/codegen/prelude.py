@@ -38,6 +38,15 @@ static inline int32_t mlf_requantize_double(int32_t x, int32_t multiplier, int32
   const uint64_t doubled = (uint64_t)((int64_t)shifted * multiplier) + (UINT64_C(1) << 30);
   return mlf_rounding_divide_by_pot((int32_t)(uint32_t)(doubled >> 31), left - shift);
 }"""),
+    "requantize_down": ((), """\
+/* x * multiplier * 2**(-32 - exponent), rounded twice as TFLite's reference kernels do; multiplier, exponent >= 0 */
+static inline int32_t mlf_requantize_down(int32_t x, int32_t multiplier, int32_t exponent) {
+  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
+  const uint64_t doubled = (uint64_t)((int64_t)x * multiplier) + (UINT64_C(1) << 30);
+  const int32_t high = (int32_t)(uint32_t)(doubled >> 31);
+  /* one less below zero: then ties up are ties away from zero; high is never INT32_MIN, as multiplier < 2**31 */
+  return (((high + (high >> 31)) >> exponent) + 1) >> 1;
+}"""),
     "requantize_single": ((), """\
 /* x * multiplier * 2**(shift - 31), rounded once, ties up */
 static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32_t shift) {

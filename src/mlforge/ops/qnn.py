@@ -78,6 +78,8 @@ def rescaled(value: Expr, real: float) -> Expr:
     if real == 1.0:
         return value
     multiplier, shift = quantize_multiplier(real)
+    if shift < 0:
+        return tb.intrinsic("requantize_down", value, tb.const(multiplier), tb.const(-1 - shift))
     return tb.intrinsic("requantize_double", value, tb.const(multiplier), tb.const(shift))
 
 
@@ -208,8 +210,13 @@ def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale:
     multipliers = np.array([pair[0] for pair in pairs], np.int32)
     shifts = np.array([pair[1] for pair in pairs], np.int32)
 
+    down = rounding == "DOUBLE" and bool(np.all(shifts < 0))
+
     def scaled(value: Expr, indices: Indices) -> Expr:
         multiplier = per_axis(ctx, multipliers, "multiplier", indices, axis=axis, dtype="int32")
+        if down:
+            exponent = per_axis(ctx, -1 - shifts, "exponent", indices, axis=axis, dtype="int32")
+            return tb.intrinsic("requantize_down", value, multiplier, exponent)
         shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
         if rounding == "TONEAREST":
             return _away_from_zero(value, multiplier, shift)

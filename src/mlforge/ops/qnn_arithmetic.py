@@ -77,10 +77,17 @@ def _compute_pair(name: str, combine: Combine) -> Callable[..., Reader]:
 
 def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) -> Expr:
     twice_larger = 2.0 * max(float(scales.lhs), float(scales.rhs))
-    left = rescaled(lhs * (1 << _HEADROOM_BITS), float(scales.lhs) / twice_larger)
-    right = rescaled(rhs * (1 << _HEADROOM_BITS), float(scales.rhs) / twice_larger)
+    left = _with_headroom(lhs, float(scales.lhs) / twice_larger)
+    right = _with_headroom(rhs, float(scales.rhs) / twice_larger)
     total = left - right if subtract else left + right
     return rescaled(total, twice_larger / ((1 << _HEADROOM_BITS) * float(scales.out)))
+
+
+def _with_headroom(value: Expr, ratio: float) -> Expr:
+    """Return a byte less its zero point, scaled up and then by `ratio`, which is a half for the larger scale."""
+    if ratio == 0.5:
+        return value * (1 << (_HEADROOM_BITS - 1))
+    return rescaled(value * (1 << _HEADROOM_BITS), ratio)
 
 
 def _difference(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:

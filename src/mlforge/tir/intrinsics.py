@@ -104,6 +104,10 @@ def _requantize_double(x: Array, multiplier: Array, shift: Array) -> Array:
     return _rounding_divide_by_pot(high, np.maximum(-shift, 0))
 
 
+def _requantize_down(x: Array, multiplier: Array, exponent: Array) -> Array:
+    return _requantize_double(x, multiplier, -1 - np.asarray(exponent, np.int64))
+
+
 def _requantize_single(x: Array, multiplier: Array, shift: Array) -> Array:
     total = 31 - np.asarray(shift, np.int64)
     product = x.astype(np.int64) * np.asarray(multiplier, np.int64)
@@ -115,6 +119,8 @@ _add("rounding_doubling_high_mul", 2, _rounding_doubling_high_mul,
 _add("rounding_divide_by_pot", 2, _rounding_divide_by_pot, "int32 / 2**exponent, ties away from zero")
 _add("requantize_double", 3, _requantize_double,
      "x * multiplier * 2**(shift-31) with TFLite's double rounding (int32 x, multiplier, shift)")  # fmt: skip
+_add("requantize_down", 3, _requantize_down,
+     "x * multiplier * 2**(-32-exponent) with TFLite's double rounding; exponent >= 0")  # fmt: skip
 _add("requantize_single", 3, _requantize_single,
      "x * multiplier * 2**(shift-31), one rounding, ties up (int32 x, multiplier, shift)")  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from mlforge.tir import ir
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt
@@ -21,6 +22,21 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, ir.Call):
         return expr.args
     return ()
+
+
+def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Return the expression with `change` applied to its direct operands."""
+    if isinstance(expr, ir.Binary):
+        return replace(expr, a=change(expr.a), b=change(expr.b))
+    if isinstance(expr, ir.Select):
+        return ir.Select(change(expr.condition), change(expr.then), change(expr.otherwise), expr.dtype)
+    if isinstance(expr, (ir.Cast, ir.Broadcast)):
+        return replace(expr, value=change(expr.value))
+    if isinstance(expr, ir.Load):
+        return replace(expr, indices=tuple(map(change, expr.indices)))
+    if isinstance(expr, ir.Call):
+        return replace(expr, args=tuple(map(change, expr.args)))
+    return expr
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:

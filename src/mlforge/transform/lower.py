@@ -22,6 +22,7 @@ from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir import visitor
+from mlforge.tir.bytes import split_bytes
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -334,7 +335,7 @@ class _GroupLowering:
             constants=tuple(buffer for buffer, _ in constants),
             output=output,
             scratch=tuple(self.ctx.scratch_buffers),
-            body=body,
+            body=split_bytes(body) if self.features.vector_bytes else body,
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(body, buffer, output)),
             macs=sum(_macs(call) for call in self.calls),
         )

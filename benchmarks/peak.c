@@ -1,48 +1,55 @@
 /* Multiply-accumulates a second of one core: independent chains that stay in registers. */
 #include <stdint.h>
 
-typedef float f32x16 __attribute__((vector_size(64)));
-typedef int32_t i32x16 __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+#if defined(__aarch64__)
+#define REGISTER "+w"
+#else
+#define REGISTER "+v"
+#endif
 
-#define CHAINS 12
+typedef float floats __attribute__((vector_size(BYTES)));
+
+int32_t peak_lanes(void) { return BYTES / 4; }
+
+/* separate variables, because compilers keep arrays of chains in memory */
+#define EACH(STEP) STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
 
 float peak_float32(int64_t steps) {
-  f32x16 sums[CHAINS];
-  f32x16 factor, addend;
-  for (int lane = 0; lane < 16; lane++) {
-    factor[lane] = 0.999f;
-    addend[lane] = 1e-3f;
-  }
-  for (int i = 0; i < CHAINS; i++) sums[i] = addend;
+  const floats factor = (floats){0} + 0.999f, addend = (floats){0} + 1e-3f;
+#define START(n) floats sum##n = addend;
+#define STEP(n) sum##n = sum##n * factor + addend; __asm__ volatile("" : REGISTER(sum##n));
+#define ADD(n) + sum##n[0]
+  EACH(START)
   for (int64_t step = 0; step < steps; step++) {
-#pragma GCC unroll 12
-    for (int i = 0; i < CHAINS; i++) {
-      sums[i] = sums[i] * factor + addend;
-      __asm__ volatile("" : "+v"(sums[i]));
-    }
+    EACH(STEP)
   }
-  float total = 0;
-  for (int i = 0; i < CHAINS; i++) total += sums[i][0];
-  return total;
+  return 0 EACH(ADD);
+#undef START
+#undef STEP
+#undef ADD
 }
 
 #if defined(__AVX512VNNI__)
 #include <immintrin.h>
+
 int32_t peak_int8(int64_t steps) {
-  __m512i sums[CHAINS];
-  __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(1);
-  for (int i = 0; i < CHAINS; i++) sums[i] = _mm512_setzero_si512();
+  const __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(1);
+#define START(n) __m512i sum##n = _mm512_setzero_si512();
+#define STEP(n) sum##n = _mm512_dpbusd_epi32(sum##n, a, b); __asm__ volatile("" : REGISTER(sum##n));
+#define ADD(n) + _mm512_reduce_add_epi32(sum##n)
+  EACH(START)
   for (int64_t step = 0; step < steps; step++) {
-#pragma GCC unroll 12
-    for (int i = 0; i < CHAINS; i++) {
-      sums[i] = _mm512_dpbusd_epi32(sums[i], a, b);
-      __asm__ volatile("" : "+v"(sums[i]));
-    }
+    EACH(STEP)
   }
-  int32_t total = 0;
-  for (int i = 0; i < CHAINS; i++) total += _mm512_reduce_add_epi32(sums[i]);
-  return total;
+  return 0 EACH(ADD);
 }
 #else
-int32_t peak_int8(int64_t steps) { return (int32_t)steps * 0; }
+int32_t peak_int8(int64_t steps) { return (int32_t)steps; } /* never timed: see peak.py */
 #endif

@@ -29,7 +29,7 @@ class Peak:
             subprocess.run(["cc", *flags, str(SOURCE), "-o", str(path)], check=True)
             library = ctypes.CDLL(str(path))
         library.peak_float32.restype = ctypes.c_float
-        float32 = _rate(library.peak_float32, 16 * CHAINS)
+        float32 = _rate(library.peak_float32, library.peak_lanes() * CHAINS)
         vnni = " avx512_vnni " in Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else False
         # without a byte dot product, int8 work runs on the 16-bit multiply-add: twice the float rate
         return Peak(float32, _rate(library.peak_int8, 64 * CHAINS) if vnni else 2 * float32)

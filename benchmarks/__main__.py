@@ -6,7 +6,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks import compile_time, latency, memory
 from benchmarks.models import find
@@ -20,17 +22,24 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", metavar="TABLE", help="memory, compile, latency; all when left out")
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
     parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
+    parser.add_argument("--markdown", action="store_true", help="print tables that Markdown pages can hold")
     options = parser.parse_args()
     tables = options.tables or ["memory", "compile", "latency"]
-    console = Console(width=140)
+    console = Console(width=180)
+
+    def show(table: Table) -> None:
+        if options.markdown:
+            table.box = box.MARKDOWN
+        console.print(table)
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "memory" in tables:
-            console.print(memory.table(find(options.models)))
+            show(memory.table(find(options.models)))
         if "compile" in tables:
-            console.print(compile_time.table(find(options.models or COMPILED), folder))
+            show(compile_time.table(find(options.models or COMPILED), folder))
         if "latency" in tables:
-            console.print(latency.table(find(options.models), folder, options.seconds))
+            show(latency.table(find(options.models), folder, options.seconds))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 
 from mlforge import ops  # noqa: F401  (registers the operators)
 from mlforge.errors import InternalError, ModelError, ProblemsError, UnsupportedError
-from mlforge.frontend.common import Problems, finish, unique_name
+from mlforge.frontend.common import Problems, finish, numbered, unique_name
 from mlforge.relay.ir import TensorType, Tuple, Var, call, const, tensor_type
 
 
@@ -53,3 +53,9 @@ def test_bugs_are_not_collected() -> None:
 def test_unique_names_count_up() -> None:
     assert unique_name("a", ["a", "a_1"]) == "a_2"
     assert unique_name("b", ["a"]) == "b"
+
+
+def test_repeated_names_are_numbered_around_the_names_of_others() -> None:
+    assert numbered(["y", "y", "y_1", "y", "z"]) == ["y", "y_2", "y_1", "y_3", "z"]
+    many = numbered(["y"] * 50_000)
+    assert len(set(many)) == 50_000

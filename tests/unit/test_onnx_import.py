@@ -13,6 +13,7 @@ import mlforge
 from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError, UnsupportedError
 from mlforge.relay import ir
 from mlforge.relay.ir import Call, Constant
+from mlforge.relay.verify import verify
 from mlforge.relay.visitor import post_order
 from tests.onnx_models import model, single, small_network
 
@@ -299,6 +300,13 @@ def test_a_deep_graph_does_not_exhaust_the_stack() -> None:
     names = ["x", *(f"t{index}" for index in range(3000))]
     nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
     assert len(calls(imported(model(nodes, {"x": (2,)}, names[-1:])))) == 3000
+
+
+def test_an_output_listed_twice_gets_two_names() -> None:
+    data = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (2,)}, ["y", "y"]).SerializeToString()
+    module, _ = mlforge.import_model(data)
+    assert module.output_names == ("y", "y_1")
+    verify(module)
 
 
 def test_check_returns_what_import_raises() -> None:

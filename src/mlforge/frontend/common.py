@@ -72,6 +72,28 @@ def unique_name(name: str, taken: Iterable[str]) -> str:
     return candidate
 
 
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return `names` with the repeated ones numbered; the first of each, and every name that has no equal, stays.
+
+    Examples
+    --------
+    >>> numbered(["y", "y", "y_1"])
+    ['y', 'y_2', 'y_1']
+    """
+    taken = set(names)
+    counts: dict[str, int] = {}
+    result: list[str] = []
+    for name in names:
+        candidate = name
+        while name in counts and candidate in taken:
+            counts[name] += 1
+            candidate = f"{name}_{counts[name]}"
+        counts.setdefault(name, 0)
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
 def finish(
     inputs: Sequence[Var],
     outputs: Sequence[Expr],

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from mlforge.errors import InternalError, MlforgeError, ModelError, UnsupportedError
-from mlforge.frontend.common import Params, Problems, finish
+from mlforge.frontend.common import Params, Problems, finish, numbered
 from mlforge.frontend.onnx import families, table
 from mlforge.frontend.onnx.inputs import input_variables
 from mlforge.frontend.onnx.node import Node
@@ -133,10 +133,11 @@ class _Importer:
         self._body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
         results = [self._result(scope, output) for output in outputs]
+        titles = numbered(outputs)
         quantization = self._quantization(
-            [*zip(inputs, inputs.values(), strict=True), *zip(outputs, results, strict=True)]
+            [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
-        return finish(list(inputs.values()), results, outputs, quantization, source)
+        return finish(list(inputs.values()), results, titles, quantization, source)
 
     def _opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
         opsets = {table.normal_domain(item.domain): item.version for item in imports}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from mlforge.errors import InputError, MlforgeError, ModelError, UnsupportedError
-from mlforge.frontend.common import Params, Problems, finish, unique_name
+from mlforge.frontend.common import Params, Problems, finish, numbered
 from mlforge.frontend.tflite.node import CONVERTERS, Node
 from mlforge.frontend.tflite.schema import ModelFile, OperatorRecord, Tensor, guarded, read_model
 from mlforge.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
@@ -101,25 +101,26 @@ class _Conversion:
 
     def _declare_inputs(self, problems: Problems) -> None:
         tensors = [self.file.tensors[index] for index in self.file.inputs]
-        for unknown in sorted(set(self.shapes) - {tensor.name for tensor in tensors}):
-            names = ", ".join(tensor.name for tensor in tensors)
-            problems.add(InputError(f"the model has no input '{unknown}'", next_step=f"Its inputs are: {names}"))
-        for tensor in tensors:
-            with problems.collecting(), guarded(f"input '{tensor.name}'"):
-                name = unique_name(tensor.name, [var.name for var in self.inputs.values()])
-                kind = TensorType(self._input_shape(tensor), _dtype(tensor))
+        names = numbered([tensor.name for tensor in tensors])
+        for unknown in sorted(set(self.shapes) - set(names)):
+            problems.add(
+                InputError(f"the model has no input '{unknown}'", next_step=f"Its inputs are: {', '.join(names)}")
+            )
+        for name, tensor in zip(names, tensors, strict=True):
+            with problems.collecting(), guarded(f"input '{name}'"):
+                kind = TensorType(self._input_shape(name, tensor), _dtype(tensor))
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
-    def _input_shape(self, tensor: Tensor) -> tuple[int, ...]:
-        given = self.shapes.get(tensor.name)
+    def _input_shape(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+        given = self.shapes.get(name)
         shape = tensor.shape if given is None else tuple(int(extent) for extent in given)
         if len(shape) != len(tensor.shape):
             raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
         if any(extent < 1 for extent in shape):
             raise InputError(
                 f"the shape {shape} leaves a dimension open",
-                next_step=f"Fix it with --shape {tensor.name}=" + ",".join(str(max(extent, 1)) for extent in shape),
+                next_step=f"Fix it with --shape {name}=" + ",".join(str(max(extent, 1)) for extent in shape),
             )
         return shape
 
@@ -173,10 +174,7 @@ class _Conversion:
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs, numbered where two are equal."""
-        names: list[str] = []
-        for index in self.file.outputs:
-            names.append(unique_name(self.file.tensors[index].name, names))
-        return names
+        return numbered([self.file.tensors[index].name for index in self.file.outputs])
 
     def quantization(self) -> dict[str, Quantization]:
         """Return scale and zero point of the model's inputs and outputs that have them."""

@@ -87,6 +87,13 @@ def _axis(name: str, attrs: Attrs, rank: int) -> int:
     return normalized_axis(name, attrs["axis"], rank) if rank else 0
 
 
+def _table_axis(name: str, attrs: Attrs, inputs: list[Tensor]) -> int:
+    """Return the axis that scales and zero points go along; where each is one number, the data may have any rank."""
+    if all(known(name, tensor).size == 1 for tensor in inputs[1:]):
+        return 0
+    return _axis(name, attrs, len(inputs[0].shape))
+
+
 def _check_axis(name: str, data: TensorType, attrs: Attrs, kinds: Sequence[TensorType]) -> None:
     for kind in kinds:
         if kind.shape not in ((), (1,)):
@@ -131,7 +138,7 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
 
 
 def _compute_quantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
-    data, axis = inputs[0], _axis("qnn.quantize", attrs, len(inputs[0].shape))
+    data, axis = inputs[0], _table_axis("qnn.quantize", attrs, inputs)
     scales, zero_points = known("qnn.quantize", inputs[1]), known("qnn.quantize", inputs[2])
 
     def read(indices: Indices) -> Expr:
@@ -152,7 +159,7 @@ def _infer_dequantize(types: list[Type], attrs: Attrs) -> TensorType:
 
 
 def _compute_dequantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, _: TensorType) -> Reader:
-    data, axis = inputs[0], _axis("qnn.dequantize", attrs, len(inputs[0].shape))
+    data, axis = inputs[0], _table_axis("qnn.dequantize", attrs, inputs)
     scales, zero_points = known("qnn.dequantize", inputs[1]), known("qnn.dequantize", inputs[2])
 
     def read(indices: Indices) -> Expr:
@@ -177,7 +184,7 @@ def _infer_requantize(types: list[Type], attrs: Attrs) -> TensorType:
 
 def _compute_requantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
     name, data = "qnn.requantize", inputs[0]
-    axis = _axis(name, attrs, len(data.shape))
+    axis = _table_axis(name, attrs, inputs)
     in_scale, in_zero, out_scale, out_zero = (known(name, tensor) for tensor in inputs[1:])
     scaled = _scaling(ctx, attrs["rounding"], in_scale, out_scale, axis)
 
@@ -218,9 +225,8 @@ def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale:
             exponent = per_axis(ctx, -1 - shifts, "exponent", indices, axis=axis, dtype="int32")
             return tb.intrinsic("requantize_down", value, multiplier, exponent)
         shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
-        if rounding == "TONEAREST":
+        if rounding in ("TONEAREST", "SINGLE"):
             return _away_from_zero(value, multiplier, shift)
-        # TVM's UPWARD is one rounding with ties up, which is what TFLite's single rounding does
         intrinsic = "requantize_double" if rounding == "DOUBLE" else "requantize_single"
         return tb.intrinsic(intrinsic, value, multiplier, shift)
 

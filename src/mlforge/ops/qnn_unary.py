@@ -1,7 +1,7 @@
 """Quantized operators on one element: a table of 256 results made at compile time.
 
 Each operator is a function on codes ``(code, scales) -> code`` in Python integers; the generated code
-looks the result up. Where TFLite's reference kernel works in fixed point, so does the function.
+looks the result up. Where the kernel that it follows works in fixed point, so does the function.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Codes:
     dtype: str
     alpha: float = 0.0
     approximate: bool = False
+    fixed_point: bool = False
 
     def real(self, code: int) -> np.float32:
         """Return the number that an input code stands for."""
@@ -46,7 +47,8 @@ class Codes:
 
     def code(self, real: float) -> int:
         """Return the output code nearest to a real number, ties away from zero."""
-        scaled = np.float32(real) * (np.float32(1) / self.out_scale)
+        with np.errstate(over="ignore"):
+            scaled = np.float32(real) * (np.float32(1) / self.out_scale)
         if math.isnan(scaled):
             return self.saturated(self.out_zero)
         low, high = dtypes.limits(self.dtype)
@@ -79,6 +81,11 @@ def _fixed_point_input(code: int, codes: Codes) -> tuple[int, int]:
 
 
 def _sigmoid(code: int, codes: Codes) -> int:
+    if not codes.fixed_point:
+        # at half a code, which scales that are powers of two meet, the float32 steps decide
+        with np.errstate(over="ignore"):
+            one, decay = np.float32(1), np.exp(-np.float64(codes.real(code))).astype(np.float32)
+        return codes.code(float(one / (one + decay)))
     low, high = dtypes.limits(codes.dtype)
     value, side = _fixed_point_input(code, codes)
     if side:
@@ -86,7 +93,21 @@ def _sigmoid(code: int, codes: Codes) -> int:
     return max(low, min(fixed_point.divide_by_pot(fixed_point.logistic(value, 4), 23) + low, high))
 
 
+def _float_tanh(x: np.float32) -> np.float32:
+    """Return tanh as C libraries compute it in float32, from expm1."""
+    one, two, size = np.float32(1), np.float32(2), np.abs(x)
+    if size < 1:
+        decay = np.float32(math.expm1(float(-two * size)))
+        result = -decay / (decay + two)
+    else:
+        growth = np.float32(math.expm1(float(min(two * size, np.float32(88)))))
+        result = one - two / (growth + two)
+    return np.copysign(result, x)
+
+
 def _tanh(code: int, codes: Codes) -> int:
+    if not codes.fixed_point:
+        return codes.code(float(_float_tanh(codes.real(code))))
     low, high = dtypes.limits(codes.dtype)
     value, side = _fixed_point_input(code, codes)
     if side:
@@ -201,8 +222,17 @@ def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = ()) -> None:
 
 
 _ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)
-_add("qnn.sigmoid", _sigmoid, "Logistic function; the result has scale 1/256 and the lowest zero point.")
-_add("qnn.tanh", _tanh, "Hyperbolic tangent; the result has scale 1/128 and the middle zero point.")
+_FIXED_POINT = Attr("fixed_point", False)
+_add(
+    "qnn.sigmoid", _sigmoid,
+    "Logistic function; with `fixed_point` in gemmlowp's arithmetic, for scale 1/256 and the lowest zero point.",
+    (_FIXED_POINT,),
+)  # fmt: skip
+_add(
+    "qnn.tanh", _tanh,
+    "Hyperbolic tangent; with `fixed_point` in gemmlowp's arithmetic, for scale 1/128 and the middle zero point.",
+    (_FIXED_POINT,),
+)  # fmt: skip
 _add("qnn.hardswish", _hardswish, "x * relu6(x + 3) / 6.")
 _add("qnn.leaky_relu", _leaky_relu, "x where it is not negative, else alpha * x.", (_ALPHA,))
 _add("qnn.abs", _abs, "Magnitude.")

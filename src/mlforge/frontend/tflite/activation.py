@@ -112,12 +112,19 @@ def _of_codes(node: Node, name: str, **attrs: object) -> Expr:
 
 @converts("LOGISTIC")
 def _logistic(node: Node) -> Expr:
-    return _of_codes(node, "qnn.sigmoid") if node.quantized else node.call("sigmoid", node.expr(0))
+    return _squashed(node, "sigmoid")
 
 
 @converts("TANH")
 def _tanh(node: Node) -> Expr:
-    return _of_codes(node, "qnn.tanh") if node.quantized else node.call("tanh", node.expr(0))
+    return _squashed(node, "tanh")
+
+
+def _squashed(node: Node, name: str) -> Expr:
+    if not node.quantized:
+        return node.call(name, node.expr(0))
+    # LiteRT's kernels fill a table from float32, TFLite Micro's compute in fixed point
+    return _of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
 
 
 @converts("HARD_SWISH")

@@ -142,7 +142,7 @@ def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric:
 
 def _linear(
     node: Node, name: str, weights: Constant, weight_axis: int, bias: Constant | None, function: int,
-    attrs: dict[str, Any], *, data: Expr, rounding: str = "DOUBLE", double: bool = True,
+    attrs: dict[str, Any], *, data: Expr, double: bool, rounding: str = "DOUBLE",
 ) -> Expr:  # fmt: skip
     """Return ``nn.<name>`` or ``qnn.<name>`` with bias, requantization and activation."""
     source, weight = node.input(0), node.input(1)
@@ -156,7 +156,7 @@ def _linear(
         return activated(node, _biased(node, result, bias, last), function)
     args = _quantized_args(node, data, source, weights, weight, weight_axis)
     sums = _biased(node, node.call(f"qnn.{name}", *args, out_dtype="int32", **attrs), bias, last)
-    scales = _product_scales(node, source, weight, weight_axis, double=double and weight.dtype == "int8")
+    scales = _product_scales(node, source, weight, weight_axis, double=double)
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
 
 
@@ -174,7 +174,8 @@ def _conv(node: Node) -> Expr:
     }  # fmt: skip
     arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
     bias = _bias(node, 2, channels)
-    return _linear(node, "conv2d", arranged, 0, bias, options.FusedActivationFunction(), attrs, data=data)
+    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    return _linear(node, "conv2d", arranged, 0, bias, function, attrs, data=data, double=double)
 
 
 @converts("DEPTHWISE_CONV_2D")
@@ -192,7 +193,8 @@ def _depthwise_conv(node: Node) -> Expr:
         **window.attrs(), "groups": channels, "channels": filters, "data_layout": "NHWC", "kernel_layout": layout,
     }  # fmt: skip
     bias = _bias(node, 2, filters)
-    return _linear(node, "conv2d", arranged, 3, bias, options.FusedActivationFunction(), attrs, data=data)
+    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    return _linear(node, "conv2d", arranged, 3, bias, function, attrs, data=data, double=double)
 
 
 @converts("TRANSPOSE_CONV")
@@ -234,11 +236,13 @@ def _fully_connected(node: Node) -> Expr:
         raise ModelError(f"weights for {taken} inputs on data of shape {shape}")
     if len(shape) != 2 or shape[1] != taken:
         data = node.call("reshape", data, newshape=(-1, taken))
-    # LiteRT's fully connected kernel rounds once, TFLite Micro's twice
-    rounding = "SINGLE" if node.numerics == "litert" else "DOUBLE"
+    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's does
+    # it in float32 and rounds twice
+    is_litert = node.numerics == "litert"
+    rounding = "SINGLE" if is_litert else "DOUBLE"
     bias, function = _bias(node, 2, units), options.FusedActivationFunction()
     result = _linear(
-        node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=False
+        node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=is_litert
     )
     kept = (*shape[:-1], units)
     if options.KeepNumDims() and ir.tensor_type(result).shape != kept:

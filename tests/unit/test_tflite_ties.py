@@ -91,3 +91,17 @@ def test_rescaling_alone_is_exact_on_every_code(operator: str) -> None:
     codes = np.arange(-128, 128).astype(np.int8)[None]
     ours, theirs = _both(build(tensors, [Op(operator, ["x"], ["y"])], ["x"], ["y"]), codes)
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("corners", [{}, {"AlignCorners": True}, {"HalfPixelCenters": True}])
+def test_resized_images_follow_the_arithmetic_of_their_type(corners: dict[str, bool], dtype: str) -> None:
+    codes = np.random.default_rng(3).integers(0, 256, (1, 5, 7, 4)).astype(np.uint8).view(dtype)
+    tensors = [
+        T("x", codes.shape, dtype, scale=0.1),
+        T("size", (2,), "int32", np.array([10, 14])),
+        T("y", (1, 10, 14, 4), dtype, scale=0.1),
+    ]
+    op = Op("RESIZE_BILINEAR", ["x", "size"], ["y"], "ResizeBilinearOptions", corners, version=3)
+    ours, theirs = _both(build(tensors, [op], ["x"], ["y"]), codes)
+    np.testing.assert_array_equal(ours, theirs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from mlforge.tir import builder as tb
 from mlforge.tir.ir import Expr
 
 Attrs = Mapping[str, Any]
+Samples: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 _ONE = 1 << 10  # coordinates have ten fraction bits
 
@@ -31,7 +32,7 @@ def _infer(types: list[Type], attrs: Attrs) -> TensorType:
     return TensorType((data.shape[0], size[0], size[1], data.shape[3]), data.dtype)
 
 
-def _samples(extent: int, count: int, attrs: Attrs) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def _samples(extent: int, count: int, attrs: Attrs) -> Samples:
     """Return for each output index the two inputs that it mixes, and the weight (of 1024) of the second."""
     scale = (_ONE * extent + count // 2) // count
     if attrs["align_corners"] and count > 1:
@@ -47,11 +48,25 @@ def _samples(extent: int, count: int, attrs: Attrs) -> tuple[npt.NDArray[Any], n
     return first.astype(np.int32), np.maximum(second, 0).astype(np.int32), weight.astype(np.int32)
 
 
+def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
+    """Return the same as `_samples` in the reference's float32 arithmetic, which it has for every type but int8."""
+    scale = np.float32(extent) / np.float32(count)
+    if attrs["align_corners"] and count > 1:
+        scale = np.float32(extent - 1) / np.float32(count - 1)
+    places = np.arange(count, dtype=np.float32)
+    places = (places + np.float32(0.5)) * scale - np.float32(0.5) if attrs["half_pixel_centers"] else places * scale
+    first = np.maximum(np.floor(places), 0)
+    second = np.minimum(np.ceil(places), extent - 1)
+    first = np.minimum(first, extent - 1)
+    return first.astype(np.int32), second.astype(np.int32), (places - first).astype(np.float32)
+
+
 def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
     data = inputs[0]
+    samples, kind, one = (_samples, "int32", _ONE) if out.dtype == "int8" else (_float_samples, "float32", 1)
     tables = []
     for axis, letter in ((1, "y"), (2, "x")):
-        found = _samples(data.shape[axis], out.shape[axis], attrs)
+        found = samples(data.shape[axis], out.shape[axis], attrs)
         labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
         tables.append([ctx.constant(label, table) for label, table in zip(labels, found, strict=True)])
 
@@ -60,11 +75,13 @@ def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) 
         (y0, y1, wy), (x0, x1, wx) = (
             [tb.load(table, [index]) for table in found] for found, index in zip(tables, (y, x), strict=True)
         )
-        total: Expr = tb.const(0)
-        for row, row_weight in ((y0, tb.const(_ONE) - wy), (y1, wy)):
-            for column, column_weight in ((x0, tb.const(_ONE) - wx), (x1, wx)):
-                value = tb.cast(data.read([n, row, column, c]), "int32")
+        total: Expr = tb.const(0, kind)
+        for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
+            for row, row_weight in ((y0, tb.const(one, kind) - wy), (y1, wy)):
+                value = tb.cast(data.read([n, row, column, c]), kind)
                 total = total + value * row_weight * column_weight
+        if kind == "float32":
+            return tb.cast(total + tb.const(0.5, kind), out.dtype)
         half = _ONE * _ONE // 2
         nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
         return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
@@ -75,6 +92,6 @@ def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) 
 OPERATORS.add("qnn.resize_bilinear", Operator(
     "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
     (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)),
-    compute=_compute, contract="bit-exact to TFLite's reference kernel",
-    doc="NHWC images of another size by linear interpolation with ten bits of weight.",
+    compute=_compute, jumps=True, contract="bit-exact to TFLite's reference kernel",
+    doc="NHWC images of another size by linear interpolation: int8 with ten bits of weight, uint8 in float32.",
 ))  # fmt: skip

@@ -95,14 +95,14 @@ def _sigmoid(code: int, codes: Codes) -> int:
 
 def _float_tanh(x: np.float32) -> np.float32:
     """Return tanh as C libraries compute it in float32, from expm1."""
-    one, two, size = np.float32(1), np.float32(2), np.abs(x)
+    one, two, size = np.float32(1), np.float32(2), np.float32(abs(x))
     if size < 1:
         decay = np.float32(math.expm1(float(-two * size)))
         result = -decay / (decay + two)
     else:
         growth = np.float32(math.expm1(float(min(two * size, np.float32(88)))))
         result = one - two / (growth + two)
-    return np.copysign(result, x)
+    return np.float32(math.copysign(result, x))
 
 
 def _tanh(code: int, codes: Codes) -> int:

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.errors import InternalError, MlforgeError, ProblemsError
-from mlforge.relay.ir import Constant, Expr, Function, IRModule, Quantization, Tuple, Var
-from mlforge.relay.visitor import rewrite
+from mlforge.errors import InternalError, MlforgeError, ProblemsError, UnsupportedError
+from mlforge.relay.ir import Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var
+from mlforge.relay.visitor import post_order, rewrite
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
 
 
 class Problems:
@@ -122,6 +124,11 @@ def finish(
         ``main`` takes the inputs, then the weights in the order in which they are first used.
     params : dict of str to ndarray
         Values of the weights by parameter name.
+
+    Raises
+    ------
+    UnsupportedError
+        If a tensor is too large for the indices of the generated code.
     """
     lifted: dict[int, Var] = {}
     params: Params = {}
@@ -138,6 +145,19 @@ def finish(
         return lifted[id(constant)]
 
     body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    _check_sizes((*inputs, *post_order(body)))
     body = rewrite(body, lambda node: lift(node) if isinstance(node, Constant) else node)
     main = Function((*inputs, *lifted.values()), body)
     return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
+
+
+def _check_sizes(exprs: Iterable[Expr]) -> None:
+    for expr in exprs:
+        if isinstance(expr.type, TensorType) and expr.type.size > _ELEMENT_LIMIT:
+            name = expr.name if isinstance(expr, Var) else expr.span.tensor
+            raise UnsupportedError(
+                f"a tensor of shape {expr.type.shape} has {expr.type.size:,} elements, but indices reach "
+                f"{_ELEMENT_LIMIT:,}",
+                place=name or ", ".join(expr.span.nodes) or None,
+                next_step="Give the model's inputs smaller shapes",
+            )

@@ -54,9 +54,10 @@ def test_refused_code_names_the_line_and_leaves_nothing(own_cache: Path, tmp_pat
     assert not (tmp_path / "x.so").exists()
 
 
-def test_cc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "/nowhere/cc")
-    with pytest.raises(ToolchainError, match="'/nowhere/cc' of the environment variable CC does not run"):
+@pytest.mark.parametrize("command", ["/nowhere/cc", "gcc '-O2"])
+def test_cc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("CC", command)
+    with pytest.raises(ToolchainError, match=f"{command}' of the environment variable CC does not run"):
         find_compiler()
 
 

@@ -77,7 +77,10 @@ def find_compiler() -> Compiler:
 @cache
 def _find(chosen: str, path: str) -> Compiler:
     if chosen:
-        command = tuple(shlex.split(chosen))
+        try:
+            command = tuple(shlex.split(chosen))
+        except ValueError:  # a quotation mark without its other half
+            command = (chosen,)
         version = _version(command)
         if version is None:
             raise ToolchainError(

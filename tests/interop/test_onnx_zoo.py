@@ -18,7 +18,8 @@ SMALL = ("squeezenet", "shufflenet", "densenet121", "inception_v1", "inception_v
 LARGE = ("bvlc_alexnet", "zfnet512", "vgg19")
 PROBABILITY_BOUND = {"bvlc_alexnet": 1e-5, "zfnet512": 1e-5}
 """Absolute bounds of the final softmax where 1e-6 is out of reach: with random weights these logits are near 36, where
-one float32 step is 4e-6; ONNX Runtime's own probabilities lie 2e-6 from those of the same model in float64."""
+one float32 step is 4e-6; ONNX Runtime's own probabilities lie 3e-6 from those of the same model in float64, and over
+other inputs they and ours differ by up to 6.5e-6."""
 
 
 @pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])

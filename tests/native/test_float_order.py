@@ -21,14 +21,14 @@ TARGETS = {"vector": Features(), "wide": Features(vector_registers=32), "plain":
 
 def in_order(data: Array, weights: Array, bias: Array, pad: int, depthwise: bool) -> Array:
     """Return the convolution summed in float32: kernel row, kernel column, channel; taps outside are left out."""
-    height, width = data.shape[1:3]
+    height, width = (size + 2 * pad + 1 - kernel for size, kernel in zip(data.shape[1:3], weights.shape, strict=False))
     out = np.zeros((height, width, weights.shape[-1]), np.float32)
     for y in range(height):
         for x in range(width):
             for ky in range(weights.shape[0]):
                 for kx in range(weights.shape[1]):
                     row, column = y + ky - pad, x + kx - pad
-                    if not (0 <= row < height and 0 <= column < width):
+                    if not (0 <= row < data.shape[1] and 0 <= column < data.shape[2]):
                         continue
                     seen = data[0, row, column]
                     if depthwise:
@@ -70,3 +70,47 @@ def test_dense_sums_are_the_references_bit_for_bit(target: str) -> None:
         expected += data[:, k : k + 1] * weights[:, k]
     result = build(group_of(body, [x]), TARGETS[target], FLAGS)(data)
     np.testing.assert_array_equal(result, expected + bias)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("kernel", "channels"), [(1, 2048), (1, 1301), (3, 160), (3, 600), (17, 5)])
+def test_long_sums_are_closer_to_the_truth_than_the_order_of_the_references(
+    target: str, kernel: int, channels: int
+) -> None:
+    """Pieces by row, by tap, of a run of channels with and without a divisor; a padded plane is read as runs."""
+    rng = np.random.default_rng(11)
+    pad = min(kernel - 1, 1)
+    data = rng.random((1, kernel, kernel + 1, channels), np.float32)
+    weights = rng.random((kernel, kernel, channels, 20), np.float32)
+    x = ir.Var("x", ir.TensorType(data.shape, "float32"))
+    call = ir.call("nn.conv2d", [x, ir.const(weights)], padding=(pad,) * 4, data_layout="NHWC", kernel_layout="HWIO")
+    result = build(group_of(call, [x]), TARGETS[target], FLAGS)(data)
+    truth = exact(data, weights, pad)
+    in_turn = in_order(data, weights, np.zeros(20, np.float32), pad, depthwise=False)
+    assert distance(result, truth) < 0.75 * distance(in_turn, truth)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_long_products_are_closer_to_the_truth_than_the_order_of_the_references(target: str) -> None:
+    rng = np.random.default_rng(12)
+    a, b = rng.random((1, 3, 1500), np.float32), rng.random((1, 20, 1500), np.float32)
+    first, second = (ir.Var(name, ir.TensorType(array.shape, "float32")) for name, array in (("a", a), ("b", b)))
+    body = ir.call("nn.batch_matmul", [first, second], transpose_b=True)
+    result = build(group_of(body, [first, second]), TARGETS[target], FLAGS)(a, b)
+    in_turn = np.zeros((1, 3, 20), np.float32)
+    for k in range(1500):
+        in_turn += a[:, :, k, None] * b[:, None, :, k]
+    truth = a.astype(np.float64) @ b.astype(np.float64).transpose(0, 2, 1)
+    assert distance(result, truth) < 0.75 * distance(in_turn, truth)
+
+
+def exact(data: Array, weights: Array, pad: int) -> Array:
+    """Return the convolution in float64."""
+    wide = np.pad(data[0].astype(np.float64), ((pad, pad), (pad, pad), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, weights.shape[:2], axis=(0, 1))
+    return np.einsum("yxckl,klcf->yxf", windows, weights.astype(np.float64))[None]
+
+
+def distance(values: Array, truth: Array) -> float:
+    """Return the largest error relative to the truth."""
+    return float(np.max(np.abs(values - truth) / np.abs(truth)))

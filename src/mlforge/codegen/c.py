@@ -69,6 +69,8 @@ def preamble(needs: Needs) -> list[str]:
     body = render(needs.helpers, needs.vectors)
     if needs.independent_loops:
         lines += ["", *_INDEPENDENT]
+    if needs.fences:
+        lines += ["", *_FENCE]
     return [*lines, "", *body] if body else lines
 
 
@@ -81,6 +83,16 @@ _INDEPENDENT = [
     '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
     "#else",
     "#define MLF_INDEPENDENT",
+    "#endif",
+]
+
+
+_FENCE = [
+    "/* what comes after is loaded from memory after what comes before, not kept in registers meanwhile */",
+    "#if defined(__GNUC__)",
+    '#define MLF_FENCE __asm__ volatile("" ::: "memory");',
+    "#else",
+    "#define MLF_FENCE",
     "#endif",
 ]
 
@@ -167,6 +179,9 @@ class _FunctionPrinter:
         elif isinstance(stmt, ir.Allocate):
             self._allocate(stmt.buffer)
             self._stmt(stmt.body)
+        elif isinstance(stmt, ir.Fence):
+            self._needs.fences = True
+            self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
         else:
             self._writer.line(f"/* {comment_text(stmt.text)} */")
 

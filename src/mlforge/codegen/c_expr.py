@@ -60,6 +60,7 @@ class Needs:
     vectors: set[str] = field(default_factory=set)
     math: bool = False
     independent_loops: bool = False
+    fences: bool = False
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""
@@ -67,6 +68,7 @@ class Needs:
         self.vectors |= other.vectors
         self.math = self.math or other.math
         self.independent_loops = self.independent_loops or other.independent_loops
+        self.fences = self.fences or other.fences
 
 
 @dataclass(eq=False)

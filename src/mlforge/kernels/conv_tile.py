@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlforge.kernels import arithmetic, frame, tiling
+from mlforge.kernels import arithmetic, frame, summation, tiling
 from mlforge.kernels.arithmetic import Arithmetic
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.packing import Block, channel_blocks, pack_channels, pack_rows
@@ -62,6 +63,29 @@ class _Place:
         return [(y, x) for y in range(self.tall) for x in range(self.wide)]
 
 
+class _Pieces:
+    """The totals of long sums, to which the accumulators are added after every piece.
+
+    Attributes
+    ----------
+    totals : Buffer
+        As the accumulators; they hold the results in the end.
+    """
+
+    def __init__(self, ctx: Context, sums: Buffer) -> None:
+        self._stmts, self._sums = ctx.stmts, sums
+        self.totals = self._stmts.local("totals", sums.shape, sums.dtype)
+        for index in range(sums.size):
+            self._stmts.store(self.totals, [index], tb.const(0, sums.dtype))
+
+    def add(self) -> None:
+        """Write the end of a piece: the accumulators start afresh."""
+        for index in range(self._sums.size):
+            total = tb.load(self.totals, [index]) + tb.load(self._sums, [index])
+            self._stmts.store(self.totals, [index], total)
+            self._stmts.store(self._sums, [index], tb.const(0, self._sums.dtype))
+
+
 class TiledConv:
     """Writes the loops of one convolution over (height, width).
 
@@ -84,6 +108,7 @@ class TiledConv:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
+        self.long = summation.is_long(how.accumulator, conv.kernel[0] * prod(self._run))
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = tiling.choose(band, conv.output[1], conv.group_filters, ctx.features.vector_registers)
 
@@ -152,21 +177,22 @@ class TiledConv:
                 else tb.load(start, [panel, index % vectors * LANES], lanes=LANES)
             )
             stmts.store(sums, [index], begin)
-        for step, read in self._reduction(place):
-            with step as (position, at):
-                factors = [
-                    stmts.let("w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step))
-                    for v in range(vectors)
-                ]
-                for p, (y, x) in enumerate(place.pixels):
-                    value = stmts.let("x", read(y, x, at))
-                    for v in range(vectors):
-                        index = p * vectors + v
-                        stmts.store(sums, [index], how.accumulate(tb.load(sums, [index]), value, factors[v]))
-        self._finish(place, block, number, sums)
+        pieces = _Pieces(self.ctx, sums) if self.long else None
+        read = self._reader(place)
+        with self._steps(pieces) as (position, at):
+            factors = [
+                stmts.let("w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step))
+                for v in range(vectors)
+            ]
+            for p, (y, x) in enumerate(place.pixels):
+                value = stmts.let("x", read(y, x, at))
+                for v in range(vectors):
+                    index = p * vectors + v
+                    stmts.store(sums, [index], how.accumulate(tb.load(sums, [index]), value, factors[v]))
+        self._finish(place, block, number, pieces.totals if pieces else sums)
 
-    def _reduction(self, place: _Place) -> Iterator[tuple[Any, Callable[..., Expr]]]:
-        """Yield the loop over the reduction and the function that reads a pixel's input in it."""
+    def _reader(self, place: _Place) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+        """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
         conv, stage = self.conv, self.stage
         stride_y, stride_x = conv.strides
 
@@ -185,21 +211,33 @@ class TiledConv:
             channel = place.group * conv.group_channels + c
             return self.read(place.image, row, column, channel)
 
-        yield self._steps(), staged if stage else direct
+        return staged if stage else direct
+
+    @property
+    def _run(self) -> tuple[int, int]:
+        """Taps of a kernel row that are loops of their own, and steps of the loop inside them."""
+        taps = 1 if self.as_runs else self.conv.kernel[1]
+        run = self.conv.kernel[1] * self.conv.channels if self.as_runs else self.conv.group_channels
+        return taps, -(-run // self.how.step)
 
     @contextmanager
-    def _steps(self) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
-        """Open the loops over the reduction: the step's position in the packed weights, and (ky, kx, c)."""
-        conv, step, stmts = self.conv, self.how.step, self.ctx.stmts
-        taps = 1 if self.as_runs else conv.kernel[1]
-        run = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
-        steps = -(-run // step)
-        with (
-            stmts.loop(conv.kernel[0], "ky") as ky,
-            stmts.loop(taps, "kx") as kx,
-            stmts.loop(steps, "k") as k,
-        ):
-            yield (ky * taps + kx) * steps + k, (ky, kx, k * step)
+    def _steps(self, pieces: _Pieces | None) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
+        """Open the loops over the reduction: the step's position in the packed weights, and (ky, kx, c).
+
+        A piece of a long sum is a row of the kernel, or where that is too long a tap of it, or a part of one.
+        """
+        stmts = self.ctx.stmts
+        taps, steps = self._run
+        by_row = pieces is not None and taps * steps <= summation.PIECE
+        with stmts.loop(self.conv.kernel[0], "ky") as ky:
+            with stmts.loop(taps, "kx") as kx, summation.piece(self.ctx, steps, pieces is None) as (first, extent):
+                with stmts.loop(extent, "k") as offset:
+                    k = first + offset
+                    yield (ky * taps + kx) * steps + k, (ky, kx, k * self.how.step)
+                if pieces and not by_row:
+                    pieces.add()
+            if pieces and by_row:
+                pieces.add()
 
     def _finish(self, place: _Place, block: Block, number: Expr, sums: Buffer) -> None:
         """Hand the tile's elements to the output, channel by channel, so that what is fused is vectorized."""
@@ -209,6 +247,8 @@ class TiledConv:
         results = stmts.local("results", (len(pixels), vectors * LANES), element)
         for index in range(len(pixels) * vectors):
             stmts.store(results, [index // vectors, index % vectors * LANES], tb.load(sums, [index]))
+        if element == "int32":
+            stmts.fence("the sums above need the registers that multipliers would take")
         first = place.group * self.conv.group_filters + number * block.width + block.first
         with (
             stmts.loop(place.tall, "py") as y,

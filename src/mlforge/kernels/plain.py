@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from mlforge.kernels import summation
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.templates import Array, Weights, template
 from mlforge.ops.tensor import Context, Output
@@ -23,7 +25,7 @@ from mlforge.tir.ir import Buffer, Const, Expr
 
 FILTERS_AT_ONCE = 4
 
-Add: TypeAlias = Callable[..., None]
+Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
 
 
 def accumulator_dtype(out: Output) -> str:
@@ -68,9 +70,10 @@ class FilterSums:
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
         self.bias_last = dtypes.is_float(self.dtype)
+        self.long = summation.is_long(self.dtype, prod(steps))
 
     @contextmanager
-    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[tuple[Expr, Add]]:
+    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
         """Open the loop over blocks, and store at `place` in the end.
 
         Yields
@@ -79,6 +82,8 @@ class FilterSums:
             First filter of the block.
         add : callable ``(steps, *values)``
             Adds the products of the weights of `steps` with one input value for all filters or one for each.
+        end_piece : callable
+            Call it at the end of each piece of the sum; does nothing where the sum is short.
         """
         stmts = self.ctx.stmts
         with stmts.loop(self.blocks, "block") as block:
@@ -94,13 +99,40 @@ class FilterSums:
                     weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.dtype)
                     stmts.store(sums, [index], tb.load(sums, [index]) + value * weight)
 
+            totals, end_piece = self._totals(sums)
             first = group * self.filters + block * self.width
-            yield first, add
+            yield first, add, end_piece
             with stmts.loop(self.width, "lane") as lane:
                 total = tb.load(sums, [lane])
+                if totals:
+                    total = tb.load(totals, [lane]) + total
                 if self.bias is not None and self.bias_last:
                     total = total + tb.load(self.bias, [panel, lane])
                 self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
+
+    def _totals(self, sums: Buffer) -> tuple[Buffer | None, Callable[[], None]]:
+        """Return the array of finished pieces, None where sums are short, and what writes the end of a piece."""
+        stmts = self.ctx.stmts
+        if not self.long:
+            return None, lambda: None
+        totals = stmts.local("totals", (self.width,), self.dtype)
+        for index in range(self.width):
+            stmts.store(totals, [index], 0)
+
+        def end_piece() -> None:
+            for index in range(self.width):
+                stmts.store(totals, [index], tb.load(totals, [index]) + tb.load(sums, [index]))
+                stmts.store(sums, [index], 0)
+
+        return totals, end_piece
+
+    @contextmanager
+    def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
+        """Open the innermost loop of the reduction, in pieces where the sum is long."""
+        with summation.piece(self.ctx, extent, not self.long) as (first, count):
+            with self.ctx.stmts.loop(count, "c") as offset:
+                yield first + offset
+            end_piece()
 
 
 @contextmanager
@@ -158,8 +190,8 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     sums = FilterSums(ctx, centered, out)
     with nest(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
-        with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add):
-            with _windows(ctx, conv, ranges) as (positions, taps), stmts.loop(conv.group_channels, "c") as c:
+        with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
+            with _windows(ctx, conv, ranges) as (positions, taps), sums.steps(conv.group_channels, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * conv.group_channels + c])
                 add([*taps, c], factor(value, weights.data_zero, sums.dtype))
 
@@ -171,7 +203,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     sums = FilterSums(ctx, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
     with nest(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
-        with sums.over(tb.const(0), place) as (first, add), _windows(ctx, conv, ranges) as (positions, taps):
+        with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
             channels = [(first + lane) // multiplier for lane in range(sums.width)]
             values = [tb.load(data, [place[0], *positions, channel]) for channel in channels]
             add(taps, *(factor(value, weights.data_zero, sums.dtype) for value in values))
@@ -186,9 +218,9 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
     sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
     with nest(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
-        with sums.over(group, place) as (_, add), nest(ctx, conv.kernel, "k") as taps:
+        with sums.over(group, place) as (_, add, end_piece), nest(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
-            with _when(ctx, tb.land(*checks)), stmts.loop(inner, "c") as c:
+            with _when(ctx, tb.land(*checks)), sums.steps(inner, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * inner + c])
                 add([*taps, c], factor(value, weights.data_zero, sums.dtype))
 

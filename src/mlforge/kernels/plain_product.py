@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlforge.kernels import summation
 from mlforge.kernels.geometry import Product
 from mlforge.kernels.plain import FilterSums, accumulator_dtype, bias_values, factor, nest
 from mlforge.kernels.templates import Weights, template
@@ -19,7 +20,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     rows = weights.centered()[:, None, :]
     sums = FilterSums(ctx, rows, out)
     with nest(ctx, data.shape[:-1], "row") as place:
-        with sums.over(tb.const(0), place) as (_, add), ctx.stmts.loop(rows.shape[0], "k") as k:
+        with sums.over(tb.const(0), place) as (_, add, end_piece), sums.steps(rows.shape[0], end_piece) as k:
             add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
 
 
@@ -39,15 +40,23 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     bias = bias_values(out)
     table = None if bias is None else ctx.constant("bias", bias)
     bias_last = dtypes.is_float(dtype)
+    long = summation.is_long(dtype, sizes.reduction)
     with nest(ctx, out.shape[:-2], "batch") as batch:
         with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
             total = stmts.local("total", (1,), dtype)
             stmts.store(total, [0], 0 if table is None or bias_last else tb.load(table, [column]))
-            with stmts.loop(sizes.reduction, "k") as k:
-                first = read_matrix(a, batch, *((k, row) if sizes.transpose_a else (row, k)))
-                second = read_matrix(b, batch, *((column, k) if sizes.transpose_b else (k, column)))
-                step = factor(first, sizes.a_zero, dtype) * factor(second, sizes.b_zero, dtype)
-                stmts.store(total, [0], tb.load(total, [0]) + step)
+            with summation.piece(ctx, sizes.reduction, not long) as (start, extent):
+                part = stmts.local("part", (1,), dtype) if long else total
+                if long:
+                    stmts.store(part, [0], 0)
+                with stmts.loop(extent, "k") as offset:
+                    k = start + offset
+                    first = read_matrix(a, batch, *((k, row) if sizes.transpose_a else (row, k)))
+                    second = read_matrix(b, batch, *((column, k) if sizes.transpose_b else (k, column)))
+                    step = factor(first, sizes.a_zero, dtype) * factor(second, sizes.b_zero, dtype)
+                    stmts.store(part, [0], tb.load(part, [0]) + step)
+                if long:
+                    stmts.store(total, [0], tb.load(total, [0]) + tb.load(part, [0]))
             place = [*batch, row, column] if len(out.shape) > 1 else [column]
             result = tb.load(total, [0])
             if table is not None and bias_last:

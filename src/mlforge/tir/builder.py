@@ -196,6 +196,10 @@ class StmtBuilder:
         """Add a line for the reader."""
         self.append(ir.Comment(text))
 
+    def fence(self, text: str) -> None:
+        """Keep what comes after from being loaded before; `text` tells the reader why."""
+        self.append(ir.Fence(text))
+
     @contextmanager
     def _block(self) -> Iterator[list[Stmt]]:
         self._blocks.append([])

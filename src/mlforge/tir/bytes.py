@@ -19,7 +19,9 @@ from mlforge.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlforge.tir.unroll import substitute
 from mlforge.tir.visitor import rebuilt, same_expr, walk_expr
 
-LEAST_BYTES, MOST_BYTES = 8, 63  # fewer results are not worth three loops; more fill the widest registers anyway
+# fewer results are not worth three loops; from 32 bytes on, nothing is gained, and what a cut loop keeps in registers
+# may be missing in the loop around it
+LEAST_BYTES, MOST_BYTES = 8, 31
 MOST_ELEMENTS = 1024  # of a nest: each of its arrays takes four bytes an element of the stack
 
 _BYTES = ("int8", "uint8")

@@ -254,6 +254,14 @@ class Comment:
     text: str
 
 
+@dataclass(frozen=True, eq=False)
+class Fence(Comment):
+    """A comment that compilers read too: they keep nothing that memory holds in registers across it.
+
+    It ends a loop that needs all registers: compilers load early, around that loop, what only later loops use.
+    """
+
+
 Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment"
 
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +90,20 @@ def test_cache_without_a_home_is_private(monkeypatch: pytest.MonkeyPatch, tmp_pa
     folder = cache_folder()
     assert folder.is_dir()
     assert os.stat(folder).st_mode & 0o077 == 0  # noqa: PTH116
+
+
+def test_zig_gets_a_cache_that_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("ZIG_GLOBAL_CACHE_DIR", raising=False)
+    asked: list[str] = []
+
+    def answer(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(options["env"]["ZIG_GLOBAL_CACHE_DIR"])
+        return subprocess.CompletedProcess(command, 0, "zig's clang", "")
+
+    monkeypatch.setattr("subprocess.run", answer)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    find_compiler()
+    assert Path(asked[0]).parent.is_dir()

@@ -24,6 +24,7 @@ from mlforge.support.atomic import atomic_file
 _JOBS = 2
 _MESSAGE_LINES = 12
 _SOURCES = (".c", ".S")
+_ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
 
 FLAGS = (
     "-std=c99",
@@ -94,7 +95,7 @@ def _find(chosen: str, path: str) -> Compiler:
         if found and version is not None:
             return Compiler((found,), version)
     if importlib.util.find_spec("ziglang") is not None:
-        command = (sys.executable, "-m", "ziglang", "cc")
+        command = (sys.executable, *_ZIG)
         version = _version(command)
         if version is not None:
             return Compiler(command, version)
@@ -104,9 +105,19 @@ def _find(chosen: str, path: str) -> Compiler:
     )
 
 
+def _environment(command: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a compiler: zig spins for minutes where it cannot write its cache."""
+    if tuple(command[1 : 1 + len(_ZIG)]) != _ZIG:
+        return dict(os.environ)
+    return {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), **os.environ}
+
+
 def _version(command: tuple[str, ...]) -> str | None:
     try:
-        result = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(
+            [*command, "--version"],
+            capture_output=True, text=True, timeout=60, check=False, env=_environment(command),
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout if result.returncode == 0 else None
@@ -232,7 +243,10 @@ def compile_objects(files: Mapping[str, bytes], folder: Path, flags: Sequence[st
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        result = subprocess.run(
+            command,
+            cwd=folder, capture_output=True, text=True, errors="replace", check=False, env=_environment(command),
+        )  # fmt: skip
     except OSError as error:
         raise ToolchainError(f"the compiler does not start: {error}", place=command[0]) from error
     if result.returncode != 0:

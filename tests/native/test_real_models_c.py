@@ -28,19 +28,17 @@ int main(void) {{
 }}
 """
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-MODELS = [
-    "hello_world_int8",
-    "kws_ref_model",
-    "kws_ref_model_float32",
-    "ad01_int8",
-    pytest.param("vww_96_int8", marks=pytest.mark.slow),
-    pytest.param("pretrainedResnet_quant", marks=pytest.mark.slow),
-    pytest.param("mobilenet_v2_quantized_1x3x224x224", marks=pytest.mark.slow),
+SMALL = ("hello_world_int8", "kws_ref_model", "kws_ref_model_float32", "ad01_int8")
+LARGE = ("vww_96_int8", "pretrainedResnet_quant", "pretrainedResnet")
+CASES = [
+    *((name, compiler) for name in SMALL for compiler in ("gcc", "clang")),
+    *(pytest.param(name, compiler, marks=pytest.mark.slow) for name in LARGE for compiler in ("gcc", "clang")),
+    # clang takes minutes to instrument this one, and finds what it finds in the others
+    pytest.param("mobilenet_v2_quantized_1x3x224x224", "gcc", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize(("name", "compiler"), CASES)
 def test_real_model_is_clean(name: str, compiler: str, models: Path, tmp_path: Path) -> None:
     need(compiler, compiler)
     module, params = mlforge.import_model(models / f"{name}.tflite")

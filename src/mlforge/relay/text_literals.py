@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.support import dtypes
+from mlforge.support.text import shortest_digits
 
 _SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 _NUMBER = re.compile(r"(?P<digits>inf|nan|\d+(?P<fraction>\.\d*)?(?P<power>[eE][+-]?\d+)?)(?P<suffix>[fiu]\d*)?")
@@ -24,8 +25,7 @@ def float_text(value: float | np.floating[Any]) -> str:
     number = float(value)
     if not math.isfinite(number):
         return str(number)
-    # a numpy scalar of another width has shortest digits of its own
-    text = repr(number) if isinstance(value, float) else str(value)
+    text = shortest_digits(value)
     return text[:-2] if text.endswith(".0") else text
 
 

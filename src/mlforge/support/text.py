@@ -1,8 +1,25 @@
-"""Text for people."""
+"""Text for people, and numbers in it."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 _GAP = "..."
+
+
+def shortest_digits(value: float | np.floating[Any]) -> str:
+    """Return the shortest decimal form of a finite number that reads back as the same number of its width.
+
+    ``str`` of numpy's scalars would do, but from which size on it writes an exponent depends on numpy's version,
+    and what mlforge writes must not.
+    """
+    if isinstance(value, float):
+        return repr(float(value))
+    if value == 0 or 1e-4 <= abs(float(value)) < 1e16:
+        return np.format_float_positional(value, unique=True, trim="0")
+    return np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
 
 
 def shortened(text: str, limit: int = 64) -> str:

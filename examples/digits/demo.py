@@ -88,8 +88,8 @@ def main() -> None:
     shown = zip(images[:5], labels[:5], results[0].guesses[:5], strict=True)
     console.print(Columns([Panel(picture(i), title=f"predicted {g}, is {n}", expand=False) for i, n, g in shown]))
     table = Table(title=f"{len(images)} held-out images")
-    for name in ("model", "accuracy", "workspace", "lower bound", "constants", "inputs + outputs", "one inference"):
-        table.add_column(name, justify="left" if name == "model" else "right")
+    for name in ("model", "accuracy", "workspace", "its bound", "constants", "in + out", "inference"):
+        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for result in results:
         memory = result.memory
         table.add_row(

@@ -87,18 +87,18 @@ def main() -> None:
     ]
     shown = zip(images[:5], labels[:5], results[0].guesses[:5], strict=True)
     console.print(Columns([Panel(picture(i), title=f"predicted {g}, is {n}", expand=False) for i, n, g in shown]))
-    table = Table(title=f"{len(images)} held-out images")
-    for name in ("model", "accuracy", "workspace", "its bound", "constants", "in + out", "inference"):
+    table = Table(title=f"{len(images)} held-out images; memory in bytes, time of one inference")
+    for name in ("model", "accuracy", "workspace", "bound", "constants", "I/O", "time"):
         table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for result in results:
         memory = result.memory
         table.add_row(
             result.title,
             f"{np.mean(result.guesses == labels):.1%}",
-            f"{memory['workspace_bytes']:,} B",
-            f"{memory['workspace_lower_bound_bytes']:,} B",
-            f"{memory['constants_bytes']:,} B",
-            f"{memory['io_bytes']:,} B",
+            f"{memory['workspace_bytes']:,}",
+            f"{memory['workspace_lower_bound_bytes']:,}",
+            f"{memory['constants_bytes']:,}",
+            f"{memory['io_bytes']:,}",
             f"{result.microseconds:.1f} us",
         )
     console.print(table)

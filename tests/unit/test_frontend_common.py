@@ -8,7 +8,7 @@ import pytest
 from mlforge import ops  # noqa: F401  (registers the operators)
 from mlforge.errors import InternalError, ModelError, ProblemsError, UnsupportedError
 from mlforge.frontend.common import Problems, finish, numbered, unique_name
-from mlforge.relay.ir import TensorType, Tuple, Var, call, const, tensor_type
+from mlforge.relay.ir import Constant, TensorType, Tuple, Var, call, const, tensor_type
 
 
 def test_named_constants_become_parameters_in_order_of_use() -> None:
@@ -65,3 +65,13 @@ def test_a_tensor_beyond_the_reach_of_indices_is_refused() -> None:
     x = Var("x", TensorType((1 << 16, 1 << 15), "int8"))
     with pytest.raises(UnsupportedError, match=r"x: a tensor of shape \(65536, 32768\) has 2,147,483,648 elements"):
         finish([x], [call("abs", [x])], ["y"], {}, {})
+
+
+def test_tensors_without_elements_become_constants_or_are_refused() -> None:
+    x = Var("x", TensorType((2, 0), "float32"))
+    module, _ = finish([x], [call("nn.softmax", [call("abs", [x])])], ["y"], {}, {})
+    assert isinstance(module.main.body, Constant)
+    assert module.main.body.data.shape == (2, 0)
+    product = call("nn.dense", [x, const(np.zeros((3, 0), np.float32))], units=3)
+    with pytest.raises(UnsupportedError, match=r"nn.dense of a tensor of shape \(2, 0\), without elements"):
+        finish([x], [product], ["y"], {}, {})

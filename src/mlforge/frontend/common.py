@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import InternalError, MlforgeError, ProblemsError, UnsupportedError
-from mlforge.relay.ir import Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var
+from mlforge.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var, tensor_type
+from mlforge.relay.op import Kind, Operator
 from mlforge.relay.visitor import post_order, rewrite
+from mlforge.support import dtypes
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -146,7 +148,7 @@ def finish(
 
     body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
     _check_sizes((*inputs, *post_order(body)))
-    body = rewrite(body, lambda node: lift(node) if isinstance(node, Constant) else node)
+    body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
     main = Function((*inputs, *lifted.values()), body)
     return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
 
@@ -161,3 +163,19 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
                 place=name or ", ".join(expr.span.nodes) or None,
                 next_step="Give the model's inputs smaller shapes",
             )
+
+
+def _without_empty(expr: Expr) -> Expr:
+    """Return a constant in place of a computed tensor without elements; refuse what would divide by their number."""
+    if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not isinstance(expr.op, Operator):
+        return expr
+    if expr.type.size == 0:
+        return Constant(np.zeros(expr.type.shape, dtypes.to_numpy(expr.type.dtype)), None, expr.span)
+    empty = [arg for arg in expr.args if isinstance(arg.type, TensorType) and arg.type.size == 0]
+    if empty and (expr.op.kind is Kind.ANCHOR or expr.op.name == "mean"):
+        raise UnsupportedError(
+            f"{expr.op.name} of a tensor of shape {tensor_type(empty[0]).shape}, without elements, is not supported",
+            place=", ".join(expr.span.nodes) or None,
+            next_step="Give the model's inputs larger shapes, or remove the node",
+        )
+    return expr

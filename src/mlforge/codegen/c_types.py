@@ -9,6 +9,7 @@ import numpy as np
 
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
+from mlforge.support.text import shortest_digits
 
 HALF_FLOATS = ("float16", "bfloat16")
 """Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
@@ -72,22 +73,11 @@ def _float_literal(value: float, dtype: str) -> str:
     if math.isinf(value):
         name = "INFINITY" if dtype == "float32" else "(double)INFINITY"
         return name if value > 0 else f"(-{name})"
-    if dtype == "float32":
-        value = float(np.float32(value))
-        text, suffix = f"{value:.9g}", "f"
-    else:
-        text, suffix = f"{value:.17g}", ""
-    text = _shortest(value, dtype, text)
+    text = shortest_digits(np.float32(value)) if dtype == "float32" else shortest_digits(value)
+    suffix = "f" if dtype == "float32" else ""
     if not any(mark in text for mark in ".e"):
         text += ".0"
     return f"{text}{suffix}" if not text.startswith("-") else f"({text}{suffix})"
-
-
-def _shortest(value: float, dtype: str, fallback: str) -> str:
-    """Return the shortest decimal form that reads back as `value`."""
-    text = str(np.float32(value)) if dtype == "float32" else repr(value)
-    parsed = float(np.float32(float(text))) if dtype == "float32" else float(text)
-    return text if parsed == value else fallback
 
 
 def _integer_literal(value: int, dtype: str) -> str:

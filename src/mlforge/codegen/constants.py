@@ -90,6 +90,12 @@ class ConstantTable:
         """Whether they are kept in a binary file."""
         return self.nbytes > BLOB_THRESHOLD
 
+    @property
+    def uses_math(self) -> bool:
+        """Whether the definitions name INFINITY or NAN, which are macros of math.h."""
+        plain = (item.data for item in self.constants if item.value.dtype in ("float32", "float64"))
+        return not self.in_blob and not all(np.isfinite(data).all() for data in plain)
+
     def symbol(self, value: Value) -> str:
         """Return the C name of a constant."""
         constant = self._by_value[value.root]

@@ -136,7 +136,7 @@ def _operators_file(executor: AotExecutor) -> str:
     functions = {
         kernel.name: print_function(kernel, executor.function_names[kernel.name]) for kernel in program.kernels
     }
-    needs = Needs()
+    needs = Needs(math=executor.constants.uses_math)
     for function in functions.values():
         needs.merge(function.needs)
     parts = ["\n".join(preamble(needs)), "\n".join(executor.constants.declarations()), executor.main_prototype()]

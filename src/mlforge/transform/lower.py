@@ -215,10 +215,11 @@ class _GroupLowering:
         if len(emitters) > 1:
             names = ", ".join(_operator(call).name for call in emitters)
             raise InternalError(f"a fused group has several operators with loops of their own: {names}")
-        flat = not emitters and self._is_flat()
-        inputs = tuple(self._input(param, flat) for param in self.function.params)
         body_type = relay.tensor_type(self.function.body)
-        shape = (body_type.size,) if flat and body_type.shape else body_type.shape
+        # scalars have no dimensions to merge
+        flat = not emitters and bool(body_type.shape) and self._is_flat()
+        inputs = tuple(self._input(param, flat) for param in self.function.params)
+        shape = (body_type.size,) if flat else body_type.shape
         output = Buffer(self.ctx.stmts.unique("output"), shape, body_type.dtype)
         if emitters:
             self._emit(emitters[0], output)
@@ -267,7 +268,7 @@ class _GroupLowering:
     def _computed(self, call: relay.Call, flat: bool) -> Tensor:
         operator = _operator(call)
         kind = relay.tensor_type(call)
-        if flat and kind.shape:
+        if flat:
             kind = relay.TensorType((kind.size,), kind.dtype)
         if operator.compute is None:
             raise UnsupportedError(f"{operator.name} has no loop-level rule", place=_place(call))

@@ -1,0 +1,27 @@
+"""The standalone C runtime: one source for archives, host builds and firmware.
+
+The folder is the tree that travels in archives under ``runtime/``: headers under the include names of microTVM's runtime,
+sources in its folder names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent
+
+
+def crt_files() -> dict[str, bytes]:
+    """Return every file of the runtime's tree.
+
+    Returns
+    -------
+    dict of str to bytes
+        By path inside the tree, with ``/`` between folders, sorted. Python's own files are left out.
+    """
+    files = {
+        path.relative_to(_ROOT).as_posix(): path.read_bytes()
+        for path in _ROOT.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    return dict(sorted(files.items()))

@@ -1,0 +1,24 @@
+/* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief Start of the C runtime */
+#ifndef TVM_RUNTIME_CRT_CRT_H_
+#define TVM_RUNTIME_CRT_CRT_H_
+
+#include <tvm/runtime/c_runtime_api.h>
+#include <tvm/runtime/crt/error_codes.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*!
+ * \brief Makes the runtime ready: to be called once, before anything else of it.
+ *
+ * Later calls forget all modules and global functions, and start anew.
+ */
+TVM_DLL tvm_crt_error_t TVMInitializeRuntime(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* TVM_RUNTIME_CRT_CRT_H_ */

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mlforge.errors import ArchiveError
 from mlforge.support import dtypes
+from mlforge.support.content import ArrayContent, Content, Joined, to_bytes
 
 NDARRAY_MAGIC = 0xDD5E40F096B4A13F
 MAX_DIMENSIONS = 32
@@ -36,19 +37,24 @@ def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
     array : ndarray
         Of a dtype of `mlforge.support.dtypes`, any strides and byte order.
     """
-    dtype = dtypes.from_numpy(array.dtype)
-    code, bits = _dtype_code(dtype)
-    data = np.asarray(array, dtypes.to_numpy(dtype).newbyteorder("<")).tobytes()
+    return to_bytes(ndarray_content(array))
+
+
+def ndarray_content(array: npt.NDArray[Any]) -> Content:
+    """Return the bytes of a tensor, to be taken from the array piece by piece."""
+    code, bits = _dtype_code(dtypes.from_numpy(array.dtype))
     header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, code, bits, 1)
-    return b"".join((header, struct.pack(f"<{array.ndim}qq", *array.shape, len(data)), data))
+    return Joined((header + struct.pack(f"<{array.ndim}qq", *array.shape, array.nbytes), ArrayContent(array)))
 
 
-def decode_ndarray(data: bytes, offset: int = 0, *, place: str = "NDArray") -> tuple[npt.NDArray[Any], int]:
+def decode_ndarray(
+    data: bytes | memoryview, offset: int = 0, *, place: str = "NDArray"
+) -> tuple[npt.NDArray[Any], int]:
     """Read one tensor.
 
     Parameters
     ----------
-    data : bytes
+    data : bytes or memoryview
     offset : int
         Where it starts.
     place : str
@@ -57,7 +63,8 @@ def decode_ndarray(data: bytes, offset: int = 0, *, place: str = "NDArray") -> t
     Returns
     -------
     array : ndarray
-        A copy.
+        Read-only, and a view of `data` wherever elements of its dtype may lie at that address. The format aligns
+        nothing, so other arrays are copies: code compiled for aligned arrays must not be given them as they lie.
     end : int
         Offset of the first byte after it.
 
@@ -86,16 +93,25 @@ def decode_ndarray(data: bytes, offset: int = 0, *, place: str = "NDArray") -> t
     if nbytes != expected:
         raise take.fault(f"{nbytes} bytes of data, but {shape} of {dtype} is {expected} bytes", take.offset - 8)
     raw = take.bytes(nbytes, "the data of a tensor")
+    return _viewed(raw, dtype).reshape(shape), take.offset
+
+
+def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
     if dtype == "bool":
-        return np.frombuffer(raw, np.uint8).astype(np.bool_).reshape(shape), take.offset
-    stored = np.frombuffer(raw, dtypes.to_numpy(dtype).newbyteorder("<"))
-    return stored.astype(dtypes.to_numpy(dtype)).reshape(shape), take.offset
+        stored = np.frombuffer(raw, np.uint8)
+        array = stored.view(np.bool_) if stored.size == 0 or stored.max() <= 1 else stored != 0
+    else:
+        stored = np.frombuffer(raw, dtypes.to_numpy(dtype).newbyteorder("<"))
+        native = dtypes.to_numpy(dtype)
+        array = stored.astype(native, copy=stored.dtype != native or not stored.flags.aligned)
+    array.flags.writeable = False
+    return array
 
 
 class Cursor:
     """Reads little-endian fields one after another and never past the end."""
 
-    def __init__(self, data: bytes, offset: int, place: str) -> None:
+    def __init__(self, data: bytes | memoryview, offset: int, place: str) -> None:
         self._data = data
         self.offset = offset
         self._place = place

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.support.ndarray_bytes import Cursor, decode_ndarray, encode_ndarray
+from mlforge.support.content import Content, Joined, to_bytes
+from mlforge.support.ndarray_bytes import Cursor, decode_ndarray, ndarray_content
 
 PARAMS_MAGIC = 0xF7E58D4F05049CB7
 _HEADER = struct.Struct("<QQQ")
@@ -18,22 +19,26 @@ _COUNT = struct.Struct("<Q")
 
 def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """Return the bytes of a parameter file; names are sorted, so equal dictionaries give equal bytes."""
+    return to_bytes(params_content(params))
+
+
+def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
+    """Return the bytes of a parameter file, to be taken from the arrays piece by piece."""
     names = sorted(params)
-    parts = [_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
+    head = [_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
     for name in names:
         text = name.encode()
-        parts += [_COUNT.pack(len(text)), text]
-    parts.append(_COUNT.pack(len(names)))
-    parts += [encode_ndarray(np.asarray(params[name])) for name in names]
-    return b"".join(parts)
+        head += [_COUNT.pack(len(text)), text]
+    head.append(_COUNT.pack(len(names)))
+    return Joined((b"".join(head), *(ndarray_content(np.asarray(params[name])) for name in names)))
 
 
-def load_params(data: bytes, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
+def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
     """Read a parameter file.
 
     Parameters
     ----------
-    data : bytes
+    data : bytes or memoryview
         May go on after the last tensor: TVM's own readers stop there too.
     place : str
         The file, for messages.
@@ -41,7 +46,8 @@ def load_params(data: bytes, *, place: str = "parameters") -> dict[str, npt.NDAr
     Returns
     -------
     dict of str to ndarray
-        In the order of the file. Of a name given twice the last tensor counts, as in TVM.
+        In the order of the file; read-only, and views of `data` where alignment allows it. Of a name given twice
+        the last tensor counts, as in TVM.
 
     Raises
     ------

@@ -6,8 +6,8 @@ Members are named as TVM's archives name them: ``.`` for the root, ``./folder``,
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
+import mmap
 import os
 import tarfile
 import tempfile
@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
 from mlforge.errors import ArchiveError, OptionError
+from mlforge.support.content import Data, chunks_of, nbytes_of
 
 MAX_MEMBERS: Final = 20_000
 MAX_NAME: Final = 1_024
@@ -54,14 +55,14 @@ def source_date(timestamp: int | None = None) -> int:
     return int(text)
 
 
-def write_tar(file: BinaryIO, members: Mapping[str, bytes], mtime: int) -> None:
-    """Write an uncompressed archive.
+def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
+    """Write an uncompressed archive, piece by piece.
 
     Parameters
     ----------
     file : binary file
         Open for writing.
-    members : mapping of str to bytes
+    members : mapping of str to Data
         Contents by relative path with forward slashes. Folders are added as members; children come in
         sorted order per folder, whatever the mapping's order.
     mtime : int
@@ -72,21 +73,33 @@ def write_tar(file: BinaryIO, members: Mapping[str, bytes], mtime: int) -> None:
         parts = PurePosixPath(name).parts
         for depth, part in enumerate(parts):
             tree.setdefault("/".join(parts[:depth]), set()).add(part)
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        _add(tar, tree, members, "", mtime)
+    written = 2 * tarfile.BLOCKSIZE  # two empty blocks end an archive
+    for path in _in_order(tree, ""):
+        written += _write_member(file, path, members.get(path), mtime)
+    file.write(bytes(2 * tarfile.BLOCKSIZE + -written % tarfile.RECORDSIZE))
 
 
-def _add(tar: tarfile.TarFile, tree: dict[str, set[str]], members: Mapping[str, bytes], path: str, mtime: int) -> None:
+def _in_order(tree: Mapping[str, set[str]], path: str) -> Iterator[str]:
+    yield path
+    for child in sorted(tree.get(path, ())):
+        yield from _in_order(tree, f"{path}/{child}" if path else child)
+
+
+def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> int:
+    """Write a file, or a folder where there are no data; return the number of bytes written."""
     info = tarfile.TarInfo(f"./{path}" if path else ".")
     info.mtime, info.uname, info.gname = mtime, "root", "root"
-    if path in members:
-        info.mode, info.size = 0o644, len(members[path])
-        tar.addfile(info, io.BytesIO(members[path]))
-        return
-    info.mode, info.type = 0o755, tarfile.DIRTYPE
-    tar.addfile(info)
-    for child in sorted(tree[path]):
-        _add(tar, tree, members, f"{path}/{child}" if path else child, mtime)
+    if data is None:
+        info.mode, info.type = 0o755, tarfile.DIRTYPE
+    else:
+        info.mode, info.size = 0o644, nbytes_of(data)
+    header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    file.write(header)
+    for chunk in () if data is None else chunks_of(data):
+        file.write(chunk)
+    padding = bytes(-info.size % tarfile.BLOCKSIZE)
+    file.write(padding)
+    return len(header) + info.size + len(padding)
 
 
 class TarReader:
@@ -100,9 +113,11 @@ class TarReader:
         Bytes of each file. Every file lies wholly within the archive: that was checked.
     """
 
-    def __init__(self, tar: tarfile.TarFile, path: str, total: int) -> None:
+    def __init__(self, tar: tarfile.TarFile, path: str, file: BinaryIO, total: int) -> None:
         self.path = path
         self._tar = tar
+        self._file = file
+        self._map: memoryview | None = None
         self._members: dict[str, tarfile.TarInfo] = {}
         folders: set[str] = set()
         for count, info in enumerate(tar, 1):
@@ -143,10 +158,14 @@ class TarReader:
             if name in folders or not parents.isdisjoint(self._members):
                 raise self.error("the member is both a file and a folder", name)
 
+    def missing(self, name: str) -> ArchiveError:
+        """Return the error about a file that the archive lacks."""
+        return ArchiveError(f"the archive has no {name}", place=self.path, next_step="Export the archive again")
+
     def open(self, name: str) -> BinaryIO:
         """Open a file of the archive for reading."""
         if name not in self._members:
-            raise ArchiveError(f"the archive has no {name}", place=self.path, next_step="Export the archive again")
+            raise self.missing(name)
         file = self._tar.extractfile(self._members[name])
         if file is None:
             raise self.error("the member cannot be read", name)
@@ -158,6 +177,21 @@ class TarReader:
             if self.sizes[name] > limit:
                 raise self.error(f"{self.sizes[name]:,} bytes are more than the {limit:,} allowed here", name)
             return file.read()
+
+    def view(self, name: str) -> memoryview:
+        """Return a file's bytes as a read-only map of the archive: what is not looked at takes no memory.
+
+        The view outlives the reader, and the archive's name may come to stand for another file meanwhile. Only
+        whoever cuts the very file off while it is in use makes looking at the view fatal, as with any map.
+        """
+        if name not in self._members:
+            raise self.missing(name)
+        if not self.sizes[name]:
+            return memoryview(b"")
+        if self._map is None:
+            self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        start = self._members[name].offset_data
+        return self._map[start : start + self.sizes[name]]
 
     def extract(self, names: Iterator[str] | list[str], folder: Path) -> None:
         """Copy files into `folder`, which must be empty and the caller's own."""
@@ -213,9 +247,10 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
             reason = getattr(error, "strerror", None) or str(error)
             raise ArchiveError(f"cannot be read: {reason}", place=place) from error
         try:
-            bounded = _Bounded(stack.enter_context(_plain(file, place)))
+            plain = stack.enter_context(_plain(file, place))
+            bounded = _Bounded(plain)
             tar = stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))  # type: ignore[call-overload]
-            reader = TarReader(tar, place, bounded.total)
+            reader = TarReader(tar, place, plain, bounded.total)
         except _BROKEN as error:
             raise ArchiveError(
                 f"this is not an archive that can be read: {str(error) or type(error).__name__}",

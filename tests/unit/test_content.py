@@ -1,0 +1,154 @@
+"""Contents that are written piece by piece hold the bytes that numpy gives at once."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mlforge.errors import ArchiveError
+from mlforge.support import content, tar
+from mlforge.support.params import load_params, params_content, save_params
+
+ARRAYS = {
+    "c_order": np.arange(12, dtype="<f4").reshape(3, 4),
+    "turned": np.arange(12, dtype="<i2").reshape(3, 4).T,
+    "every_second": np.arange(12, dtype="<f8")[::2],
+    "big_endian": np.arange(5, dtype=">i4"),
+    "scalar": np.array(2.5, "<f4"),
+    "empty": np.zeros((0, 3), "<i8"),
+    "bool": np.array([True, False, True]),
+    "bfloat16": np.array([1.5, -2.0], ml_dtypes.bfloat16),
+}
+
+
+def little_endian(array: np.ndarray[Any, Any]) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_is_its_elements_in_order(name: str) -> None:
+    array = ARRAYS[name]
+    held = content.ArrayContent(array)
+    assert content.to_bytes(held) == content.to_bytes(held) == little_endian(array)
+    assert content.nbytes_of(held) == len(little_endian(array))
+
+
+@given(hnp.arrays(st.sampled_from(["<i2", ">f4", "<u1"]), hnp.array_shapes(max_dims=3)), st.permutations(range(3)))
+@settings(max_examples=50, deadline=None)
+def test_any_strides_give_row_major_bytes(array: np.ndarray[Any, Any], axes: list[int]) -> None:
+    turned = array.transpose([axis for axis in axes if axis < array.ndim])
+    assert content.to_bytes(content.ArrayContent(turned)) == little_endian(turned)
+
+
+def test_pieces_of_a_large_turned_array_are_small_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "PIECE", 64)
+    array = np.arange(300, dtype="<i4").reshape(20, 15).T
+    pieces = list(content.chunks_of(content.ArrayContent(array)))
+    assert max(map(len, pieces)) == 64
+    assert b"".join(pieces) == array.tobytes()
+
+
+def test_a_plain_array_is_not_copied() -> None:
+    array = np.zeros(1 << 16, np.uint8)
+    (piece,) = content.chunks_of(content.ArrayContent(array))
+    array[7] = 9
+    assert piece[7] == 9
+
+
+def test_joined_parts_hash_and_measure_as_one() -> None:
+    parts = (b"head", content.ArrayContent(np.arange(3, dtype=np.uint8)), content.ViewContent(memoryview(b"tail")))
+    joined = content.Joined(parts)
+    assert content.to_bytes(joined) == b"head\x00\x01\x02tail"
+    assert content.nbytes_of(joined) == 11
+    assert content.sha256_of(joined) == hashlib.sha256(b"head\x00\x01\x02tail").hexdigest()
+
+
+def test_aligned_arrays_start_at_multiples() -> None:
+    arrays = [np.array([1], np.uint8), np.array([2, 3], np.uint8), np.array([4], "<u4")]
+    assert content.to_bytes(content.aligned_arrays(arrays, 4)) == b"\x01\0\0\0\x02\x03\0\0\x04\0\0\0"
+    assert content.to_bytes(content.aligned_arrays([], 4)) == b""
+
+
+def test_a_tar_of_contents_is_a_tar_of_bytes() -> None:
+    array = np.arange(5000, dtype="<i4")
+    streamed, at_once = io.BytesIO(), io.BytesIO()
+    tar.write_tar(streamed, {"a/b.bin": content.ArrayContent(array), "c": b""}, 7)
+    tar.write_tar(at_once, {"a/b.bin": array.tobytes(), "c": b""}, 7)
+    assert streamed.getvalue() == at_once.getvalue()
+    with tarfile.open(fileobj=io.BytesIO(streamed.getvalue())) as archive:
+        assert archive.extractfile("./a/b.bin").read() == array.tobytes()  # type: ignore[union-attr]
+
+
+def test_members_beyond_eight_gigabytes_say_their_size_in_a_pax_header() -> None:
+    size = 9 << 30
+
+    class Zeros:
+        nbytes = size
+
+        def chunks(self) -> Any:
+            piece = bytes(1 << 20)
+            yield from (piece for _ in range(size >> 20))
+
+    class Start(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return super().write(data) if self.tell() < 1 << 16 else len(data)
+
+    file = Start()
+    tar.write_tar(file, {"large": Zeros()}, 0)
+    with tarfile.open(fileobj=io.BytesIO(file.getvalue())) as archive:
+        archive.next()
+        info = archive.next()
+    assert info is not None
+    assert (info.name, info.size) == ("./large", size)
+
+
+def archive_of(params: dict[str, np.ndarray[Any, Any]], folder: Path) -> Path:
+    path = folder / "a.tar"
+    with path.open("wb") as file:
+        tar.write_tar(file, {"p": params_content(params), "empty": b""}, 0)
+    return path
+
+
+def test_parameters_lie_in_the_map_of_the_archive(tmp_path: Path) -> None:
+    params = {"even": np.arange(6, dtype="<f4").reshape(2, 3), "odds": np.arange(5, dtype="<i8")}
+    with tar.open_tar(archive_of(params, tmp_path)) as reader:
+        view = reader.view("p")
+        assert reader.view("empty") == b""
+        with pytest.raises(ArchiveError, match="has no q"):
+            reader.view("q")
+    assert view.readonly
+    loaded = load_params(view)
+    whole = np.frombuffer(view, np.uint8)
+    for name, array in loaded.items():
+        np.testing.assert_array_equal(array, params[name])
+        assert np.shares_memory(array, whole)
+        assert not array.flags.writeable
+
+
+def test_arrays_at_odd_addresses_are_copied_for_the_kernels(tmp_path: Path) -> None:
+    params = {"a": np.arange(3, dtype="<f4"), "b": np.array([True, False]), "c": np.arange(3, dtype=np.int8)}
+    with tar.open_tar(archive_of(params, tmp_path)) as reader:
+        view = reader.view("p")
+    loaded = load_params(view)
+    whole = np.frombuffer(view, np.uint8)
+    assert [name for name, array in loaded.items() if np.shares_memory(array, whole)] == ["b", "c"]
+    for name, array in loaded.items():
+        assert array.flags.aligned
+        assert not array.flags.writeable
+        np.testing.assert_array_equal(array, params[name])
+
+
+def test_any_byte_but_zero_is_true() -> None:
+    data = bytearray(save_params({"b": np.array([True, False])}))
+    data[-2] = 7
+    assert load_params(bytes(data))["b"].tolist() == [True, False]

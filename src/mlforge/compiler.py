@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy.typing as npt
 
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
-from mlforge.errors import OptionError
+from mlforge.errors import InternalError, OptionError
 from mlforge.relay.ir import IRModule
 from mlforge.support.c_names import module_name as checked_module_name
+from mlforge.support.content import to_bytes
 from mlforge.target.target import Target, parse_target
-from mlforge.tir.ir import Program
+from mlforge.tir.ir import Program, Value
 
-EXECUTORS = ("aot",)
+EXECUTORS = ("aot", "graph")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class Library:
     def get_source(self) -> str:
         """Return all C files as one text, in the order of their names."""
         files = sorted(self.code.files.items())
-        return "\n".join(data.decode() for path, data in files if Path(path).suffix == ".c")
+        return "\n".join(to_bytes(data).decode() for path, data in files if Path(path).suffix == ".c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +57,12 @@ class Factory:
         ``numerics`` and ``optimize``, for the record in metadata.
     module : IRModule
         The model as it was imported.
-    params : dict of str to ndarray
+    source_params : dict of str to ndarray
         The model's own weights by name.
-    program : Program
-    plan : memory.Plan
+    unit : codegen.Unit
+        What its code is made from: program, plan, names.
     code : codegen.GeneratedCode
-    graph_json : str
-        Empty for the AOT executor.
+        Of the module alone; `link` gives the code of several.
     """
 
     module_name: str
@@ -69,19 +70,57 @@ class Factory:
     executor: str
     options: Mapping[str, str]
     module: IRModule
-    params: Mapping[str, npt.NDArray[Any]]
-    program: Program
-    plan: memory.Plan
+    source_params: Mapping[str, npt.NDArray[Any]]
+    unit: codegen.Unit
     code: codegen.GeneratedCode
-    graph_json: str = ""
 
     @property
+    def program(self) -> Program:
+        """The kernels, and the calls of them in order."""
+        return self.unit.program
+
+    @property
+    def plan(self) -> memory.Plan:
+        """Where intermediates lie."""
+        return self.unit.plan
+
+    @property
+    def graph_json(self) -> str:
+        """The graph executor's configuration; empty for AOT."""
+        return self.code.graph.text if self.code.graph else ""
+
+    @property
+    def graph_constants(self) -> dict[str, Value]:
+        """The graph executor's constants by the names of their nodes; empty for AOT, which has them in its code."""
+        return dict(self.code.graph.params) if self.code.graph else {}
+
+    @property
+    def params(self) -> dict[str, npt.NDArray[Any]]:
+        """What the executor has to load: the elements of `graph_constants`."""
+        return {name: _data(value) for name, value in self.graph_constants.items()}
+
+    @property
+    def storages(self) -> tuple[tuple[int, int, str | None], ...]:
+        """The graph executor's blocks: id, bytes, and the node of the input or constant that has it for good."""
+        if self.code.storages is None or self.code.graph is None:
+            return ()
+        return tuple(
+            (number, size, self.code.graph.bindings.get(number)) for number, size in enumerate(self.code.storages.sizes)
+        )
+
+    @cached_property
     def lib(self) -> Library:
         """The code as a module."""
         return Library(self.code)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))
+
+
+def _data(value: Value) -> npt.NDArray[Any]:
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return value.data
 
 
 def build(
@@ -106,7 +145,8 @@ def build(
     params : mapping of str to ndarray, optional
         Values of parameters of ``main``; the others are the model's inputs.
     executor : str
-        ``aot``.
+        ``aot``: one C function runs the model. ``graph``: the graph executor calls an operator at a time, with weights
+        from a file of parameters.
     module_name : str
         Goes into every symbol; letters, digits and underscores.
     optimize : str
@@ -114,7 +154,8 @@ def build(
     numerics : str
         Whose integer rounding the importer chose; kept for the record.
     external_workspace : bool
-        The caller of the generated code passes the workspace in, instead of a static array.
+        The caller of the generated code passes the workspace in, instead of a static array. Only for AOT: the graph
+        executor allocates.
 
     Returns
     -------
@@ -127,6 +168,8 @@ def build(
     """
     if executor not in EXECUTORS:
         raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
+    if external_workspace and executor != "aot":
+        raise OptionError("only the executor 'aot' takes its workspace from the caller")
     chosen = parse_target(target, optimize)
     name = checked_module_name(module_name)
     values = dict(params or {})
@@ -134,13 +177,27 @@ def build(
     program = transform.lower(fused, chosen.features, name)
     plan = memory.plan(program)
     memory.prove(program, plan)
-    code = codegen.generate(
-        program,
-        plan,
-        module_name=name,
-        external_workspace=external_workspace,
-        target_text=str(chosen),
-        quantization=mod.quantization,
-    )
+    unit = codegen.Unit(program, plan, name, executor, external_workspace, str(chosen), mod.quantization)
     options = {"numerics": numerics, "optimize": optimize}
-    return Factory(name, chosen, executor, options, mod, values, program, plan, code)
+    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit))
+
+
+def link(
+    factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False
+) -> codegen.LinkedCode:
+    """Return the code of modules that go into one archive or library.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+        Of different names.
+    share_workspace, share_weights : bool
+        See `codegen.generate_together`.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name.
+    """
+    units = [factory.unit for factory in factories]
+    return codegen.generate_together(units, share_workspace=share_workspace, share_weights=share_weights)

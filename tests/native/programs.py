@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mlforge import memory
-from mlforge.codegen import GeneratedCode, generate
+from mlforge.codegen import GeneratedCode, Unit, generate
 from mlforge.relay.ir import Quantization
+from mlforge.support import c_names
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
 
@@ -55,7 +56,8 @@ def chain(size: int) -> tuple[Program, np.ndarray[tuple[int], np.dtype[np.float3
 
 def generated(program: Program, *, external_workspace: bool = False, module_name: str = "Chain v1") -> GeneratedCode:
     """Return the C of a program."""
-    return generate(
-        program, memory.plan(program), module_name=module_name, external_workspace=external_workspace,
+    unit = Unit(
+        program, memory.plan(program), c_names.module_name(module_name), external_workspace=external_workspace,
         target_text="c -mcpu=test */", quantization={"Identity": Quantization(0.1, -3)},
     )  # fmt: skip
+    return generate(unit)

@@ -1,7 +1,18 @@
-"""Printers of loop-level code, and the files of a compiled module."""
+"""Printers of loop-level code, and the files of compiled modules."""
 
 from __future__ import annotations
 
 from mlforge.codegen.emit import GeneratedCode, Sizes, generate
+from mlforge.codegen.link import LinkedCode, generate_together
+from mlforge.codegen.unit import SHARED_MODULE, Shared, Unit
 
-__all__ = ["GeneratedCode", "Sizes", "generate"]
+__all__ = [
+    "SHARED_MODULE",
+    "GeneratedCode",
+    "LinkedCode",
+    "Shared",
+    "Sizes",
+    "Unit",
+    "generate",
+    "generate_together",
+]

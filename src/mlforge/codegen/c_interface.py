@@ -37,6 +37,8 @@ class Interface:
         The caller passes the workspace in. Never so for a module without workspace.
     quantization : mapping of str to Quantization
         By tensor name.
+    workspace_peers : tuple of str
+        Modules that work in the same memory.
     """
 
     module: str
@@ -45,6 +47,7 @@ class Interface:
     workspace_bytes: int
     external_workspace: bool
     quantization: Mapping[str, Quantization]
+    workspace_peers: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -141,6 +144,9 @@ def _entry(interface: Interface) -> list[str]:
     ]
     if interface.external_workspace:
         lines.append(" * \\param workspace_pools Memory to work in; its contents do not matter before or after")
+    elif interface.workspace_peers:
+        peers = ", ".join(interface.workspace_peers)
+        lines.append(f" * \\note The workspace is static and shared with {peers}: one run of all of them at a time")
     else:
         lines.append(" * \\note The workspace is static: one run at a time")
     lines += [
@@ -151,6 +157,11 @@ def _entry(interface: Interface) -> list[str]:
         f"/*! \\brief Bytes of workspace of module {module} */",
         f"#define {size} {interface.workspace_bytes}",
     ]
+    if interface.workspace_peers:
+        lines += [
+            "/*! \\brief Defined where other modules work in the same memory */",
+            f"#define {interface.macro_prefix}_SHARES_WORKSPACE 1",
+        ]
     if interface.external_workspace:
         lines += [
             f"/*! \\brief Bytes that {POOL} must have */",

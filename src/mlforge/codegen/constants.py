@@ -5,10 +5,10 @@ Compilers read C arrays at a few megabytes a second; the binary file costs them 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mlforge.codegen.c_types import HALF_FLOATS, literal, scalar_type
 from mlforge.codegen.writer import comment_text
 from mlforge.errors import InternalError
 from mlforge.support.c_names import bounded, unique
+from mlforge.support.content import Data, aligned_arrays
 from mlforge.tir.ir import Value
 
 ALIGNMENT = 64
@@ -45,7 +46,7 @@ class Constant:
         return self.value.data
 
 
-def _content(value: Value) -> tuple[str, bytes]:
+def content(value: Value) -> tuple[str, bytes]:
     """Return what constants with the same bytes share."""
     if value.data is None:
         raise InternalError(f"the constant '{value.name}' has no value")
@@ -61,15 +62,32 @@ class ConstantTable:
         Constants in the order in which they are to lie.
     module : str
         Goes into symbols that other files see.
+    elsewhere : mapping of tuple to str, optional
+        C names of constants that another file defines, by `content`.
+    external : bool
+        Other files see them all.
     """
 
-    def __init__(self, values: Iterable[Value], module: str) -> None:
+    def __init__(
+        self,
+        values: Iterable[Value],
+        module: str,
+        *,
+        elsewhere: Mapping[tuple[str, bytes], str] | None = None,
+        external: bool = False,
+    ) -> None:
         self._module = module
+        self._external = external
         self._by_content: dict[tuple[str, bytes], Constant] = {}
         self._by_value: dict[Value, Constant] = {}
+        self._elsewhere: dict[Value, str] = {}
         groups: dict[tuple[str, bytes], list[Value]] = {}
         for value in values:
-            groups.setdefault(_content(value), []).append(value)
+            key = content(value)
+            if elsewhere and key in elsewhere:
+                self._elsewhere[value] = elsewhere[key]
+            else:
+                groups.setdefault(key, []).append(value)
         symbols = unique(f"constant_{group[0].name}" for group in groups.values())
         for symbol, (key, group) in zip(symbols, groups.items(), strict=True):
             self._by_content[key] = Constant(symbol, group[0])
@@ -82,8 +100,13 @@ class ConstantTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all constants together, without what alignment adds between them."""
+        """Bytes of all constants together that this table defines, without what alignment adds between them."""
         return sum(constant.value.nbytes for constant in self.constants)
+
+    @property
+    def bytes_elsewhere(self) -> int:
+        """Bytes of the constants that another file defines, each once."""
+        return sum({symbol: value.nbytes for value, symbol in self._elsewhere.items()}.values())
 
     @property
     def in_blob(self) -> bool:
@@ -98,21 +121,38 @@ class ConstantTable:
 
     def symbol(self, value: Value) -> str:
         """Return the C name of a constant."""
+        if value.root in self._elsewhere:
+            return self._elsewhere[value.root]
         constant = self._by_value[value.root]
-        return bounded(f"tvmgen_{self._module}_{constant.symbol}") if self.in_blob else constant.symbol
+        seen = self.in_blob or self._external
+        return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
 
     def declarations(self) -> list[str]:
         """Return the lines that declare, or define, the constants in C."""
+        foreign = {symbol: value for value, symbol in self._elsewhere.items()}
+        lines = [_declaration(value, symbol) for symbol, value in foreign.items()]
         if self.in_blob:
-            return [*_HIDDEN, *map(self._declaration, self.constants)]
-        lines: list[str] = []
-        for item in self.constants:
-            lines += _definition(item)
+            lines += [_declaration(item.value, self.symbol(item.value)) for item in self.constants]
+        if lines or self._external:
+            lines = [*_HIDDEN, *lines]
+        if not self.in_blob:
+            for item in self.constants:
+                lines += self._definition(item)
         return lines
 
-    def _declaration(self, item: Constant) -> str:
-        kind = scalar_type(item.value.dtype)
-        return f"extern const {kind} {self.symbol(item.value)}[{_length(item)}] MLF_HIDDEN;"
+    def _definition(self, item: Constant) -> list[str]:
+        """Return the definition of a C array; floats are written so that they read back bit for bit."""
+        value, symbol = item.value, self.symbol(item.value)
+        head = f"const {scalar_type(value.dtype)} {symbol}[{_length(value)}]"
+        shape = " x ".join(map(str, value.shape)) or "scalar"
+        lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
+        # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
+        if self._external:
+            lines.append(_declaration(value, symbol))
+        lines.append(f"{'' if self._external else 'static '}{head} __attribute__((aligned({ALIGNMENT}))) = {{")
+        texts = _literals(item)
+        lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
+        return [*lines, "};"]
 
     def assembler(self) -> str:
         """Return the assembler file that puts the binary file's pieces under their symbols.
@@ -129,40 +169,21 @@ class ConstantTable:
             offset += size
         return "\n".join([*lines, _ASSEMBLER_TAIL])
 
-    def blob(self) -> bytes:
+    def blob(self) -> Data:
         """Return the binary file: little-endian elements, each constant at a multiple of 64 bytes."""
-        parts: list[bytes] = []
-        offset = 0
-        for item in self.constants:
-            parts.append(bytes(_aligned(offset) - offset))
-            parts.append(_little_endian(item))
-            offset = _aligned(offset) + item.value.nbytes
-        return b"".join(parts)
+        return aligned_arrays((item.data for item in self.constants), ALIGNMENT)
 
 
 def _aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def _length(item: Constant) -> int:
-    return max(item.data.size, 1)  # C has no arrays of no elements
+def _length(value: Value) -> int:
+    return max(prod(value.shape), 1)  # C has no arrays of no elements
 
 
-def _little_endian(item: Constant) -> bytes:
-    data = np.ascontiguousarray(item.data)
-    return (data.byteswap() if sys.byteorder == "big" else data).tobytes()
-
-
-def _definition(item: Constant) -> list[str]:
-    """Return the definition of a C array; floats are written so that they read back bit for bit."""
-    value = item.value
-    head = f"static const {scalar_type(value.dtype)} {item.symbol}[{_length(item)}]"
-    shape = " x ".join(map(str, value.shape)) or "scalar"
-    lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
-    lines.append(f"{head} __attribute__((aligned({ALIGNMENT}))) = {{")
-    texts = _literals(item)
-    lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
-    return [*lines, "};"]
+def _declaration(value: Value, symbol: str) -> str:
+    return f"extern const {scalar_type(value.dtype)} {symbol}[{_length(value)}] MLF_HIDDEN;"
 
 
 def _literals(item: Constant) -> Sequence[str]:

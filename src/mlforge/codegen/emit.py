@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlforge.codegen.c import CFunction, preamble, print_function
-from mlforge.codegen.c_expr import Needs
+from mlforge.codegen import packed
 from mlforge.codegen.c_interface import LICENCE, Interface, header, tensors
 from mlforge.codegen.constants import ConstantTable
+from mlforge.codegen.operators import OperatorsFile
+from mlforge.codegen.unit import NOTHING_SHARED, Shared, Unit
 from mlforge.codegen.writer import comment_text
 from mlforge.executor.aot import AotExecutor
-from mlforge.memory import Plan
-from mlforge.relay.ir import Quantization
+from mlforge.executor.graph_json import MAX_NODE_NAME, Graph, build_graph
+from mlforge.memory import Storages, assign_storages
 from mlforge.support import c_names
-from mlforge.tir.ir import KernelCall, PrimFunc, Program, Value
+from mlforge.support.content import Data
+from mlforge.tir.ir import KernelCall
 
-_SHOWN_NODES = 40
-
-_SEPARATE_ROUNDING = """\
-/* products are rounded before they are added: a fused multiply-add would change the codes of later layers */
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
-#pragma GCC optimize ("fp-contract=off")
-#endif"""
+_HASH = 17
+_COMPUTE = "_compute"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that a module needs: of workspace, of constants (without padding), and of inputs and outputs."""
+    """Bytes that a module needs.
+
+    Attributes
+    ----------
+    workspace : int
+        For the graph executor, its blocks of intermediates and the largest scratch.
+    constants : int
+        Without padding.
+    io : int
+        Inputs and outputs.
+    shared_constants : int
+        How much of `constants` lies in files that belong to several modules.
+    """
 
     workspace: int
     constants: int
     io: int
+    shared_constants: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,133 +50,145 @@ class GeneratedCode:
 
     Attributes
     ----------
-    files : dict of str to bytes
+    files : dict of str to Data
         By path: ``src/...`` and ``include/...``.
-    header_name : str
-        The file to include.
-    entry : str
-        The function to call.
+    header_name : str or None
+        The file to include; None for the graph executor.
+    entry : str or None
+        The function to call; None for the graph executor.
     function_names : dict of str to str
         C name of each kernel by its name in the program.
     sizes : Sizes
     external_workspace : bool
         Whether the caller passes the workspace in.
+    constants : tuple of Constant
+        Each content once, wherever it is defined.
+    workspace_peers : tuple of str
+        Modules that work in the same memory.
+    graph : Graph or None
+    storages : Storages or None
+        For the graph executor.
     """
 
-    files: Mapping[str, bytes]
-    header_name: str
-    entry: str
+    files: Mapping[str, Data]
+    header_name: str | None
+    entry: str | None
     function_names: Mapping[str, str]
     sizes: Sizes
     external_workspace: bool
+    workspace_peers: tuple[str, ...] = ()
+    graph: Graph | None = None
+    storages: Storages | None = None
 
 
-def generate(
-    program: Program,
-    plan: Plan,
-    *,
-    module_name: str,
-    external_workspace: bool = False,
-    target_text: str = "c",
-    quantization: Mapping[str, Quantization] | None = None,
-) -> GeneratedCode:
-    """Print a program as C.
+def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
+    """Print a module as C.
 
     Parameters
     ----------
-    program : Program
-    plan : Plan
-        Where its intermediates and scratch lie.
-    module_name : str
-        Goes into files and symbols, in the spelling of `support.c_names.module_name`.
-    external_workspace : bool
-        The caller passes the workspace in, instead of a static array. A module without workspace ignores it.
-    target_text : str
-        For the first line of the files.
-    quantization : mapping of str to Quantization, optional
-        Of inputs and outputs, for the header's comments.
+    unit : Unit
+    shared : Shared
+        What lies in files that belong to several modules.
 
     Returns
     -------
     GeneratedCode
-        ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function), where the
-        constants are large ``<module>_lib2.S`` and its binary file, and the header.
+        For AOT ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function), where
+        the constants are large ``<module>_lib2.S`` and its binary file, and the header. For the graph executor
+        ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators).
     """
-    module = c_names.module_name(module_name)
+    return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
+
+
+def banner(target_text: str) -> str:
+    """Return the first lines of a file of code."""
+    return f"/* target: {comment_text(target_text)} */\n/* {LICENCE} */\n"
+
+
+def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
+    program, plan, module = unit.program, unit.plan, unit.module
     inputs, outputs = tensors(program.inputs, program.outputs)
-    external = external_workspace and plan.size > 0
-    interface = Interface(module, inputs, outputs, plan.size, external, quantization or {})
-    constants = ConstantTable(_used_constants(program), module)
-    names = _function_names(program.kernels, module)
-    executor = AotExecutor(program, plan, interface, constants, names)
-    banner = f"/* target: {comment_text(target_text)} */\n/* {LICENCE} */\n"
-    files = {
-        f"include/{interface.header_name}": header(interface),
-        f"src/{module}_lib0.c": executor.entry_file(),
-        f"src/{module}_lib1.c": banner + _operators_file(executor),
-    }
-    encoded = {path: text.encode() for path, text in files.items()}
-    if constants.in_blob:
-        encoded[f"src/{module}_lib2.S"] = (banner + constants.assembler()).encode()
-        encoded[f"src/{module}_lib2.S.bin"] = constants.blob()
-    io = sum(tensor.value.nbytes for tensor in (*inputs, *outputs))
-    sizes = Sizes(plan.size, constants.nbytes, io)
-    return GeneratedCode(encoded, interface.header_name, interface.entry, names, sizes, external)
-
-
-def _used_constants(program: Program) -> list[Value]:
-    """Return the constants that calls pass on, in the order of first use."""
-    used: dict[Value, None] = {}
-    for call in program.calls:
-        for value in (*call.inputs, *call.constants):
-            if value.root.kind == "constant":
-                used[value.root] = None
-    return list(used)
-
-
-def _function_names(kernels: Sequence[PrimFunc], module: str) -> dict[str, str]:
-    plain = c_names.unique(kernel.name for kernel in kernels)
-    return {kernel.name: f"tvmgen_{module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
-
-
-def _operators_file(executor: AotExecutor) -> str:
-    program = executor.program
-    functions = {
-        kernel.name: print_function(kernel, executor.function_names[kernel.name]) for kernel in program.kernels
-    }
-    needs = Needs(math=executor.constants.uses_math)
-    for function in functions.values():
-        needs.merge(function.needs)
-    parts = ["\n".join(preamble(needs)), "\n".join(executor.constants.declarations()), executor.main_prototype()]
-    if not program.meta.get("contract_floats", True):
-        parts.insert(0, _SEPARATE_ROUNDING)
-    calls: dict[str, list[KernelCall]] = {}
-    for call in program.calls:
-        calls.setdefault(call.kernel.name, []).append(call)
+    external = unit.external_workspace and plan.size > 0
+    peers = () if external else shared.workspace_peers.get(module, ())
+    interface = Interface(module, inputs, outputs, plan.size, external, unit.quantization, peers)
+    constants = ConstantTable(unit.used_constants(), module, elsewhere=shared.constants)
+    names = _function_names(unit, shared)
+    executor = AotExecutor(program, plan, interface, constants, names, shared.workspace if peers else None)
+    operators = OperatorsFile(unit.contracts)
+    operators.needs.math = constants.uses_math
+    operators.declarations += ["\n".join(constants.declarations()), executor.main_prototype()]
+    calls = _calls(unit)
     for kernel in program.kernels:
-        parts.append(_documented(kernel, calls.get(kernel.name, []), functions[kernel.name]))
-    parts.append(executor.main_function())
-    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+        if unit.kernel_key(kernel) in shared.functions:
+            operators.declare_kernel(kernel, names[kernel.name])
+        else:
+            operators.add_kernel(kernel, names[kernel.name], calls.get(kernel.name, []))
+    operators.functions.append(executor.main_function())
+    first = banner(unit.target_text)
+    files: dict[str, Data] = {
+        f"include/{interface.header_name}": header(interface).encode(),
+        f"src/{module}_lib0.c": executor.entry_file().encode(),
+        f"src/{module}_lib1.c": (first + operators.text()).encode(),
+        **blob_files(constants, f"src/{module}_lib2.S", first),
+    }
+    io = sum(tensor.value.nbytes for tensor in (*inputs, *outputs))
+    total = constants.nbytes + constants.bytes_elsewhere
+    sizes = Sizes(plan.size, total, io, constants.bytes_elsewhere)
+    return GeneratedCode(files, interface.header_name, interface.entry, names, sizes, external, peers)
 
 
-def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction) -> str:
-    """Return the function under a comment that says what it computes, and for which nodes of the model."""
-    lines = [f"/* {comment_text(kernel.name)}: {_facts(kernel)}"]
-    for call in calls[:_SHOWN_NODES]:
-        lines.append(f" * {comment_text(', '.join(node[:100] for node in call.nodes)[:400]) or '(no node)'}")
-    if len(calls) > _SHOWN_NODES:
-        lines.append(f" * and {len(calls) - _SHOWN_NODES} more")
-    return "\n".join([*lines, " */", function.text])
+def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Data]:
+    """Return the assembler file and the binary file that hold large constants; none for small ones."""
+    if not constants.in_blob:
+        return {}
+    return {path: (first + constants.assembler()).encode(), f"{path}.bin": constants.blob()}
 
 
-def _facts(kernel: PrimFunc) -> str:
-    def spelled(shape: tuple[int, ...], dtype: str) -> str:
-        return f"{dtype}[{', '.join(map(str, shape))}]"
+def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
+    program, module = unit.program, unit.module
+    names = _packed_names(unit)
+    storages = assign_storages(program, unit.plan)
+    graph = build_graph(program, names, storages)
+    operators = OperatorsFile(unit.contracts, packed.INCLUDES)
+    calls = _calls(unit)
+    if program.kernels:
+        operators.declarations.append(packed.CHECKS)
+    for kernel in program.kernels:
+        compute = shared.functions.get(unit.kernel_key(kernel))
+        if compute is None:
+            compute = names[kernel.name] + _COMPUTE
+            operators.add_kernel(kernel, compute, calls.get(kernel.name, []), static=True)
+        else:
+            operators.declare_kernel(kernel, compute)
+        operators.functions.append(packed.packed_function(kernel, names[kernel.name], compute))
+    files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
+    if not shared.registry:
+        files[f"src/{module}_lib0.c"] = packed.registry_file(sorted(names.values()), LICENCE).encode()
+    scratch = max((kernel.scratch_bytes for kernel in program.kernels), default=0)
+    constants = sum(value.nbytes for value in graph.params.values())
+    io = sum(value.nbytes for value in (*program.inputs, *program.outputs))
+    sizes = Sizes(storages.workspace_bytes + scratch, constants, io)
+    return GeneratedCode(files, None, None, names, sizes, False, graph=graph, storages=storages)
 
-    sources = ", ".join(spelled(buffer.shape, buffer.dtype) for buffer in kernel.inputs) or "nothing"
-    text = f"{sources} -> {spelled(kernel.output.shape, kernel.output.dtype)}"
-    if kernel.macs:
-        text += f", {kernel.macs} multiply-accumulates"
-    if kernel.scratch_bytes:
-        text += f", {kernel.scratch_bytes} bytes of scratch"
-    return text
+
+def _calls(unit: Unit) -> dict[str, list[KernelCall]]:
+    calls: dict[str, list[KernelCall]] = {}
+    for call in unit.program.calls:
+        calls.setdefault(call.kernel.name, []).append(call)
+    return calls
+
+
+def _function_names(unit: Unit, shared: Shared = NOTHING_SHARED) -> dict[str, str]:
+    kernels = unit.program.kernels
+    plain = c_names.unique(kernel.name for kernel in kernels)
+    own = {kernel.name: f"tvmgen_{unit.module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
+    return {kernel.name: shared.functions.get(unit.kernel_key(kernel), own[kernel.name]) for kernel in kernels}
+
+
+def _packed_names(unit: Unit) -> dict[str, str]:
+    """Return the names of packed functions, which the C runtime keeps in a fixed number of bytes."""
+    longest = MAX_NODE_NAME - len(_COMPUTE) - _HASH
+    return {
+        kernel: name if len(name) <= longest else c_names.bounded(name, longest)
+        for kernel, name in _function_names(unit).items()
+    }

@@ -40,6 +40,8 @@ class AotExecutor:
     constants : ConstantTable
     function_names : mapping of str to str
         C name of each kernel.
+    shared_workspace : str or None
+        The array of another file that the module works in, instead of one of its own.
     """
 
     program: Program
@@ -47,6 +49,7 @@ class AotExecutor:
     interface: Interface
     constants: ConstantTable
     function_names: Mapping[str, str]
+    shared_workspace: str | None = None
 
     @property
     def main_name(self) -> str:
@@ -57,12 +60,21 @@ class AotExecutor:
         """Return the file with the function that users call, and with the static workspace."""
         writer = Writer()
         writer.lines([f"/* {LICENCE} */", "#include <stddef.h>", f'#include "{self.interface.header_name}"', ""])
-        if self.plan.size and not self.interface.external_workspace:
-            writer.lines(_static_pool(self.plan.size))
+        if self._pool == POOL:
+            writer.lines(pool_definition(f"static uint8_t {POOL}", self.plan.size))
+        elif self._pool:
+            writer.lines([f"extern uint8_t {self._pool}[];", ""])
         writer.lines([f"{self._main_head(named=False)};", ""])
         with writer.block(f"int32_t {self.interface.entry}({', '.join(self.interface.parameters)})"):
             self._entry_body(writer)
         return writer.text()
+
+    @property
+    def _pool(self) -> str | None:
+        """The array that the entry hands to the main function, if it has to name one."""
+        if not self.plan.size or self.interface.external_workspace:
+            return None
+        return self.shared_workspace or POOL
 
     def _entry_body(self, writer: Writer) -> None:
         structs = [("inputs", self.interface.inputs), ("outputs", self.interface.outputs)]
@@ -78,8 +90,8 @@ class AotExecutor:
         for name, group in structs:
             if not group:
                 writer.line(f"(void){name};")
-        if self.plan.size and not self.interface.external_workspace:
-            pointers.append(POOL)
+        if self._pool:
+            pointers.append(self._pool)
         writer.line(f"return {self.main_name}({', '.join(pointers)});")
 
     def _main_head(self, *, named: bool) -> str:
@@ -157,13 +169,14 @@ def _nodes(nodes: Iterable[str]) -> str:
     return comment_text(", ".join(node[:100] for node in nodes)[:400])
 
 
-def _static_pool(size: int) -> list[str]:
+def pool_definition(declared: str, size: int) -> list[str]:
+    """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
     return [
         "#if defined(__ELF__)",
         '#define MLF_POOL __attribute__((section(".bss.noinit.tvm"), aligned(64)))',
         "#else",
         "#define MLF_POOL __attribute__((aligned(64)))",
         "#endif",
-        f"static uint8_t {POOL}[{size}] MLF_POOL;",
+        f"{declared}[{size}] MLF_POOL;",
         "",
     ]

@@ -1,0 +1,189 @@
+"""Several modules that are built together: what they have in common is written once.
+
+Kernels that are equal are shared always. Constants and the workspace are on request: shared constants tie the
+modules' files together, and modules that share their workspace must never run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlforge.codegen import packed
+from mlforge.codegen.c_interface import LICENCE
+from mlforge.codegen.constants import ConstantTable, content
+from mlforge.codegen.emit import GeneratedCode, banner, blob_files, generate
+from mlforge.codegen.operators import OperatorsFile
+from mlforge.codegen.unit import SHARED_MODULE, Shared, Unit
+from mlforge.errors import OptionError
+from mlforge.executor.aot import pool_definition
+from mlforge.support import c_names
+from mlforge.support.content import Data
+from mlforge.tir.ir import KernelCall, PrimFunc, Value
+
+_PREFIX = f"tvmgen_{SHARED_MODULE}"
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedCode:
+    """The code of several modules.
+
+    Attributes
+    ----------
+    modules : tuple of GeneratedCode
+        In the order of the units.
+    files : dict of str to Data
+        Of all modules, and what they share.
+    functions : tuple of str
+        C names of the kernels that several modules call.
+    constants_bytes : int
+        Of constants that are kept once for several modules.
+    workspace_bytes : int
+        Of the memory that several modules work in.
+    workspace_modules : tuple of str
+        These modules.
+    """
+
+    modules: tuple[GeneratedCode, ...]
+    files: Mapping[str, Data]
+    functions: tuple[str, ...] = ()
+    constants_bytes: int = 0
+    workspace_bytes: int = 0
+    workspace_modules: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class _Kernel:
+    prim: PrimFunc
+    contracts: bool
+    users: set[str] = field(default_factory=set)
+    calls: list[KernelCall] = field(default_factory=list)
+
+
+def generate_together(
+    units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False
+) -> LinkedCode:
+    """Print several modules as C.
+
+    Parameters
+    ----------
+    units : sequence of Unit
+        Of different names.
+    share_workspace : bool
+        One array for all modules that do not get their workspace from the caller.
+    share_weights : bool
+        Keep equal constants of different modules once.
+
+    Returns
+    -------
+    LinkedCode
+        What is shared lies in ``mlforge_shared_lib<n>.c``: kernels, constants, workspace, and the one table of packed
+        functions that the modules of the graph executor need together.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name, or one that is taken.
+    """
+    _check_names(units)
+    if len(units) == 1:
+        code = generate(units[0])
+        return LinkedCode((code,), code.files)
+    kernels = _shared_kernels(units)
+    names = c_names.unique(kernel.prim.name for kernel in kernels.values())
+    functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
+    table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
+    symbols = {content(item.value): table.symbol(item.value) for item in table.constants}
+    sharing = [unit for unit in units if share_workspace and _has_pool(unit)]
+    peers = {
+        unit.module: tuple(other.module for other in sharing if other is not unit)
+        for unit in sharing
+        if len(sharing) > 1
+    }
+    workspace = f"{_PREFIX}_workspace" if peers else None
+    graphs = [unit for unit in units if unit.executor == "graph"]
+    shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1)
+    modules = tuple(generate(unit, shared) for unit in units)
+    size = max(unit.plan.size for unit in sharing) if peers else 0
+    texts = _kernel_files(kernels, functions, units)
+    if symbols or size:
+        texts.append(banner(_targets(units)) + _data_file(table, workspace, size))
+    if shared.registry:
+        packed_names = [
+            name
+            for unit, code in zip(units, modules, strict=True)
+            if unit.executor == "graph"
+            for name in code.function_names.values()
+        ]
+        texts.append(packed.registry_file(sorted(packed_names), LICENCE))
+    files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
+    files.update({f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)})
+    files.update(blob_files(table, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(_targets(units))))
+    return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
+
+
+def _check_names(units: Sequence[Unit]) -> None:
+    seen: set[str] = set()
+    for unit in units:
+        if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
+            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
+            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
+        seen.add(unit.module)
+
+
+def _has_pool(unit: Unit) -> bool:
+    return unit.executor == "aot" and unit.plan.size > 0 and not unit.external_workspace
+
+
+def _targets(units: Sequence[Unit]) -> str:
+    return ", ".join(dict.fromkeys(unit.target_text for unit in units))
+
+
+def _shared_kernels(units: Sequence[Unit]) -> dict[str, _Kernel]:
+    """Return the kernels that more than one module has, by key, in the order of first use."""
+    found: dict[str, _Kernel] = {}
+    for unit in units:
+        keys = {}
+        for prim in unit.program.kernels:
+            keys[prim.name] = unit.kernel_key(prim)
+            found.setdefault(keys[prim.name], _Kernel(prim, unit.contracts)).users.add(unit.module)
+        for call in unit.program.calls:
+            found[keys[call.kernel.name]].calls.append(call)
+    return {key: kernel for key, kernel in found.items() if len(kernel.users) > 1}
+
+
+def _shared_constants(units: Sequence[Unit]) -> list[Value]:
+    """Return one value of each content that more than one module has in its code, in the order of first use."""
+    users: dict[tuple[str, bytes], set[str]] = {}
+    first: dict[tuple[str, bytes], Value] = {}
+    for unit in units:
+        if unit.executor != "aot":  # the graph executor loads its constants from a file
+            continue
+        for value in unit.used_constants():
+            key = content(value)
+            users.setdefault(key, set()).add(unit.module)
+            first.setdefault(key, value)
+    return [value for key, value in first.items() if len(users[key]) > 1]
+
+
+def _kernel_files(kernels: Mapping[str, _Kernel], functions: Mapping[str, str], units: Sequence[Unit]) -> list[str]:
+    texts = []
+    for contracts in (True, False):
+        chosen = {key: kernel for key, kernel in kernels.items() if kernel.contracts is contracts}
+        if chosen:
+            operators = OperatorsFile(contracts)
+            for key, kernel in chosen.items():
+                operators.add_kernel(kernel.prim, functions[key], kernel.calls)
+            texts.append(banner(_targets(units)) + operators.text())
+    return texts
+
+
+def _data_file(table: ConstantTable, workspace: str | None, size: int) -> str:
+    lines = ["#include <stdint.h>", ""]
+    if table.uses_math:
+        lines.insert(0, "#include <math.h>")
+    if workspace:
+        lines += pool_definition(f"uint8_t {workspace}", size)
+    if not table.in_blob:
+        lines += table.declarations() if table.constants else []
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,0 +1,83 @@
+"""The C file of a module's operators: each kernel under a comment that says what it does, and what they all need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mlforge.codegen.c import CFunction, preamble, print_function, signature
+from mlforge.codegen.c_expr import Needs
+from mlforge.codegen.writer import comment_text
+from mlforge.tir.ir import KernelCall, PrimFunc
+
+_SHOWN_NODES = 40
+
+_SEPARATE_ROUNDING = """\
+/* products are rounded before they are added: a fused multiply-add would change the codes of later layers */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize ("fp-contract=off")
+#endif"""
+
+
+@dataclass(eq=False)
+class OperatorsFile:
+    """Collects what one C file of kernels holds.
+
+    Attributes
+    ----------
+    contracts : bool
+        Whether products and sums of floats may become fused multiply-adds.
+    includes : tuple of str
+        Lines beside those that the kernels need.
+    """
+
+    contracts: bool
+    includes: tuple[str, ...] = ()
+    needs: Needs = field(default_factory=Needs)
+    declarations: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+
+    def add_kernel(self, prim: PrimFunc, name: str, calls: Sequence[KernelCall], *, static: bool = False) -> None:
+        """Define the kernel `prim` under the C name `name`."""
+        printed = print_function(prim, name)
+        self.needs.merge(printed.needs)
+        self.functions.append(_documented(prim, calls, printed, static=static))
+
+    def declare_kernel(self, prim: PrimFunc, name: str) -> None:
+        """Declare a kernel that another file defines."""
+        self.declarations.append(f"{signature(prim, name)};")
+
+    def text(self) -> str:
+        """Return the file's text, without its first lines."""
+        parts = [
+            "" if self.contracts else _SEPARATE_ROUNDING,
+            "\n".join([*self.includes, *preamble(self.needs)]),
+            *self.declarations,
+            *self.functions,
+        ]
+        return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction, *, static: bool) -> str:
+    """Return the function under a comment that says what it computes, and for which nodes of the model."""
+    lines = [f"/* {comment_text(kernel.name)}: {_facts(kernel)}"]
+    for call in calls[:_SHOWN_NODES]:
+        lines.append(f" * {comment_text(', '.join(node[:100] for node in call.nodes)[:400]) or '(no node)'}")
+    if len(calls) > _SHOWN_NODES:
+        lines.append(f" * and {len(calls) - _SHOWN_NODES} more")
+    return "\n".join([*lines, " */", f"static {function.text}" if static else function.text])
+
+
+def _facts(kernel: PrimFunc) -> str:
+    def spelled(shape: tuple[int, ...], dtype: str) -> str:
+        return f"{dtype}[{', '.join(map(str, shape))}]"
+
+    sources = ", ".join(spelled(buffer.shape, buffer.dtype) for buffer in kernel.inputs) or "nothing"
+    text = f"{sources} -> {spelled(kernel.output.shape, kernel.output.dtype)}"
+    if kernel.macs:
+        text += f", {kernel.macs} multiply-accumulates"
+    if kernel.scratch_bytes:
+        text += f", {kernel.scratch_bytes} bytes of scratch"
+    return text

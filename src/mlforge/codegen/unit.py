@@ -1,0 +1,90 @@
+"""What the C of one module is made from, and what it may have in common with other modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlforge.memory import Plan
+from mlforge.relay.ir import Quantization
+from mlforge.tir.ir import PrimFunc, Program, Value
+from mlforge.tir.visitor import signature
+
+SHARED_MODULE = "mlforge_shared"
+"""What files and symbols that belong to several modules are named after."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One module to be printed.
+
+    Attributes
+    ----------
+    program : Program
+    plan : Plan
+        Where its intermediates and scratch lie.
+    module : str
+        Name in files and symbols, in the spelling of `support.c_names.module_name`.
+    executor : str
+        ``aot`` or ``graph``.
+    external_workspace : bool
+        The caller passes the workspace in, instead of a static array. Only for AOT.
+    target_text : str
+        For the first line of the files.
+    quantization : mapping of str to Quantization
+        Of inputs and outputs, for the header's comments.
+    """
+
+    program: Program
+    plan: Plan
+    module: str
+    executor: str = "aot"
+    external_workspace: bool = False
+    target_text: str = "c"
+    quantization: Mapping[str, Quantization] = field(default_factory=dict)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether a product and a sum of floats may become one fused multiply-add."""
+        return bool(self.program.meta.get("contract_floats", True))
+
+    def kernel_key(self, kernel: PrimFunc) -> str:
+        """Return a text that is the same for kernels, of any module, whose C would be."""
+        return f"{self.contracts};{signature(kernel)}"
+
+    def used_constants(self) -> list[Value]:
+        """Return the constants that calls pass on, in the order of first use."""
+        used: dict[Value, None] = {}
+        for call in self.program.calls:
+            for value in (*call.inputs, *call.constants):
+                if value.root.kind == "constant":
+                    used[value.root] = None
+        return list(used)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What a module finds in the files of `SHARED_MODULE` instead of its own.
+
+    Attributes
+    ----------
+    functions : mapping of str to str
+        C names of kernels by `Unit.kernel_key`.
+    constants : mapping of tuple to str
+        C names of constants by `constants.content`.
+    workspace : str or None
+        C name of the array that several modules work in.
+    workspace_peers : mapping of str to tuple of str
+        By module: the others that work in the same memory.
+    registry : bool
+        Whether the table of packed functions is there.
+    """
+
+    functions: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[tuple[str, bytes], str] = field(default_factory=dict)
+    workspace: str | None = None
+    workspace_peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    registry: bool = False
+
+
+NOTHING_SHARED = Shared()

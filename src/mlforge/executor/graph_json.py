@@ -1,0 +1,166 @@
+"""The graph executor's JSON of a program: what TVM's executors, its C runtime and Netron read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlforge.memory import Storages
+from mlforge.support.c_names import bounded
+from mlforge.tir.ir import Program, Value
+
+_CPU = 1
+# the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
+MAX_NODE_NAME = 119
+_HASH = 17
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The executor's configuration of a module.
+
+    Attributes
+    ----------
+    text : str
+        The JSON, as TVM writes it.
+    params : dict of str to Value
+        The constants by the name of their node: ``p0``, ``p1``, ...
+    bindings : dict of int to str
+        The nodes of inputs and constants by their storage ids.
+    """
+
+    text: str
+    params: Mapping[str, Value]
+    bindings: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    dtype: str
+    storage: int
+
+
+class _GraphBuilder:
+    def __init__(self, program: Program, function_names: Mapping[str, str], storages: Storages) -> None:
+        self._program = program
+        self._function_names = function_names
+        self._storages = storages
+        self.nodes: list[dict[str, Any]] = []
+        self.entries: list[_Entry] = []
+        self.params: dict[str, Value] = {}
+        self._ids: dict[Value, int] = {}
+        self._names: set[str] = set()
+        # a view that the model returns: its node has the shape that the caller is to see
+        self._shapes = {value.root: value.shape for value in program.outputs}
+
+    def run(self) -> None:
+        for value in self._program.inputs:
+            self._null(value, self._unique(_text(value.name)))
+        for call in self._program.calls:
+            sources = (*call.inputs, *call.constants)
+            for value in sources:
+                if value.root.kind == "constant" and value.root not in self._ids:
+                    name = self._unique(f"p{len(self.params)}")
+                    self.params[name] = value.root
+                    self._null(value.root, name)
+            function = self._function_names[call.kernel.name]
+            inputs = [[self._ids[value.root], 0, 0] for value in sources]
+            attrs = {"num_outputs": "1", "num_inputs": str(len(inputs)), "flatten_data": "0", "func_name": function}
+            node = {"op": "tvm_op", "name": self._unique(function), "attrs": attrs, "inputs": inputs}
+            self._add(call.output.root, node)
+
+    def _null(self, value: Value, name: str) -> None:
+        self._add(value, {"op": "null", "name": name, "inputs": []})
+
+    def _add(self, value: Value, node: dict[str, Any]) -> None:
+        self._ids[value] = len(self.nodes)
+        self.nodes.append(node)
+        shape = self._shapes.get(value, value.shape)
+        self.entries.append(_Entry(shape, value.dtype, self._storages.ids[value]))
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{bounded(name, MAX_NODE_NAME - _HASH - len(str(count)) - 1)}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+    def document(self) -> dict[str, Any]:
+        heads = [[self._ids[value.root], 0, 0] for value in self._program.outputs]
+        return {
+            "nodes": self.nodes,
+            "arg_nodes": [index for index, node in enumerate(self.nodes) if node["op"] == "null"],
+            "heads": heads,
+            "attrs": {
+                "dltype": ["list_str", [entry.dtype for entry in self.entries]],
+                "device_index": ["list_int", [_CPU] * len(self.entries)],
+                "storage_id": ["list_int", [entry.storage for entry in self.entries]],
+                "shape": ["list_shape", [list(entry.shape) for entry in self.entries]],
+            },
+            "node_row_ptr": list(range(len(self.nodes) + 1)),
+        }
+
+
+def build_graph(program: Program, function_names: Mapping[str, str], storages: Storages) -> Graph:
+    """Return the graph of a program.
+
+    Parameters
+    ----------
+    program : Program
+    function_names : mapping of str to str
+        The symbol of each kernel by its name in the program; at most `MAX_NODE_NAME` characters.
+    storages : Storages
+
+    Returns
+    -------
+    Graph
+        Inputs come first, in the model's order; a constant's node stands before its first use, as TVM has it. A view
+        has no node: operators are given what it is a view of, and know the shape themselves.
+    """
+    builder = _GraphBuilder(program, function_names, storages)
+    builder.run()
+    bindings = {
+        entry.storage: str(node["name"])
+        for node, entry in zip(builder.nodes, builder.entries, strict=True)
+        if node["op"] == "null"
+    }
+    return Graph(graph_text(builder.document()), builder.params, bindings)
+
+
+def graph_text(document: Mapping[str, Any]) -> str:
+    """Return the JSON in TVM's text form: two blanks a level, one item a line, shapes on one line."""
+    return _format(document, "")
+
+
+def _format(value: Any, indent: str) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (dict, list)):
+        return str(value)
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {_format(item, inner)}" for key, item in value.items()]
+        return f"{{\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}}}" if items else "{}"
+    if value[:1] == ["list_shape"]:
+        items = ['"list_shape"', _shapes(value[1], inner)]
+    else:
+        items = [_format(item, inner) for item in value]
+    return f"[\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}]" if items else "[]"
+
+
+def _shapes(shapes: Sequence[Sequence[int]], indent: str) -> str:
+    inner = f"{indent}  "
+    lines = [f"[{', '.join(map(str, shape))}]" for shape in shapes]
+    return f"[\n{inner}" + f", \n{inner}".join(lines) + f"\n{indent}]" if lines else "[]"
+
+
+def _text(name: str) -> str:
+    """Return a name that the simple JSON readers of TVM take: no escapes but of quotation marks and backslashes."""
+    plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
+    # what is cut is made of single bytes first, so that its length is one of bytes
+    return plain if len(plain.encode()) <= MAX_NODE_NAME else bounded(re.sub(r"[^ -~]", "_", plain))

@@ -11,6 +11,7 @@ import pytest
 
 import mlforge
 from mlforge.codegen import GeneratedCode
+from mlforge.support.content import to_bytes, write_data
 from tests.conftest import need
 from tests.native.programs import chain, generated
 
@@ -50,7 +51,7 @@ def written(code: GeneratedCode, folder: Path) -> list[str]:
     for name, data in code.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_data(path, data)
     return [str(folder / name) for name in sorted(code.files) if name.endswith((".c", ".S"))]
 
 
@@ -117,7 +118,7 @@ def test_sizes_are_what_the_objects_hold(size: int, tmp_path: Path) -> None:
     assert len(constants) == 2, "equal constants are stored once"
     assert sum(constants.values()) == code.sizes.constants == 2 * 4 * size
     assert found["global_workspace"] == code.sizes.workspace
-    header = code.files[f"include/{code.header_name}"].decode()
+    header = to_bytes(code.files[f"include/{code.header_name}"]).decode()
     assert f"#define TVMGEN_CHAIN_V1_WORKSPACE_SIZE {code.sizes.workspace}\n" in header
 
 
@@ -156,6 +157,6 @@ def test_same_program_gives_the_same_bytes() -> None:
 
 def test_shared_kernel_is_printed_once() -> None:
     code = generated(chain(SMALL)[0])
-    text = code.files["src/chain_v1_lib1.c"].decode()
+    text = to_bytes(code.files["src/chain_v1_lib1.c"]).decode()
     assert text.count("int32_t tvmgen_chain_v1_fused_add(const float") == 1
     assert text.count("if (tvmgen_chain_v1_fused_add(") == 2

@@ -11,6 +11,7 @@ import pytest
 
 from mlforge.codegen import GeneratedCode
 from mlforge.codegen.constants import BLOB_THRESHOLD
+from mlforge.support.content import write_data
 from tests.conftest import need
 from tests.native.programs import chain, generated
 
@@ -43,7 +44,7 @@ def written(code: GeneratedCode, folder: Path) -> Path:
     root = folder / "two words"
     for name, data in code.files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
+        write_data(root / name, data)
     (root / "src" / "main.c").write_text(MAIN)
     return root
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import mlforge
+from mlforge.support.content import to_bytes, write_data
 from mlforge.tir.verify import verify
 from tests.conftest import need
 
@@ -47,8 +48,8 @@ def test_real_model_is_clean(name: str, compiler: str, models: Path, tmp_path: P
         verify(kernel)
     for path, data in factory.code.files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes(data)
-    header = factory.code.files[f"include/{factory.code.header_name}"].decode()
+        write_data(tmp_path / path, data)
+    header = to_bytes(factory.code.files[f"include/{factory.code.header_name}"]).decode()
     sizes = [line.split()[1] for line in header.splitlines() if line.startswith("#define") and "_SIZE" in line]
     input_name, output_name, _ = (size.removeprefix("TVMGEN_MODEL_").removesuffix("_SIZE") for size in sizes)
     kind = "float" if factory.program.inputs[0].dtype == "float32" else "int8_t"

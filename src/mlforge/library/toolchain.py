@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from mlforge.errors import ToolchainError
 from mlforge.support.atomic import atomic_file
+from mlforge.support.content import Data, chunks_of, nbytes_of, write_data
 
 _JOBS = 2
 _MESSAGE_LINES = 12
@@ -144,12 +145,12 @@ def _private_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="mlforge-")
 
 
-def compile_cached(files: Mapping[str, bytes], flags: Sequence[str] = (NATIVE,)) -> Path:
+def compile_cached(files: Mapping[str, Data], flags: Sequence[str] = (NATIVE,)) -> Path:
     """Return a shared library of `files` from the cache, built first if it is not there.
 
     Parameters
     ----------
-    files : mapping of str to bytes
+    files : mapping of str to Data
         Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled.
     flags : sequence of str
         Flags beside those of the compiler.
@@ -166,13 +167,14 @@ def compile_cached(files: Mapping[str, bytes], flags: Sequence[str] = (NATIVE,))
     return target
 
 
-def _key(files: Mapping[str, bytes], compiler: Compiler, flags: Sequence[str]) -> str:
+def _key(files: Mapping[str, Data], compiler: Compiler, flags: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for part in (*compiler.command, compiler.version, *compiler.flags, *flags, _processor()):
         digest.update(part.encode() + b"\0")
     for name, data in sorted(files.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
+        digest.update(f"{name}\0{nbytes_of(data)}\0".encode())
+        for chunk in chunks_of(data):
+            digest.update(chunk)
     return digest.hexdigest()[:40]
 
 
@@ -186,12 +188,12 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def compile_shared(files: Mapping[str, bytes], out: str | os.PathLike[str], flags: Sequence[str] = (NATIVE,)) -> Path:
+def compile_shared(files: Mapping[str, Data], out: str | os.PathLike[str], flags: Sequence[str] = (NATIVE,)) -> Path:
     """Compile `files` to the shared library `out`, which appears whole or not at all.
 
     Parameters
     ----------
-    files : mapping of str to bytes
+    files : mapping of str to Data
         Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled.
     out : path
     flags : sequence of str
@@ -216,7 +218,7 @@ def compile_shared(files: Mapping[str, bytes], out: str | os.PathLike[str], flag
     return target
 
 
-def compile_objects(files: Mapping[str, bytes], folder: Path, flags: Sequence[str] = ()) -> list[Path]:
+def compile_objects(files: Mapping[str, Data], folder: Path, flags: Sequence[str] = ()) -> list[Path]:
     """Write `files` under `folder` and compile each source to an object beside it, two at a time.
 
     Returns
@@ -228,7 +230,7 @@ def compile_objects(files: Mapping[str, bytes], folder: Path, flags: Sequence[st
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_data(path, data)
     includes = [f"-I{parent}" for parent in sorted({str(PurePosixPath(name).parent) for name in files})]
     sources = sorted(name for name in files if PurePosixPath(name).suffix in _SOURCES)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mlforge.errors import OutputError
+from mlforge.support.content import Data, write_data
 
 _NEXT_STEPS = {
     errno.ENOSPC: "Free some space or choose another place",
@@ -118,14 +119,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         file.write(data)
 
 
-def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> None:
     """Write several files under a folder, all staged before the first one appears.
 
     Parameters
     ----------
     path : path
         The folder; made if it is not there. Other files in it are left alone.
-    files : mapping of str to bytes
+    files : mapping of str to Data
         Contents by relative path with forward slashes.
     """
     target = Path(path)
@@ -140,7 +141,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
     try:
         for name, data in files.items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            (stage / name).write_bytes(data)
+            write_data(stage / name, data)
         for name in files:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).replace(target / name)

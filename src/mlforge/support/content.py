@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -57,6 +58,13 @@ def sha256_of(data: Data) -> str:
 def to_bytes(data: Data) -> bytes:
     """Return all bytes at once; for what is known to be small."""
     return data if isinstance(data, bytes) else b"".join(data.chunks())
+
+
+def write_data(path: Path, data: Data) -> None:
+    """Write a file, without joining the pieces in memory."""
+    with path.open("wb") as file:
+        for chunk in chunks_of(data):
+            file.write(chunk)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,10 @@ class ModuleFiles:
         Under ``codegen/host``, sorted. Code that several modules share counts for each of them.
     devices : tuple of str
         Under other folders of ``codegen``: what `module_tree` of the details lists.
+    params : str or None
+        Of the forms ``.params``, ``.json`` and ``.bson`` the first that is there.
+    tir : tuple of str
+        Loop-level code as text, one file a device; of operator style alone.
     """
 
     sources: tuple[str, ...] = ()
@@ -104,6 +108,7 @@ class ModuleFiles:
     params: str | None = None
     relay: str | None = None
     source_params: str | None = None
+    tir: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,60 @@
-"""Opening an archive: its metadata checked, its members at hand."""
+"""Opening an archive of any version: its metadata checked, its members at hand."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from mlforge.archive.layout import HEADERS, METADATA, SOURCES, VERSION, is_module_name
+from mlforge.archive.consistency import module_faults
+from mlforge.archive.json_text import parse_json
+from mlforge.archive.layout import (
+    OPERATOR_VERSIONS,
+    SOURCES,
+    VERSION,
+    Layout,
+    find_metadata,
+    header_path,
+    layout_of,
+)
+from mlforge.archive.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
+from mlforge.archive.record import archive_record
 from mlforge.archive.schema import faults, load_schema
+from mlforge.archive.upgrade import is_operator_style, upgraded
 from mlforge.errors import ArchiveError
-from mlforge.support import dtypes
 from mlforge.support.hashing import sha256_stream
 from mlforge.support.tar import TarReader, open_tar
 
-MAX_METADATA = 64 << 20
+MAX_METADATA = 32 << 20
 _AGAIN = "Export the archive again"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive whose metadata fit the schema.
+    """An open archive whose metadata fit their schema and do not contradict themselves.
 
     Attributes
     ----------
     tar : TarReader
-    metadata : dict
-        The whole document.
+    metadata_path : str
+        Of the member with the metadata.
+    document : mapping
+        The metadata as they are in the archive.
+    metadata : mapping
+        The same in the shape of version 7.
+    layout : Layout
+    record : ArchiveRecord
     """
 
     tar: TarReader
-    metadata: dict[str, Any]
+    metadata_path: str
+    document: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    layout: Layout
+    record: ArchiveRecord
 
     @property
     def path(self) -> str:
@@ -41,36 +62,37 @@ class Archive:
         return self.tar.path
 
     @property
-    def modules(self) -> dict[str, Any]:
-        """The modules' objects by name."""
-        modules: dict[str, Any] = self.metadata["modules"]
+    def modules(self) -> Mapping[str, Any]:
+        """The modules' objects by name; none for operator style."""
+        modules: Mapping[str, Any] = self.metadata.get("modules", {})
         return modules
 
     def file_faults(self) -> Iterator[str]:
         """Yield how the members differ from the list of them in the metadata; nothing where there is no list."""
-        if "mlforge" not in self.metadata:
+        listed = self.record.manifest
+        if listed is None:
             return
-        listed: dict[str, Any] = self.metadata["mlforge"]["files"]
-        for name in sorted({*listed, *self.tar.sizes} - {METADATA}):
+        for name in sorted({*listed, *self.tar.sizes} - {self.metadata_path}):
             if name not in self.tar.sizes:
                 yield f"{name}: the file is missing"
             elif name not in listed:
-                yield f"{name}: the file is not in the list of files of {METADATA}"
+                yield f"{name}: the file is not in the list of files of {self.metadata_path}"
             else:
                 yield from self._content_faults(name, listed[name])
 
     def _content_faults(self, name: str, expected: Mapping[str, Any]) -> Iterator[str]:
         if self.tar.sizes[name] != expected["bytes"]:
-            yield f"{name}: {METADATA} says {expected['bytes']:,} bytes, but it has {self.tar.sizes[name]:,}"
+            said = f"{self.metadata_path} says {expected['bytes']:,} bytes"
+            yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
             return
         with self.tar.open(name) as file:
             if sha256_stream(file) != expected["sha256"]:
-                yield f"{name}: its content is not what {METADATA} says (SHA-256 differs)"
+                yield f"{name}: its content is not what {self.metadata_path} says (SHA-256 differs)"
 
 
 @contextmanager
 def open_archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
-    """Open an archive of version 7, full-model style.
+    """Open an archive of version 1 to 7, of either style, in TVM's form or the one of the proposal of 2021.
 
     Raises
     ------
@@ -78,96 +100,93 @@ def open_archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
         If it is not one; the message names the first fault.
     """
     with open_tar(path) as tar:
-        if METADATA not in tar.sizes:
-            raise ArchiveError(
-                f"this is a tar but not a Model Library Format archive: it has no {METADATA}", place=tar.path
-            )
-        metadata = parse_metadata(tar.read(METADATA, MAX_METADATA), f"{tar.path}: {METADATA}")
-        yield Archive(tar, metadata)
+        yield read_archive(tar)
 
 
-def parse_metadata(data: bytes, place: str) -> dict[str, Any]:
-    """Return the document of ``metadata.json``; raise ArchiveError for the first fault."""
+def read_archive(tar: TarReader) -> Archive:
+    """Return the archive in an open tar; raise ArchiveError for the first fault of its metadata."""
+    name, form, document = _document(tar)
+    for fault in _document_faults(document, name, form):
+        raise ArchiveError(fault, place=f"{tar.path}: {name}", next_step=_AGAIN)
+    metadata = upgraded(document)
+    version = document["version"]
+    layout = layout_of(version, form, OPERATOR if is_operator_style(document) else FULL_MODEL)
+    record = archive_record(metadata, tar.sizes, version=version, form=form, layout=layout)
+    return Archive(tar, name, document, metadata, layout, record)
+
+
+def metadata_faults(tar: TarReader) -> Iterator[str]:
+    """Yield every fault of the metadata in an open tar; nothing for what `read_archive` takes."""
+    try:
+        name, form, document = _document(tar)
+    except ArchiveError as error:
+        yield str(error)
+        return
+    for fault in _document_faults(document, name, form):
+        yield f"{name}: {fault}"
+
+
+def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
+    """Return the path of the metadata, the form that it tells, and the document, if its version is known."""
+    found = find_metadata(tar.sizes)
+    if found is None:
+        raise ArchiveError(
+            "this is a tar but not a Model Library Format archive: it has no metadata.json", place=tar.path
+        )
+    name, form = found
+    return name, form, parse_metadata(tar.read(name, MAX_METADATA), form, f"{tar.path}: {name}")
+
+
+def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator[str]:
+    sound = True
+    for fault in faults(load_schema(schema_name(document, form)), document):
+        sound = False
+        yield fault
+    if form == RFC and name != layout_of(document["version"], RFC).metadata:
+        yield f"$.version: {document['version']} is not the one in the file's name"
+    if sound:
+        # a document that breaks its schema may lack what these look at
+        yield from module_faults(upgraded(document))
+
+
+def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
+    """Return the document of an archive's metadata if it is an object of a version that we know.
+
+    Raises
+    ------
+    ArchiveError
+        If it is anything else.
+    """
     document = parse_json(data, place)
     if not isinstance(document, dict):
         raise ArchiveError("it must hold a JSON object", place=place, next_step=_AGAIN)
-    if document.get("version") != VERSION or document.get("style") == "operator":
-        shown = document.get("version") if isinstance(document.get("version"), int) else "without a number"
-        style = ", operator style" if document.get("style") == "operator" else ""
+    version = document.get("version")
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise ArchiveError("it says no version of the format", place=place, next_step=_AGAIN)
+    if not 1 <= version <= VERSION:
         raise ArchiveError(
-            f"this is version {shown}{style} of the format; mlforge reads version {VERSION}, full-model style",
+            f"this is version {version if abs(version) < 10**9 else 'beyond all'} of the format; "
+            f"mlforge reads versions 1 to {VERSION}",
             place=place,
         )
-    for fault in (*faults(load_schema("metadata-7"), document), *module_faults(document)):
-        raise ArchiveError(fault, place=place, next_step=_AGAIN)
+    if form != RFC and is_operator_style(document) and version not in OPERATOR_VERSIONS:
+        raise ArchiveError(f"version {version} of the format has no operator style", place=place, next_step=_AGAIN)
     return document
 
 
-def parse_json(data: bytes, place: str) -> Any:
-    """Return the value of a JSON text; raise ArchiveError for what is not strict JSON."""
-    try:
-        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise ArchiveError("it is nested too deeply", place=place, next_step=_AGAIN) from None
-    except ValueError as error:
-        raise ArchiveError(f"it is not JSON: {error}", place=place, next_step=_AGAIN) from None
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
-
-
-def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where modules contradict themselves; where they break the schema, nothing or little."""
-    modules = document.get("modules")
-    if not isinstance(modules, dict):
-        return
-    if not modules:
-        yield "$.modules: there is no module"
-    for name, module in modules.items():
-        place = f"$.modules.{name[:80]}"
-        if not is_module_name(name) or next(faults({"$ref": "#/$defs/module"}, module, place, _schema()), None):
-            continue
-        if module["model_name"] != name:
-            yield f"{place}.model_name: expected '{name}', found '{module['model_name'][:80]}'"
-        if "mlforge" in module:
-            yield from _details_faults(module["mlforge"], module["memory"]["functions"]["main"][0], place)
-
-
-def _schema() -> Mapping[str, Any]:
-    return load_schema("metadata-7")
-
-
-def _details_faults(details: Mapping[str, Any], main: Mapping[str, Any], place: str) -> Iterator[str]:
-    for key in ("workspace", "constants", "io"):
-        ours, theirs = details["memory"][f"{key}_bytes"], main[f"{key}_size_bytes"]
-        if ours != theirs:
-            yield f"{place}.mlforge.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
-    for kind in ("inputs", "outputs"):
-        names = [tensor["name"] for tensor in details[kind]]
-        if len(set(names)) != len(names) or set(names) != set(main.get(kind, {})):
-            yield f"{place}.mlforge.{kind}: the names are not those of main.{kind}"
-            continue
-        for index, tensor in enumerate(details[kind]):
-            size = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
-            if main[kind][tensor["name"]] != {"dtype": tensor["dtype"], "size": size}:
-                yield f"{place}.mlforge.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
-    total = sum(entry["size"] for kind in ("inputs", "outputs") for entry in main.get(kind, {}).values())
-    if total != main["io_size_bytes"]:
-        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {main['io_size_bytes']}"
+def schema_name(document: Mapping[str, Any], form: str) -> str:
+    """Return the name of the schema for a document that `parse_metadata` took."""
+    if form == RFC:
+        return "metadata-rfc"
+    return "metadata-operator" if is_operator_style(document) else f"metadata-{document['version']}"
 
 
 def missing_code(archive: Archive, module: str) -> Iterator[str]:
-    """Yield what a module needs for being compiled and the archive lacks."""
-    header = f"{HEADERS}/tvmgen_{module.lower()}.h"
+    """Yield what a module needs for being compiled through its C interface and the archive lacks."""
+    header = header_path(module)
     if header not in archive.tar.sizes:
         yield f"{header}: the file is missing"
-    if not any(name.startswith(f"{SOURCES}/{module}_lib") for name in archive.tar.sizes):
-        yield f"{SOURCES}/{module}_lib0.c: the file is missing"
+    first = f"{SOURCES}/{archive.layout.code.format(module=module)}0.c"
+    prefix = re.escape(first.removesuffix("0.c"))
+    if not any(re.match(rf"{prefix}[0-9]+\.", name) for name in archive.tar.sizes):
+        yield f"{first}: the file is missing"

@@ -1,9 +1,9 @@
 """Checks JSON values against the part of JSON Schema that our schemas use.
 
 The schema files are the one place that says what metadata look like; this reports every fault with its path in the
-document. Known words: ``$ref`` to ``#/$defs``, ``type``, ``properties``, ``required``, ``additionalProperties``,
-``propertyNames``, ``items``, ``minItems``, ``maxItems``, ``maxLength``, ``minimum``, ``maximum``, ``enum``,
-``pattern``.
+document. Known words: ``$ref`` to ``$defs`` of this or another of our schemas, ``type``, ``properties``, ``required``,
+``additionalProperties``, ``propertyNames``, ``items``, ``minItems``, ``maxItems``, ``maxLength``, ``minimum``,
+``maximum``, ``enum``, ``pattern``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @cache
 def load_schema(name: str) -> Schema:
-    """Return a schema that comes with the package: ``metadata-7``."""
+    """Return a schema that comes with the package, by its file's name without the ending, as ``metadata-7``."""
     text = files("mlforge.schema").joinpath(f"{name}.json").read_text(encoding="utf-8")
     schema: Schema = json.loads(text)
     return schema
@@ -42,13 +42,14 @@ def faults(schema: Schema, value: object, path: str = "$", root: Schema | None =
     """Yield ``path: what is wrong`` for every place where `value` breaks `schema`."""
     root = schema if root is None else root
     if "$ref" in schema:
-        yield from faults(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], value, path, root)
-        return
+        file, _, name = schema["$ref"].partition("#/$defs/")
+        other = load_schema(file.removesuffix(".json")) if file else root
+        yield from faults(other["$defs"][name], value, path, other)
     if "type" in schema and not _has_type(schema["type"], value):
         wanted = schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
         yield f"{path}: expected {wanted}, found {_shown(value)}"
         return
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and not any(_equal(value, item) for item in schema["enum"]):
         yield f"{path}: expected {' or '.join(map(_shown, schema['enum']))}, found {_shown(value)}"
     if isinstance(value, dict):
         yield from _object_faults(schema, value, path, root)
@@ -61,6 +62,11 @@ def faults(schema: Schema, value: object, path: str = "$", root: Schema | None =
             yield f"{path}: {value} is less than {schema['minimum']}"
         if value > schema.get("maximum", value):
             yield f"{path}: {_shown(value)} is more than {schema['maximum']}"
+
+
+def _equal(value: object, other: object) -> bool:
+    # Python counts True as 1
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _has_type(names: str | list[str], value: object) -> bool:
@@ -98,8 +104,13 @@ def _array_faults(schema: Schema, value: list[Any], path: str, root: Schema) -> 
 def _string_faults(schema: Schema, value: str, path: str) -> Iterator[str]:
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{path}: a string of {len(value)} characters is too long"
-    elif "pattern" in schema and not re.search(schema["pattern"], value):
+    elif "pattern" in schema and not re.search(_end_of_text(schema["pattern"]), value):
         yield f"{path}: {_shown(value)} does not match {schema['pattern']}"
+
+
+def _end_of_text(pattern: str) -> str:
+    # Python's $ allows a line break behind it, JSON Schema's does not
+    return rf"{pattern[:-1]}\Z" if pattern.endswith("$") else pattern
 
 
 def _shown(value: object) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from mlforge.archive.layout import METADATA, params_path, relay_path
-from mlforge.archive.read import MAX_METADATA, Archive, missing_code, module_faults, parse_json
-from mlforge.archive.schema import faults, load_schema
+from mlforge.archive.layout import VERSION, params_path, relay_path
+from mlforge.archive.model import FULL_MODEL
+from mlforge.archive.read import metadata_faults, missing_code, read_archive
 from mlforge.errors import ArchiveError
 from mlforge.support.params import load_params
 from mlforge.support.tar import TarReader, open_tar
@@ -27,21 +27,15 @@ def validate(path: str | os.PathLike[str]) -> list[str]:
         If the file is not a tar that can be read at all.
     """
     with open_tar(path) as tar:
-        if METADATA not in tar.sizes:
-            return [f"{METADATA}: the file is missing"]
-        try:
-            document = parse_json(tar.read(METADATA, MAX_METADATA), METADATA)
-        except ArchiveError as error:
-            return [str(error)]
-        found = [f"{METADATA}: {fault}" for fault in faults(load_schema("metadata-7"), document)]
+        found = list(metadata_faults(tar))
         if found:
             return found
-        found += [f"{METADATA}: {fault}" for fault in module_faults(document)]
-        archive = Archive(tar, document)
+        archive = read_archive(tar)
         found += archive.file_faults()
-        for name, module in archive.modules.items():
-            found += _member_faults(tar, name)
-            if "aot" in module["executors"]:
+        for name, module in archive.record.modules.items():
+            if archive.record.version == VERSION and archive.record.style == FULL_MODEL:
+                found += _member_faults(tar, name)
+            if module.executor == "aot" and module.files.headers:
                 found += missing_code(archive, name)
         return found
 

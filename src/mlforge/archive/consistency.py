@@ -1,0 +1,73 @@
+"""Whether metadata that fit their schema contradict themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from mlforge.archive.layout import is_module_name
+from mlforge.archive.upgrade import is_operator_style
+from mlforge.support import dtypes
+
+
+def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield ``path: what is wrong`` for each contradiction.
+
+    Parameters
+    ----------
+    document : mapping
+        As `upgrade.upgraded` returns it.
+    """
+    if is_operator_style(document):
+        yield from _operator_faults(document)
+        return
+    if not document["modules"]:
+        yield "$.modules: there is no module"
+    for name, module in document["modules"].items():
+        place = f"$.modules.{name[:80]}"
+        if not is_module_name(name):
+            yield f"{place}: no module may have this name"
+        if module["model_name"] != name:
+            yield f"{place}.model_name: expected '{name}', found '{module['model_name'][:80]}'"
+        if "mlforge" in module:
+            yield from _details_faults(module, place)
+
+
+def _operator_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    for name, buffers in document["memory"].items():
+        for index, buffer in enumerate(buffers):
+            expected = tensor_bytes(buffer["shape"], buffer["dtype"])
+            if expected != buffer["size_bytes"]:
+                place = f"$.memory.{name[:80]}[{index}].size_bytes"
+                yield f"{place}: {buffer['size_bytes']}, but shape and dtype give {expected}"
+
+
+def tensor_bytes(shape: list[int], dtype: str) -> int:
+    """Return the bytes of a tensor of any writer's dtype; bits of small elements are packed, but for bool."""
+    digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+    return (prod(shape) * (int(digits) if digits else 8) + 7) // 8
+
+
+def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
+    details, entries = module["mlforge"], module["memory"]["functions"]["main"]
+    if not entries:
+        yield f"{place}.memory.functions.main: a module of mlforge has an entry here"
+        return
+    main = entries[0]
+    for key in ("workspace", "constants", "io"):
+        ours, theirs = details["memory"][f"{key}_bytes"], main[f"{key}_size_bytes"]
+        if ours != theirs:
+            yield f"{place}.mlforge.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
+    for kind in ("inputs", "outputs"):
+        names = [tensor["name"] for tensor in details[kind]]
+        if len(set(names)) != len(names) or set(names) != set(main.get(kind, {})):
+            yield f"{place}.mlforge.{kind}: the names are not those of main.{kind}"
+            continue
+        for index, tensor in enumerate(details[kind]):
+            size = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
+            if main[kind][tensor["name"]] != {"dtype": tensor["dtype"], "size": size}:
+                yield f"{place}.mlforge.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
+    total = sum(entry["size"] for kind in ("inputs", "outputs") for entry in main.get(kind, {}).values())
+    if total != main["io_size_bytes"]:
+        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {main['io_size_bytes']}"

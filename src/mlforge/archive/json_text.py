@@ -1,0 +1,61 @@
+"""Strict and bounded reading of JSON that nobody has checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from mlforge.errors import ArchiveError
+from mlforge.support.text import shortened
+
+# every value costs some hundred bytes of memory, so a small text could ask for a lot of it
+MAX_TOKENS = 2_000_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_AGAIN = "Export the archive again"
+
+
+def parse_json(data: bytes, place: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises
+    ------
+    ArchiveError
+        For what is not JSON of RFC 8259 in UTF-8, keys that appear twice, numbers that are none, halves of
+        characters, and texts of absurdly many or deeply nested values.
+    """
+    try:
+        if sum(map(data.count, (b"[", b"{", b",", b":"))) > MAX_TOKENS:
+            raise ValueError("it has too many values")
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_float=_finite,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_keys,
+        )
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ArchiveError("it is nested too deeply", place=place, next_step=_AGAIN) from None
+    except ValueError as error:
+        raise ArchiveError(f"it is not JSON: {error}", place=place, next_step=_AGAIN) from None
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {shortened(text)} is too large")
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return result

@@ -1,0 +1,127 @@
+"""From checked metadata to what an archive says: the records of `archive.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlforge.archive.layout import Layout, module_files
+from mlforge.archive.model import (
+    FULL_MODEL,
+    OPERATOR,
+    ArchiveRecord,
+    MainMemory,
+    ModuleRecord,
+    OperatorBuffer,
+    OperatorFunction,
+    Storage,
+    Tensor,
+)
+from mlforge.archive.upgrade import is_operator_style
+
+
+def archive_record(
+    document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: Layout
+) -> ArchiveRecord:
+    """Return the record of an archive.
+
+    Parameters
+    ----------
+    document : mapping
+        As `upgrade.upgraded` returns it.
+    paths : iterable of str
+        All files of the archive.
+    version : int
+        That the archive has.
+    form : str
+    layout : Layout
+    """
+    known = tuple(paths)
+    if is_operator_style(document):
+        module = _operator_module(document, known, layout)
+        return ArchiveRecord(version, form, OPERATOR, {module.name: module})
+    objects: Mapping[str, Mapping[str, Any]] = document["modules"]
+    modules = {name: _module(objects[name], objects, known, layout) for name in sorted(objects)}
+    details = document.get("mlforge")
+    manifest = details and details["files"]
+    return ArchiveRecord(version, form, FULL_MODEL, modules, manifest, details)
+
+
+def _module(
+    module: Mapping[str, Any], modules: Mapping[str, Any], paths: tuple[str, ...], layout: Layout
+) -> ModuleRecord:
+    memory = module["memory"]
+    details = module.get("mlforge")
+    sids = memory.get("sids")
+    return ModuleRecord(
+        name=module["model_name"],
+        executors=tuple(module["executors"]),
+        targets=tuple(target.strip() for target in module["target"]),
+        export_datetime=module["export_datetime"],
+        # the details are of the host's entry, the first
+        main=tuple(_main(entry, None if index else details) for index, entry in enumerate(memory["functions"]["main"])),
+        operator_functions=tuple(_operator_function(entry) for entry in memory["functions"]["operator_functions"]),
+        storages=None if sids is None else tuple(_storage(entry) for entry in sids),
+        external_dependencies=tuple(module.get("external_dependencies", ())),
+        details=details,
+        files=module_files(module["model_name"], modules, paths, layout),
+    )
+
+
+def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout: Layout) -> ModuleRecord:
+    name = document["model_name"]
+    return ModuleRecord(
+        name=name,
+        executors=tuple(document["executors"]),
+        targets=tuple(target.strip() for target in document["target"]),
+        export_datetime=document["export_datetime"],
+        operators={
+            function: tuple(_buffer(entry) for entry in buffers)
+            for function, buffers in sorted(document["memory"].items())
+        },
+        external_dependencies=tuple(document.get("external_dependencies", ())),
+        files=module_files(name, (name,), paths, layout),
+    )
+
+
+def _main(entry: Mapping[str, Any], details: Mapping[str, Any] | None) -> MainMemory:
+    return MainMemory(
+        device=entry["device"],
+        workspace_bytes=entry["workspace_size_bytes"],
+        constants_bytes=entry["constants_size_bytes"],
+        io_bytes=entry["io_size_bytes"],
+        inputs=_tensors(entry.get("inputs", {}), None if details is None else details["inputs"]),
+        outputs=_tensors(entry.get("outputs", {}), None if details is None else details["outputs"]),
+    )
+
+
+def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[Tensor, ...]:
+    """Return the tensors in the order of the C structs where the archive says it, else by name."""
+    if details is None:
+        return tuple(Tensor(name, entry["dtype"], entry["size"]) for name, entry in sorted(sizes.items()))
+    return tuple(
+        Tensor(
+            name=tensor["name"],
+            dtype=tensor["dtype"],
+            nbytes=sizes[tensor["name"]]["size"],
+            shape=tuple(tensor["shape"]),
+            scale=tensor.get("scale"),
+            zero_point=tensor.get("zero_point"),
+        )
+        for tensor in details
+    )
+
+
+def _operator_function(entry: Mapping[str, Any]) -> OperatorFunction:
+    workspace: dict[int, int] = {}
+    for item in entry["workspace"]:
+        workspace[item["device"]] = workspace.get(item["device"], 0) + item["workspace_size_bytes"]
+    return OperatorFunction(entry["function_name"], workspace)
+
+
+def _storage(entry: Mapping[str, Any]) -> Storage:
+    return Storage(entry["storage_id"], entry["size_bytes"], entry.get("input_binding"))
+
+
+def _buffer(entry: Mapping[str, Any]) -> OperatorBuffer:
+    return OperatorBuffer(entry["size_bytes"], tuple(entry["shape"]), entry["dtype"], entry.get("input_binding"))

@@ -1,18 +1,25 @@
 """Relay's text form: a module becomes text, and text a module.
 
 `to_text` and `from_text` are inverse to each other: the text of what was read is the text that was read,
-up to comments, white space, infix operators and `let`, which are printed as TVM prints them.
+up to comments, white space, infix operators and `let`, which are printed as TVM prints them. With `spans` the text
+gives back the very module: names, spans and facts about the model stand in comments.
 """
 
 from __future__ import annotations
 
-from mlforge.relay.ir import IRModule
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from mlforge.relay.ir import Constant, IRModule
 from mlforge.relay.text_metadata import SECTION, metadata_text
+from mlforge.relay.text_origins import facts_text
 from mlforge.relay.text_parser import parse
 from mlforge.relay.text_printer import Printer, parameter_names
 from mlforge.relay.text_source import VERSION, Source
 
-__all__ = ["VERSION", "from_text", "parameter_names", "to_text"]
+__all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
 
 
 def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, spans: bool = False) -> str:
@@ -27,7 +34,7 @@ def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, sp
     version : bool
         Start with the version line, without which the text does not parse.
     spans : bool
-        Write comments that name the original nodes.
+        Write comments with original names, spans, output names, quantization and source; see `text_origins`.
 
     Returns
     -------
@@ -35,15 +42,26 @@ def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, sp
         Scalars have as many digits as it takes to read the same value again. Names that are not Relay
         identifiers are changed; `parameter_names` tells how.
     """
+    text, constants = text_and_constants(module, version=version, spans=spans)
+    return text + section_text(constants) if metadata else text
+
+
+def text_and_constants(
+    module: IRModule, *, version: bool = True, spans: bool = False
+) -> tuple[str, tuple[Constant, ...]]:
+    """Return the text without a metadata section, and the constants that it refers to by their index."""
     printer = Printer(spans)
-    parts = [f'#[version = "{VERSION}"]\n'] if version else []
-    parts.append(printer.module(module))
-    if metadata and printer.constants:
-        parts.append(f"\n{SECTION}\n{metadata_text(printer.constants)}\n")
-    return "".join(parts)
+    head = f'#[version = "{VERSION}"]\n' if version else ""
+    text = f"{head}{facts_text(module) if spans else ''}{printer.module(module)}"
+    return text, tuple(printer.constants)
 
 
-def from_text(text: str, file: str = "<text>") -> IRModule:
+def section_text(constants: Sequence[Constant]) -> str:
+    """Return the metadata section that holds these constants; nothing where there are none."""
+    return f"\n{SECTION}\n{metadata_text(constants)}\n" if constants else ""
+
+
+def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArray[Any]] | None = None) -> IRModule:
     """Return the module that Relay text describes.
 
     Parameters
@@ -52,10 +70,12 @@ def from_text(text: str, file: str = "<text>") -> IRModule:
         Not trusted: nesting, lengths and indices are checked.
     file : str
         Its name, for messages.
+    constants : sequence of ndarray, optional
+        What ``meta[relay.Constant][i]`` stands for in a text without a metadata section.
 
     Raises
     ------
     TextError
         With file, line and column, the line itself with a caret, and what was expected.
     """
-    return parse(Source(text, file))
+    return parse(Source(text, file), constants or ())

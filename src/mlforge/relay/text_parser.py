@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -21,7 +22,8 @@ from mlforge.relay.op import OPERATORS
 from mlforge.relay.text_grammar import RESERVED, described, parser
 from mlforge.relay.text_literals import number_value, string_value
 from mlforge.relay.text_metadata import SECTION, read_metadata
-from mlforge.relay.text_source import Source
+from mlforge.relay.text_origins import Origin
+from mlforge.relay.text_source import Prepared, Source
 from mlforge.support import dtypes
 
 Node: TypeAlias = "Tree[Token] | Token"
@@ -31,22 +33,26 @@ _INFIX = {
     "*": "multiply", "/": "divide", "+": "add", "-": "subtract", "<": "less", "<=": "less_equal",
     ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
 }  # fmt: skip
+_COMPOSED = ("chain", "applied", "global_function", "tuple")
+_NOWHERE = Origin()
 _MAX_ELEMENTS = 1 << 40
 
 
-def parse(source: Source) -> IRModule:
-    """Return the module that a text describes; raise TextError pointing at the first fault."""
-    text, metadata_start = source.prepared()
+def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
+    """Return the module that a text describes; raise TextError pointing at the first fault.
+
+    A metadata section of the text counts before `constants`.
+    """
+    prepared = source.prepared()
     try:
-        tree = parser().parse(text)
+        tree = parser().parse(prepared.code)
     except UnexpectedInput as error:
-        raise _syntax_fault(source, error, text) from None
-    arrays: list[npt.NDArray[Any]] = []
-    if metadata_start < len(source.text):
-        line = source.text.count("\n", 0, metadata_start) + 1
-        section = source.text[metadata_start + len(SECTION) :]
-        arrays = read_metadata(section, f"{source.file}:{line}")
-    return _Reader(source, [Constant(array) for array in arrays]).module(tree)
+        raise _syntax_fault(source, error, prepared.code) from None
+    if prepared.metadata_start < len(source.text):
+        line = source.text.count("\n", 0, prepared.metadata_start) + 1
+        section = source.text[prepared.metadata_start + len(SECTION) :]
+        constants = read_metadata(section, f"{source.file}:{line}")
+    return _Reader(source, [Constant(array) for array in constants], prepared).module(tree)
 
 
 def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlforgeError:
@@ -76,9 +82,11 @@ def _fault_at(source: Source, node: Node, cause: str, help_text: str | None = No
 class _Reader:
     """Turns the tree of one text into functions."""
 
-    def __init__(self, source: Source, constants: Sequence[Constant]) -> None:
+    def __init__(self, source: Source, constants: Sequence[Constant], prepared: Prepared) -> None:
         self._source = source
-        self._constants = constants
+        self._constants = list(constants)
+        self._origins = prepared.origins
+        self._facts = prepared.facts
         self._signatures: dict[str, ir.FuncType | None] = {}
 
     def module(self, tree: Tree[Token]) -> IRModule:
@@ -93,7 +101,13 @@ class _Reader:
             _token(definition.children[0])[1:]: self._function(definition.children[1:], definition)
             for definition in definitions
         }
-        return IRModule(functions)
+        facts = self._facts
+        if facts.output_names and "main" in functions:
+            kind = functions["main"].body.type
+            count = len(kind.fields) if isinstance(kind, TupleType) else 1
+            if len(facts.output_names) != count:
+                raise self._fault(tree, f"main has {count} results, but {len(facts.output_names)} names for them")
+        return IRModule(functions, facts.output_names, facts.quantization, facts.source)
 
     def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlforgeError:
         return _fault_at(self._source, node, cause, help_text)
@@ -115,30 +129,38 @@ class _Reader:
         return ir.FuncType(tuple(self._type(param.children[1]) for param in params), self._type(result))
 
     def _function(self, parts: Sequence[Node], place: Node) -> Function:
-        params: dict[str, Expr] = {}
+        params: dict[str, Var] = {}
+        names: set[str] = set()
         attrs: dict[str, Any] = {}
         for part in _trees(parts):
             if part.data == "parameter":
+                title = str(part.children[0])
                 var = self._parameter(part)
-                if f"%{var.name}" in params:
-                    raise self._fault(part, f"the parameter %{var.name} is given twice")
-                params[f"%{var.name}"] = var
+                if title in params or var.name in names:
+                    raise self._fault(part, f"the parameter {title} is given twice")
+                params[title] = var
+                names.add(var.name)
             elif part.data == "attribute":
                 self._add_attribute(attrs, part)
         body = self._body(_trees(parts)[-1], dict(params))
         declared = _result_type(parts)
         if declared is not None and self._type(declared) != body.type:
             raise self._fault(declared, f"the function is declared to return this, but its body is of {body.type}")
-        variables = tuple(param for param in params.values() if isinstance(param, Var))
         with self._checked(place):
-            return Function(variables, body, attrs)
+            return Function(tuple(params.values()), body, attrs, self._origin(place).span)
 
     def _parameter(self, part: Tree[Token]) -> Var:
         token = _token(part.children[0])
         if len(part.children) < 2:
             raise self._fault(token, f"the parameter {token} needs a type, such as {token}: Tensor[(1, 3), float32]")
-        kind = self._type(part.children[1])
-        return Var(str(token[1:]), kind)
+        origin = self._origin(part)
+        name = str(token[1:]) if origin.name is None else origin.name
+        return Var(name, self._type(part.children[1]), origin.span)
+
+    def _origin(self, node: Node) -> Origin:
+        """Return what the comment behind `node` says of it."""
+        end = node.end_pos if isinstance(node, Token) else getattr(node.meta, "end_pos", None)
+        return self._origins.get(end or 0, _NOWHERE)
 
     def _body(self, body: Tree[Token], scope: Scope) -> Expr:
         *statements, last = body.children
@@ -157,24 +179,29 @@ class _Reader:
 
     def _expression(self, node: Node, scope: Scope) -> Expr:
         tree = _tree(node)
+        if tree.data == "local":
+            return self._local(_token(tree.children[0]), scope)
+        if tree.data == "constant":
+            return self._constant(tree)
+        if tree.data == "function":
+            # a nested function sees its own parameters alone: groups of fused operators are closed
+            return self._function(tree.children, tree)
+        if tree.data == "operator":
+            raise self._fault(tree, f"the operator {tree.children[0]} needs arguments in parentheses")
+        origin = self._origin(tree)
+        if tree.data in _COMPOSED:
+            made = self._composed(tree, scope)
+            return made if origin is _NOWHERE else replace(made, span=origin.span)
+        return Constant(self._scalar(tree), origin.name, origin.span)
+
+    def _composed(self, tree: Tree[Token], scope: Scope) -> Expr:
         if tree.data == "chain":
             return self._chain(tree, scope)
         if tree.data == "applied":
             return self._applied(tree, scope)
-        if tree.data == "local":
-            return self._local(_token(tree.children[0]), scope)
-        if tree.data == "tuple":
-            return ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
-        if tree.data == "function":
-            # a nested function sees its own parameters alone: groups of fused operators are closed
-            return self._function(tree.children, tree)
-        if tree.data == "constant":
-            return self._constant(tree)
-        if tree.data == "operator":
-            raise self._fault(tree, f"the operator {tree.children[0]} needs arguments in parentheses")
         if tree.data == "global_function":
             return self._global(_token(tree.children[0]))
-        return Constant(self._scalar(tree))
+        return ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
 
     def _chain(self, tree: Tree[Token], scope: Scope) -> Expr:
         first, *rest = tree.children
@@ -262,7 +289,10 @@ class _Reader:
                 f"the metadata section has no constant {index[:12]}; it has {count}",
                 None if count else f"the text must end with a {SECTION} section that holds the tensors",
             )
-        return self._constants[int(index)]
+        constant, origin = self._constants[int(index)], self._origin(tree)
+        if (constant.name, constant.span) != (origin.name, origin.span):
+            constant = self._constants[int(index)] = Constant(constant.data, origin.name, origin.span)
+        return constant
 
     def _scalar(self, tree: Tree[Token]) -> npt.NDArray[Any]:
         if tree.data in ("true", "false"):

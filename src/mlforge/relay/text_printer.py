@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 
 from mlforge.errors import InternalError
 from mlforge.relay import ir
-from mlforge.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Span, Tuple, TupleGetItem, Var
+from mlforge.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
 from mlforge.relay.op import REQUIRED, Operator
 from mlforge.relay.text_literals import attribute_text, scalar_text, unique_names
+from mlforge.relay.text_origins import Origin, origin_text
 
 _INLINE = (Var, Constant, GlobalVar)
 
 
 @dataclass(eq=False)
 class Printer:
-    """Prints the functions of one module; constants without a literal form gather in `constants`."""
+    """Prints the functions of one module; constants without a literal form gather in `constants`.
+
+    With `spans`, comments tell where expressions came from.
+    """
 
     spans: bool
     constants: list[Constant] = field(default_factory=list)
@@ -28,7 +32,8 @@ class Printer:
         names = sorted(module.functions)
         self.global_names = dict(zip(names, unique_names(names), strict=True))
         return "\n".join(
-            f"def @{self.global_names[name]}{self.function(module.functions[name], '')}\n" for name in names
+            f"def @{self.global_names[name]}{self.function(function, '')}{self.origin(function)}\n"
+            for name, function in ((name, module.functions[name]) for name in names)
         )
 
     def function(self, function: Function, indent: str) -> str:
@@ -43,15 +48,11 @@ class Printer:
                 self._places[constant] = len(self.constants)
                 self.constants.append(constant)
             literal = f"meta[relay.Constant][{self._places[constant]}] /* ty={constant.type} */"
-        return literal + self.span(constant.span)
+        return literal + self.origin(constant, constant.name)
 
-    def span(self, span: Span) -> str:
-        """Return a comment that names the original nodes, if spans are wanted and there are any."""
-        if not self.spans or not span.nodes:
-            return ""
-        # a name must not end the comment, open another, or leave the line
-        names = "".join(letter if letter.isprintable() and letter != "*" else "_" for letter in ",".join(span.nodes))
-        return f" /* span={names}:0:0 */"
+    def origin(self, expr: Expr, name: str | None = None) -> str:
+        """Return a comment with the span and the own name of an expression, if these are wanted."""
+        return origin_text(Origin(expr.span, name)) if self.spans else ""
 
 
 def parameter_names(function: Function) -> dict[Var, str]:
@@ -71,8 +72,8 @@ class _FunctionPrinter:
         self._numbers: dict[Expr, int] = {}
 
     def text(self) -> str:
-        function, printer = self._function, self._printer
-        params = [f"%{self._params[param]}: {param.type}{printer.span(param.span)}" for param in function.params]
+        function = self._function
+        params = [f"%{title}: {param.type}{self._parameter_origin(param)}" for param, title in self._params.items()]
         attrs = [f"{key}={attribute_text(function.attrs[key])}" for key in sorted(function.attrs)]
         head = f"({', '.join(params + attrs)}) -> {function.body.type} {{"
         inner = self._indent + "  "
@@ -83,6 +84,9 @@ class _FunctionPrinter:
         lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
         return "\n".join(lines)
 
+    def _parameter_origin(self, param: Var) -> str:
+        return self._printer.origin(param, param.name if param.name != self._params[param] else None)
+
     def _reference(self, expr: Expr) -> str:
         """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""
         if isinstance(expr, Var):
@@ -92,12 +96,12 @@ class _FunctionPrinter:
         if isinstance(expr, Constant):
             return self._printer.constant(expr)
         if isinstance(expr, GlobalVar):
-            return f"@{self._printer.global_names.get(expr.name, expr.name)}"
+            return f"@{self._printer.global_names.get(expr.name, expr.name)}{self._printer.origin(expr)}"
         number = self._numbers.get(expr)
         return self._expression(expr) if number is None else f"%{number}"
 
     def _expression(self, expr: Expr) -> str:
-        span = self._printer.span(expr.span)
+        span = self._printer.origin(expr)
         if isinstance(expr, Function):
             return f"fn {self._printer.function(expr, self._indent + '  ')}{span}"
         if isinstance(expr, Tuple):

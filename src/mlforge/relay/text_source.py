@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlforge.errors import TextError
 from mlforge.relay.text_metadata import SECTION
+from mlforge.relay.text_origins import Facts, Origin, read_facts, read_origin
 
 VERSION = "0.0.5"
 # Deeper nesting than people and printers write; what follows the tree of the text by recursion relies on it.
@@ -16,6 +17,27 @@ _SHOWN_COLUMNS = 100
 _VERSION_LINE = re.compile(r'\s*#\[\s*version\s*=\s*"(?P<version>[^"\n]*)"\s*\]')
 _MARKS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*|[\[({]|[\])}]|' + re.escape(SECTION))
 _COMMENT_MARKS = re.compile(r"/\*|\*/")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A text without what the grammar does not know. Places stay the same: every blanked letter becomes a space.
+
+    Attributes
+    ----------
+    code : str
+        Version line and comments blanked out.
+    metadata_start : int
+        Where the metadata section starts; the length of the text if there is none.
+    origins : dict of int to Origin
+        By the offset at which the code that they belong to ends.
+    facts : Facts
+    """
+
+    code: str
+    metadata_start: int
+    origins: dict[int, Origin]
+    facts: Facts
 
 
 @dataclass(frozen=True)
@@ -46,12 +68,8 @@ class Source:
             lines.append(f"{gutter} = help: {help_text}")
         return TextError("\n".join(lines), place=f"{self.file}:{row}:{column + 1}")
 
-    def prepared(self) -> tuple[str, int]:
-        """Return the text with version line and comments blanked out, and where the metadata section starts.
-
-        Places stay the same: every blanked letter becomes a space. Without a metadata section the second
-        value is the length of the text.
-        """
+    def prepared(self) -> Prepared:
+        """Check the version and take out comments and metadata section."""
         version = _VERSION_LINE.match(self.text)
         if version is None:
             first = len(self.text) - len(self.text.lstrip())
@@ -70,26 +88,32 @@ class Source:
             )
         return self._without_comments(version.end())
 
-    def _without_comments(self, start: int) -> tuple[str, int]:
+    def _without_comments(self, start: int) -> Prepared:
         kept = [_blank(self.text[:start])]
-        position, nesting = start, 0
+        comments = _Comments(self)
+        position, nesting, metadata_start = start, 0, len(self.text)
         while (mark := _MARKS.search(self.text, position)) is not None:
             found = mark.group()
             kept.append(self.text[position : mark.start()])
+            comments.passed(position, kept[-1])
             position = mark.end()
             if found == SECTION:
-                return "".join(kept), mark.start()
+                metadata_start = mark.start()
+                break
             if found == "/*":
                 position = self._end_of_comment(mark.start())
+                comments.read(mark.start(), position)
             if found.startswith(("//", "/*")):
                 kept.append(_blank(self.text[mark.start() : position]))
                 continue
             kept.append(found)
+            comments.passed(mark.start(), found)
             nesting += (found in "[({") - (found in "])}")
             if nesting > MAX_NESTING:
                 raise self.fault(f"brackets nest deeper than {MAX_NESTING} levels", mark.start())
-        kept.append(self.text[position:])
-        return "".join(kept), len(self.text)
+        else:
+            kept.append(self.text[position:])
+        return Prepared("".join(kept), metadata_start, comments.origins, comments.facts or Facts())
 
     def _end_of_comment(self, start: int) -> int:
         """Return where the comment that opens at `start` ends, other comments inside it included."""
@@ -99,6 +123,35 @@ class Source:
             if not open_comments:
                 return mark.end()
         raise self.fault("this comment does not end", start, 2)
+
+
+@dataclass(eq=False)
+class _Comments:
+    """Gathers what comments say about the code before them."""
+
+    source: Source
+    code_end: int = 0
+    origins: dict[int, Origin] = field(default_factory=dict)
+    facts: Facts | None = None
+
+    def passed(self, start: int, code: str) -> None:
+        """Remember where the code ended so far, white space left out."""
+        if code.strip():
+            self.code_end = start + len(code.rstrip())
+
+    def read(self, start: int, end: int) -> None:
+        """Take in the comment between two offsets, its marks included."""
+        comment = self.source.text[start + 2 : end - 2]
+        if self.code_end:
+            origin = read_origin(comment)
+            if origin is not None:
+                self.origins[self.code_end] = origin
+            return
+        try:
+            facts = read_facts(comment)
+        except ValueError as error:
+            raise self.source.fault(f"this comment does not tell the facts of a module: {error}", start, 2) from None
+        self.facts = facts or self.facts
 
 
 def _blank(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ _CPU = 1
 # the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
 MAX_NODE_NAME = 119
 _HASH = 17
+_ONE_LINE = 10
+_REFERENCES = ("inputs", "heads")
 
 
 @dataclass(frozen=True)
@@ -133,30 +135,28 @@ def build_graph(program: Program, function_names: Mapping[str, str], storages: S
 
 
 def graph_text(document: Mapping[str, Any]) -> str:
-    """Return the JSON in TVM's text form: two blanks a level, one item a line, shapes on one line."""
-    return _format(document, "")
+    """Return the JSON in TVM's text form.
+
+    Two blanks a level and one item a line, but lists of no more than ten numbers on one line, unless they are
+    references to entries.
+    """
+    return _format(document, "", "")
 
 
-def _format(value: Any, indent: str) -> str:
+def _format(value: Any, indent: str, key: str) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)):
         return str(value)
     inner = f"{indent}  "
     if isinstance(value, dict):
-        items = [f"{json.dumps(key)}: {_format(item, inner)}" for key, item in value.items()]
+        items = [f"{json.dumps(name)}: {_format(item, inner, name)}" for name, item in value.items()]
         return f"{{\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}}}" if items else "{}"
-    if value[:1] == ["list_shape"]:
-        items = ['"list_shape"', _shapes(value[1], inner)]
-    else:
-        items = [_format(item, inner) for item in value]
-    return f"[\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}]" if items else "[]"
-
-
-def _shapes(shapes: Sequence[Sequence[int]], indent: str) -> str:
-    inner = f"{indent}  "
-    lines = [f"[{', '.join(map(str, shape))}]" for shape in shapes]
-    return f"[\n{inner}" + f", \n{inner}".join(lines) + f"\n{indent}]" if lines else "[]"
+    items = [_format(item, inner, key) for item in value]
+    numbers = all(isinstance(item, int) for item in value)
+    if not items or (numbers and len(items) <= _ONE_LINE and key not in _REFERENCES):
+        return f"[{', '.join(items)}]"
+    return f"[\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}]"
 
 
 def _text(name: str) -> str:

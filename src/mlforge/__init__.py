@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlforge import errors, runtime
+    from mlforge.archive.diff import diff as diff
     from mlforge.archive.export import export_model_library_format
     from mlforge.archive.inspect import inspect as inspect
     from mlforge.archive.load import load as load
@@ -27,6 +28,7 @@ _HOMES = {
     "load": "mlforge.archive",
     "load_module": "mlforge.archive",
     "inspect": "mlforge.archive",
+    "diff": "mlforge.archive",
 }
 _MODULES = ("errors", "runtime")
 
@@ -34,6 +36,7 @@ __all__ = [
     "__version__",
     "build",
     "check",
+    "diff",
     "errors",
     "export_model_library_format",
     "import_model",

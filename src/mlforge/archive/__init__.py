@@ -1,5 +1,6 @@
 """Model Library Format archives: written, read, described, checked, loaded."""
 
+from mlforge.archive.diff import diff
 from mlforge.archive.export import code_files, export_model_library_format, export_shared_library, object_files
 from mlforge.archive.inspect import inspect
 from mlforge.archive.load import load, load_module
@@ -8,6 +9,7 @@ from mlforge.archive.validate import validate
 
 __all__ = [
     "code_files",
+    "diff",
     "export_model_library_format",
     "export_shared_library",
     "inspect",

@@ -2,55 +2,188 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlforge.cli.options import Json
-from mlforge.cli.tables import describe_tensor, print_json, print_table
+from mlforge.cli.options import Json, Module
+from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
+from mlforge.errors import OptionError
+from mlforge.support.text import shortened
 
-EXAMPLES = ("mlforge inspect kws.tar", "mlforge inspect kws.tar --json")
+EXAMPLES = (
+    "mlforge inspect kws.tar",
+    "mlforge inspect kws.tar --layers",
+    "mlforge inspect kws.tar --picture memory.svg",
+    "mlforge inspect kws.tar --json",
+)
+_PEAK_TENSORS = 8
+_TENSOR_NUMBERS = ("bytes", "scale", "zero_point")
+_OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 
 def inspect(
-    artifact: Annotated[Path, typer.Argument(help="An archive.")],
+    artifact: Annotated[Path, typer.Argument(help="An archive of any version, of mlforge or TVM.")],
+    *,
+    layers: Annotated[bool, typer.Option("--layers", help="Each operator: live memory, bytes moved, MACs.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Each constant, the largest first.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Each file of the archive.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw what lies where in memory during each call.")
+    ] = None,
+    module: Module = None,
     as_json: Json = False,
 ) -> None:
-    """Show inputs, outputs, operators, memory and files."""
+    """Show inputs, outputs, memory by pool and by layer, operators, weights and files."""
     from mlforge import archive
 
     found = archive.inspect(artifact)
+    if module is not None:
+        found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
+    if picture is not None:
+        _draw(found["modules"], picture)
     if as_json:
         print_json(found)
         return
-    for name, module in found["modules"].items():
-        _print_module(name, module)
-    print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
+    size = sum(file["bytes"] for file in found["files"])
+    writer = f", written by {found['writer']}" if found["writer"] else ""
+    form = "as the RFC proposed, " if found["form"] == "rfc" else ""
+    typer.echo(
+        f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
+        f"{len(found['files'])} files of {size:,} bytes"
+    )
+    for name, item in found["modules"].items():
+        _print_module(name, item)
+        if layers:
+            _print_layers(item)
+        if weights and item["constants"] is not None:
+            _print_weights(item["constants"])
+        _print_rest(item, layers=layers, weights=weights)
+    _print_shared(found["shared"])
+    if files:
+        print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
+
+
+def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
+    if wanted in modules:
+        return str(wanted)
+    if wanted is None and len(modules) == 1:
+        return next(iter(modules))
+    raise OptionError(
+        "there are several modules" if wanted is None else f"there is no module '{wanted}'",
+        place="--module",
+        next_step=f"Name one of: {', '.join(modules)}",
+    )
+
+
+def _draw(modules: Mapping[str, Any], place: Path) -> None:
+    from mlforge.archive.picture import memory_picture
+    from mlforge.support.atomic import write_bytes
+
+    name = _only(modules)
+    write_bytes(place, memory_picture(modules[name], name).encode())
 
 
 def _print_module(name: str, module: dict[str, Any]) -> None:
-    typer.echo(f"module {name}: {module['executor']}, target {', '.join(module['target'])}")
+    typer.echo(f"\nmodule {name}: {module['executor'] or 'functions'}, target {', '.join(module['target'])}")
+    source = module["source"]
+    if source and source.get("name"):
+        typer.echo(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}")
     tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in module[kind]]
+    if tensors:
+        print_table(
+            "tensors",
+            ("", "name", "type", "bytes", "scale", "zero point"),
+            [
+                (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), *map(tensor.get, _TENSOR_NUMBERS))
+                for kind, tensor in tensors
+            ],
+        )
+    for function, buffers in (module["functions"] or {}).items():
+        rows = [(item["input_binding"], describe_tensor(item), item["bytes"]) for item in buffers]
+        print_table(f"function {function}", ("parameter", "type", "bytes"), rows)
+    memory = [
+        (key.removesuffix("_bytes").replace("_", " "), size)
+        for key, size in module["memory"].items()
+        if size is not None
+    ]
+    if memory:
+        print_table("memory", ("", "bytes"), memory)
+    if module["peak"]:
+        _print_peak(module)
+
+
+def _print_peak(module: dict[str, Any]) -> None:
+    peak = module["peak"]
+    operator = module["operators"][peak["call"]] if peak["call"] is not None else {}
+    tensors = operator.get("tensors") or peak["tensors"]
+    shown = tensors[:_PEAK_TENSORS]
+    rows = [(tensor["name"], tensor["bytes"], tensor.get("offset")) for tensor in shown]
+    if len(shown) < len(tensors):
+        rows.append((f"{len(tensors) - len(shown)} more", sum(item["bytes"] for item in tensors[len(shown) :]), None))
+    place = "" if peak["call"] is None else f"call {peak['call']}, "
+    nodes = f" ({shortened(', '.join(peak['nodes']))})" if peak["nodes"] else ""
     print_table(
-        "tensors",
-        ("", "name", "type", "scale", "zero point"),
+        f"peak of {peak['live_bytes']:,} live bytes: {place}{peak['function']}{nodes}",
+        ("tensor", "bytes", "offset"),
+        rows,
+    )
+
+
+def _print_layers(module: dict[str, Any]) -> None:
+    operators, peak = module["operators"], module["peak"]
+    most = peak["live_bytes"] if peak else 0
+    rows = []
+    for index, operator in enumerate(operators):
+        live = operator["live_bytes"]
+        mark = " peak" if peak and peak["call"] == index else ""
+        shown = None if live is None else f"{bar(live, most)}{mark}"
+        name = ", ".join(operator["nodes"] or ()) or operator["function"]
+        rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
+    columns = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    print_table("layers", columns, rows)
+
+
+def _print_weights(constants: list[dict[str, Any]]) -> None:
+    largest = constants[0]["bytes"] if constants else 0
+    print_table(
+        "weights",
+        ("name", "type", "bytes", "share %", ""),
         [
-            (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), tensor["scale"], tensor["zero_point"])
-            for kind, tensor in tensors
+            (item["name"], describe_tensor(item), item["bytes"], 100 * item["share"], bar(item["bytes"], largest))
+            for item in constants
         ],
     )
-    memory = [(key.removesuffix("_bytes").replace("_", " "), size) for key, size in module["memory"].items()]
-    print_table("memory", ("", "bytes"), memory)
-    operators = [
-        (operator["function"], ", ".join(operator["nodes"] or ()), operator["workspace_bytes"], operator["macs"])
-        for operator in module["operators"]
+
+
+def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
+    """Say what there is more to see, and what the archive does not tell."""
+    operators, constants = module["operators"], module["constants"]
+    macs = [operator["macs"] for operator in operators if operator["macs"] is not None]
+    more = []
+    if operators and not layers:
+        more.append(f"{len(operators)} operators{f' of {sum(macs):,} MACs' if macs else ''} (--layers)")
+    if constants and not weights:
+        more.append(f"{len(constants)} weights (--weights)")
+    if more:
+        typer.echo(f"  {', '.join(more)}")
+    tree = module["module_tree"] or []
+    if len(tree) > 1 or module["devices"]:
+        rows = [(index, node["type_key"], node["parent"], ", ".join(node["files"])) for index, node in enumerate(tree)]
+        print_table("modules of devices", ("", "type", "imported by", "files"), rows)
+    if module["untold"]:
+        typer.echo(f"  The archive does not tell: {', '.join(module['untold'])}.")
+
+
+def _print_shared(shared: Mapping[str, Any] | None) -> None:
+    if not shared or not (shared["workspace_bytes"] or shared["constants_bytes"] or shared["functions"]):
+        return
+    typer.echo("")
+    rows = [
+        (f"workspace of {', '.join(shared['workspace_modules'])}", shared["workspace_bytes"]),
+        ("constants", shared["constants_bytes"]),
+        (f"code: {len(shared['functions'])} functions", None),
     ]
-    print_table("operators", ("function", "nodes", "scratch bytes", "MACs"), operators)
-    if module["peak"]:
-        peak = module["peak"]
-        print_table(
-            f"peak of {peak['live_bytes']:,} live bytes in {peak['function']}",
-            ("tensor", "bytes"),
-            [(tensor["name"], tensor["bytes"]) for tensor in peak["tensors"]],
-        )
+    print_table("shared by modules", ("", "bytes"), [row for row in rows if row[1] or row[1] is None])

@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 
 import mlforge
-from mlforge.cli import check, compile_models, inspect, operators, run_model, targets, validate, verify
+from mlforge.cli import check, compile_models, diff, inspect, operators, run_model, targets, validate, verify
 from mlforge.errors import InternalError, MlforgeError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ COMMANDS = (
     ("run", run_model.run_model, run_model.EXAMPLES),
     ("verify", verify.verify, verify.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
+    ("diff", diff.diff, diff.EXAMPLES),
     ("validate", validate.validate, validate.EXAMPLES),
     ("operators", operators.operators, operators.EXAMPLES),
     ("targets", targets.targets, targets.EXAMPLES),

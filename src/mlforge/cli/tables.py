@@ -60,6 +60,13 @@ def _print_rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Console().print(table)
 
 
+def bar(part: int, whole: int, width: int = 24) -> str:
+    """Return a bar whose length says how much of `whole` is `part`; something, however small, is never nothing."""
+    filled = min(width, -(-part * width // whole)) if whole > 0 else 0
+    # other programs that read the output may take ASCII only
+    return ("\N{FULL BLOCK}" if sys.stdout.isatty() else "#") * filled
+
+
 def _text(cell: object) -> str:
     if cell is None:
         return "-"

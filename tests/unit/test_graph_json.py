@@ -119,9 +119,10 @@ def test_tables_fit_together() -> None:
     rng = np.random.default_rng(0)
     weight = ir.Constant(rng.standard_normal((4, 3)).astype(np.float32))
 
-    module = module_of(
-        {"x": np.zeros((2, 3), np.float32)}, {"y": lambda v: ir.call("nn.dense", [v["x"], weight], units=4)}
-    )
+    def product(v):
+        return ir.call("nn.dense", [v["x"], weight], units=4)
+
+    module = module_of({"x": np.zeros((2, 3), np.float32)}, {"y": product})
     factory = mlforge.build(module, executor="graph")
     graph = build_graph(factory.program, factory.code.function_names, factory.code.storages)
     assert graph.text == factory.graph_json

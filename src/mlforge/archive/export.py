@@ -1,4 +1,4 @@
-"""Writing a Model Library Format archive."""
+"""Writing a Model Library Format archive, a shared library, or objects."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from mlforge.archive import layout, metadata
-from mlforge.errors import OptionError
+from mlforge.archive.members import archive_members, linked_code
+from mlforge.archive.model import RFC, TVM
+from mlforge.archive.options import ExportOptions
 from mlforge.library.toolchain import compile_objects, compile_shared
-from mlforge.relay.text import to_text
-from mlforge.relay.text_printer import parameter_names
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
 from mlforge.support.atomic import atomic_file, check_writable
-from mlforge.support.params import save_params
+from mlforge.support.content import Data
 from mlforge.support.tar import source_date, write_tar
 
 if TYPE_CHECKING:
@@ -29,10 +28,11 @@ def export_model_library_format(
     mod: Factory | Sequence[Factory],
     path: str | os.PathLike[str],
     *,
-    timestamp: int | None = None,
-    include_source_params: bool = False,
+    options: ExportOptions | None = None,
+    include_source_params: bool | None = None,
+    **fields: Any,
 ) -> Path:
-    """Write an archive of version 7, full-model style; the same modules give the same bytes.
+    """Write an archive; the same modules give the same bytes.
 
     Parameters
     ----------
@@ -40,11 +40,12 @@ def export_model_library_format(
         What `build` returned; the modules' names must differ.
     path : path
         Where to write. A file that is there is replaced once the new one is complete.
-    timestamp : int, optional
-        Seconds since 1970 for the archive's times; default SOURCE_DATE_EPOCH of the environment, else 0.
-    include_source_params : bool
-        Also keep the model's own weights as ``src/<name>.params``. With ``src/<name>.relay`` they are all that is
-        needed to build the model again, for any target; they make the archive about twice as large.
+    options : ExportOptions, optional
+    include_source_params : bool, optional
+        The older name of the option `source_params`.
+    **fields
+        Any attribute of `ExportOptions`, which then counts instead of that of `options`: ``timestamp=0``,
+        ``test_vectors=3``, ...
 
     Returns
     -------
@@ -54,20 +55,44 @@ def export_model_library_format(
     Raises
     ------
     OptionError
-        If two modules have the same name.
+        If two modules have the same name, or options contradict each other.
+    ToolchainError
+        If test vectors are wanted and the code cannot be compiled here; nothing has been written then.
     OutputError
         If the place cannot be written.
     """
     factories = list(mod) if isinstance(mod, Sequence) else [mod]
+    if include_source_params is not None:
+        fields.setdefault("source_params", include_source_params)
+    chosen = replace(options or ExportOptions(), **fields)
     target = Path(path)
     check_writable(target)
-    seconds = source_date(timestamp)
-    files = archive_files(factories, include_source_params=include_source_params)
-    document = metadata.archive_metadata(factories, files, seconds)
-    files[layout.METADATA] = metadata.to_bytes(document)
+    seconds = source_date(chosen.timestamp)
+    files = archive_files(factories, chosen, seconds)
     with atomic_file(target) as file:
         write_tar(file, files, seconds)
     return target
+
+
+def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
+    """Return all members of an archive by path, in the version and form that the options ask for.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+    options : ExportOptions
+    seconds : int
+        The time to stamp on it, since 1970.
+    """
+    members = archive_members(factories, options, seconds)
+    document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
+    if options.format_version == layout.VERSION and not options.rfc and options.params_forms == ("params",):
+        return {**members.files, layout.METADATA: metadata.to_bytes(document)}
+    from mlforge.archive.older import convert
+
+    files, document = convert(members.files, document, options)
+    place = layout.layout_of(options.format_version, RFC if options.rfc else TVM).metadata
+    return {**files, place: metadata.to_bytes(document)}
 
 
 def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[str]) -> Path:
@@ -95,7 +120,7 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     return compile_shared(files, path)
 
 
-def object_files(factories: Sequence[Factory]) -> dict[str, bytes]:
+def object_files(factories: Sequence[Factory]) -> dict[str, Data]:
     """Return the code of these modules compiled by the C compiler at hand (``CC``), and its headers, by path.
 
     Raises
@@ -111,35 +136,6 @@ def object_files(factories: Sequence[Factory]) -> dict[str, bytes]:
     return files
 
 
-def code_files(factories: Sequence[Factory]) -> dict[str, bytes]:
+def code_files(factories: Sequence[Factory]) -> dict[str, Data]:
     """Return the generated code of these modules by path: ``src/...`` and ``include/...``."""
-    files: dict[str, bytes] = {}
-    seen: set[str] = set()
-    for factory in factories:
-        if factory.module_name in seen:
-            raise OptionError(
-                f"two modules have the name '{factory.module_name}'", next_step="Give each a name of its own"
-            )
-        seen.add(factory.module_name)
-        files.update(factory.code.files)
-    return files
-
-
-def archive_files(factories: Sequence[Factory], *, include_source_params: bool = False) -> dict[str, bytes]:
-    """Return the members of an archive of these modules, all but ``metadata.json``, by path."""
-    files = {f"{layout.CODE}/{path}": data for path, data in code_files(factories).items()}
-    for factory in factories:
-        name = factory.module_name
-        # with its scales and other small tensors, so that text and weights are all that building again takes
-        files[layout.relay_path(name)] = to_text(factory.module).encode()
-        # the constants of AOT modules are in their code, so what an executor would load is empty
-        files[layout.params_path(name)] = save_params({})
-        if include_source_params:
-            files[layout.source_params_path(name)] = save_params(_as_printed(factory))
-    return files
-
-
-def _as_printed(factory: Factory) -> dict[str, npt.NDArray[Any]]:
-    """Return the weights under the names that the Relay text gives their parameters."""
-    printed = parameter_names(factory.module.main)
-    return {name: factory.params[param.name] for param, name in printed.items() if param.name in factory.params}
+    return dict(linked_code(factories, ExportOptions()).files)

@@ -1,50 +1,101 @@
-"""``metadata.json``: made from a compiled module."""
+"""``metadata.json``: made from compiled modules and the files of their archive."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlforge
-from mlforge import memory
+from mlforge.archive.details import module_details, storage_details
 from mlforge.archive.layout import VERSION
-from mlforge.relay.ir import Quantization
-from mlforge.support.hashing import sha256_bytes
+from mlforge.archive.options import ExportOptions
+from mlforge.codegen import GeneratedCode, LinkedCode
+from mlforge.support.content import Data, nbytes_of, sha256_of
 from mlforge.tir.ir import Value
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
+__all__ = ["ModuleFacts", "archive_metadata", "module_details", "module_metadata", "to_bytes", "utc"]
+
 _CPU = 1
-_PEAK_TENSORS = 5
+# the name under which microTVM's tools know the C runtime
+_RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
 
 
-def archive_metadata(factories: Sequence[Factory], files: Mapping[str, bytes], timestamp: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ModuleFacts:
+    """What metadata say of a module beside what its factory knows.
+
+    Attributes
+    ----------
+    code : GeneratedCode
+        As linked with the archive's other modules.
+    module_tree : sequence of mapping
+        One entry a module of its import tree, the root first: ``type_key``, ``files``, ``parent``.
+    toolchain : mapping or None
+        The C compiler, where objects are in the archive.
+    """
+
+    code: GeneratedCode
+    module_tree: Sequence[Mapping[str, Any]]
+    toolchain: Mapping[str, str] | None = None
+
+
+def archive_metadata(
+    factories: Sequence[Factory],
+    files: Mapping[str, Data],
+    facts: Mapping[str, ModuleFacts],
+    linked: LinkedCode,
+    options: ExportOptions,
+    timestamp: int,
+) -> dict[str, Any]:
     """Return the whole document.
 
     Parameters
     ----------
     factories : sequence of Factory
-    files : mapping of str to bytes
+    files : mapping of str to Data
         Every other member of the archive.
+    facts : mapping of str to ModuleFacts
+        By module name.
+    linked : LinkedCode
+        Says what several modules have in common.
+    options : ExportOptions
     timestamp : int
         Seconds since 1970.
     """
     return {
         "version": VERSION,
-        "modules": {factory.module_name: module_metadata(factory, timestamp) for factory in factories},
+        "modules": {
+            factory.module_name: module_metadata(factory, facts[factory.module_name], options, timestamp)
+            for factory in factories
+        },
         "mlforge": {
             "version": mlforge.__version__,
-            "files": {path: {"bytes": len(data), "sha256": sha256_bytes(data)} for path, data in sorted(files.items())},
+            "shared": _shared(linked),
+            "files": {
+                path: {"bytes": nbytes_of(data), "sha256": sha256_of(data)} for path, data in sorted(files.items())
+            },
         },
     }
 
 
-def module_metadata(factory: Factory, timestamp: int) -> dict[str, Any]:
+def _shared(linked: LinkedCode) -> dict[str, Any]:
+    return {
+        "workspace_bytes": linked.workspace_bytes,
+        "workspace_modules": list(linked.workspace_modules),
+        "constants_bytes": linked.constants_bytes,
+        "functions": list(linked.functions),
+    }
+
+
+def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions, timestamp: int) -> dict[str, Any]:
     """Return the object of one module."""
-    details = module_details(factory)
+    details = module_details(factory, facts.code)
     sizes = details["memory"]
     main = {
         "device": _CPU,
@@ -54,55 +105,26 @@ def module_metadata(factory: Factory, timestamp: int) -> dict[str, Any]:
         "inputs": _sizes(factory.program.inputs),
         "outputs": _sizes(factory.program.outputs),
     }
-    return {
+    details |= storage_details(factory)
+    details["module_tree"] = [dict(entry) for entry in facts.module_tree]
+    details["build"] = _build(factory, facts, options)
+    memory: dict[str, Any] = {
+        "functions": {"main": [main], "operator_functions": _operator_functions(factory, facts.code)}
+    }
+    if factory.graph_json:
+        memory["sids"] = _storage_ids(factory)
+    document: dict[str, Any] = {
         "model_name": factory.module_name,
         "export_datetime": utc(timestamp),
         "executors": [factory.executor],
         "style": "full-model",
         "target": [str(factory.target)],
-        "memory": {"functions": {"main": [main], "operator_functions": _operator_functions(factory)}},
+        "memory": memory,
         "mlforge": details,
     }
-
-
-def module_details(factory: Factory) -> dict[str, Any]:
-    """Return the ``mlforge`` object of one module: what the format has no place for."""
-    program, plan, code = factory.program, factory.plan, factory.code
-    rows = memory.report(program, plan)
-    peak = rows[plan.peak_call] if plan.peak_call is not None and plan.lower_bound else None
-    names = code.function_names
-    return {
-        "version": mlforge.__version__,
-        "entry": code.entry,
-        "numerics": factory.options["numerics"],
-        "optimize": factory.options["optimize"],
-        "external_workspace": code.external_workspace,
-        "inputs": [_tensor(value, factory.module.quantization) for value in program.inputs],
-        "outputs": [_tensor(value, factory.module.quantization) for value in program.outputs],
-        "memory": {
-            "workspace_bytes": code.sizes.workspace,
-            "workspace_lower_bound_bytes": plan.lower_bound,
-            "constants_bytes": code.sizes.constants,
-            "io_bytes": code.sizes.io,
-        },
-        "operators": [
-            {
-                "function": names[call.kernel.name],
-                "nodes": list(call.nodes),
-                "workspace_bytes": call.kernel.scratch_bytes,
-                "macs": call.kernel.macs,
-            }
-            for call in program.calls
-        ],
-        "peak": peak
-        and {
-            "function": names[peak.function],
-            "nodes": list(peak.nodes),
-            "live_bytes": peak.live_bytes,
-            "tensors": [{"name": name, "bytes": size} for name, size in peak.tensors[:_PEAK_TENSORS]],
-        },
-        "source": dict(factory.module.source),
-    }
+    if options.runtime:
+        document["external_dependencies"] = [{**_RUNTIME, "version_spec": mlforge.__version__}]
+    return document
 
 
 def to_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -115,14 +137,17 @@ def utc(timestamp: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(timestamp))
 
 
-def _tensor(value: Value, quantization: Mapping[str, Quantization]) -> dict[str, Any]:
-    known = quantization.get(value.name)
+def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict[str, Any]:
+    """Return what compiling the archive's own source again takes to give the same module."""
     return {
-        "name": value.name,
-        "shape": list(value.shape),
-        "dtype": value.dtype,
-        "scale": known and known.scale,
-        "zero_point": known and known.zero_point,
+        "target": str(factory.target),
+        "executor": factory.executor,
+        "optimize": factory.options["optimize"],
+        "numerics": factory.options["numerics"],
+        "external_workspace": facts.code.external_workspace,
+        "toolchain": facts.toolchain and dict(facts.toolchain),
+        "test_vectors": options.test_vectors,
+        "seed": options.seed,
     }
 
 
@@ -130,11 +155,19 @@ def _sizes(values: Sequence[Value]) -> dict[str, Any]:
     return {value.name: {"dtype": value.dtype, "size": value.nbytes} for value in values}
 
 
-def _operator_functions(factory: Factory) -> list[dict[str, Any]]:
+def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
     return [
         {
-            "function_name": factory.code.function_names[kernel.name],
+            "function_name": code.function_names[kernel.name],
             "workspace": [{"device": _CPU, "workspace_size_bytes": kernel.scratch_bytes}],
         }
         for kernel in factory.program.kernels
+    ]
+
+
+def _storage_ids(factory: Factory) -> list[dict[str, Any]]:
+    """Return the graph executor's blocks, one an id: TVM took shapes of entries whose index was the id."""
+    return [
+        {"storage_id": number, "size_bytes": size, **({} if binding is None else {"input_binding": binding})}
+        for number, size, binding in factory.storages
     ]

@@ -1,0 +1,161 @@
+"""The object ``mlforge`` of a module: what the format has no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import mlforge
+from mlforge import memory
+from mlforge.codegen import GeneratedCode
+from mlforge.errors import InternalError
+from mlforge.memory.liveness import LiveRange, live_ranges
+from mlforge.memory.planner import SCRATCH_ALIGNMENT
+from mlforge.memory.report import SCRATCH_NAME
+from mlforge.relay.ir import Quantization
+from mlforge.support.content import ArrayContent, sha256_of
+from mlforge.tir.ir import KernelCall, Value
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+AOT, GRAPH = "aot", "graph"
+_PEAK_TENSORS = 5
+
+_hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
+
+
+def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[str, Any]:
+    """Return the facts that running and describing a module takes: interface, memory, operators.
+
+    Parameters
+    ----------
+    factory : Factory
+    code : GeneratedCode, optional
+        The module's code where it is linked with others; default its own.
+    """
+    code = code or factory.code
+    quantization = factory.module.quantization
+    return {
+        "version": mlforge.__version__,
+        "executor": factory.executor,
+        "entry": code.entry if factory.executor == AOT else None,
+        "numerics": factory.options["numerics"],
+        "optimize": factory.options["optimize"],
+        "external_workspace": code.external_workspace,
+        "inputs": [_interface_tensor(value, quantization) for value in factory.program.inputs],
+        "outputs": [_interface_tensor(value, quantization) for value in factory.program.outputs],
+        "memory": {
+            "workspace_bytes": code.sizes.workspace,
+            "workspace_lower_bound_bytes": factory.plan.lower_bound,
+            "constants_bytes": code.sizes.constants,
+            "io_bytes": code.sizes.io,
+        },
+        "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],
+        "peak": _peak(factory, code),
+        "source": dict(factory.module.source),
+    }
+
+
+def storage_details(factory: Factory) -> dict[str, Any]:
+    """Return the facts that checking and comparing a module takes: its plan and its constants, each content once."""
+    return {"plan": plan_blocks(factory) if factory.executor == AOT else None, "constants": constants(factory)}
+
+
+def _interface_tensor(value: Value, quantization: Mapping[str, Quantization]) -> dict[str, Any]:
+    known = quantization.get(value.name)
+    return {
+        "name": value.name,
+        "shape": list(value.shape),
+        "dtype": value.dtype,
+        "scale": known and known.scale,
+        "zero_point": known and known.zero_point,
+    }
+
+
+def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> dict[str, Any]:
+    touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
+    return {
+        "function": code.function_names[call.kernel.name],
+        "nodes": list(call.nodes),
+        "workspace_bytes": call.kernel.scratch_bytes,
+        "macs": call.kernel.macs,
+        "bytes": sum(value.nbytes for value in touched),
+        "live_bytes": factory.plan.live[index],
+    }
+
+
+def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
+    plan = factory.plan
+    if plan.peak_call is None or not plan.lower_bound:
+        return None
+    row = memory.report(factory.program, plan)[plan.peak_call]
+    return {
+        "function": code.function_names[row.function],
+        "nodes": list(row.nodes),
+        "live_bytes": row.live_bytes,
+        "tensors": [{"name": name, "bytes": size} for name, size in row.tensors[:_PEAK_TENSORS]],
+    }
+
+
+def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
+    """Return every block of the workspace by its first call: where it lies and which calls need it.
+
+    Blocks whose lives overlap never overlap in bytes, but for a chain of ``reuses``: an output that takes the
+    place of an input, whose lives meet in the one call.
+    """
+    program, plan = factory.program, factory.plan
+
+    def offset(item: LiveRange) -> int:
+        return plan.scratch_offsets[item.first] if item.value is None else plan.offsets[item.value]
+
+    ranges = live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT)
+    ordered = sorted(ranges, key=lambda item: (item.first, item.value is None, offset(item)))
+    places = {item.value: place for place, item in enumerate(ordered) if item.value is not None}
+    taken = {
+        call.output.root: places[reused]
+        for call, reused in zip(program.calls, plan.inplace, strict=True)
+        if reused is not None
+    }
+    return [
+        {
+            "name": item.value.name if item.value else SCRATCH_NAME,
+            "bytes": item.nbytes,
+            "offset": offset(item),
+            "first": item.first,
+            "last": item.last,
+            "reuses": taken.get(item.value) if item.value else None,
+        }
+        for item in ordered
+    ]
+
+
+def constants(factory: Factory) -> list[dict[str, Any]]:
+    """Return what the module's constants are, each content once, in the order of first use."""
+    if factory.executor == GRAPH:
+        return [{**_constant(name, value), "source": value.name} for name, value in factory.graph_constants.items()]
+    distinct: dict[tuple[str, str], Value] = {}
+    for value in factory.unit.used_constants():
+        distinct.setdefault((value.dtype, content_hash(value)), value)
+    return [_constant(value.name, value) for value in distinct.values()]
+
+
+def _constant(name: str, value: Value) -> dict[str, Any]:
+    return {
+        "name": name,
+        "bytes": value.nbytes,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "sha256": content_hash(value),
+    }
+
+
+def content_hash(value: Value) -> str:
+    """Return the SHA-256 of a constant's bytes as files hold them; hashed once, however often it is asked for."""
+    known = _hashes.get(value)
+    if known is None:
+        if value.data is None:
+            raise InternalError(f"the constant '{value.name}' has no value")
+        known = _hashes[value] = sha256_of(ArrayContent(value.data))
+    return known

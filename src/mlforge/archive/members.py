@@ -1,0 +1,190 @@
+"""The files of an archive: what each module and all of them together put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from mlforge.archive import layout
+from mlforge.archive.devices import ImportTree, import_tree
+from mlforge.archive.metadata import ModuleFacts, utc
+from mlforge.archive.model import RFC, TVM
+from mlforge.archive.options import ExportOptions
+from mlforge.archive.source import source_files
+from mlforge.archive.templates.build_files import build_plan, cmake_lists, makefile
+from mlforge.archive.templates.demo import demo_files
+from mlforge.archive.templates.readme import readme
+from mlforge.archive.templates.subject import Subject, subject
+from mlforge.archive.vectors import computed_vectors
+from mlforge.codegen import LinkedCode
+from mlforge.compiler import link
+from mlforge.crt import crt_files
+from mlforge.errors import OptionError
+from mlforge.runtime.module import Module
+from mlforge.support.c_names import bounded
+from mlforge.support.content import Data
+from mlforge.support.params import params_content
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+_TEMPLATES = "templates"
+_README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """What an archive consists of, but for its metadata.
+
+    Attributes
+    ----------
+    files : mapping of str to Data
+        By path in version 7.
+    facts : mapping of str to ModuleFacts
+        By module name.
+    linked : LinkedCode
+    """
+
+    files: Mapping[str, Data]
+    facts: Mapping[str, ModuleFacts]
+    linked: LinkedCode
+
+
+def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedCode:
+    """Return the code of all modules; that of a single one is there already."""
+    if len(factories) == 1:
+        return LinkedCode((factories[0].code,), factories[0].code.files)
+    return link(factories, share_workspace=options.share_workspace, share_weights=options.share_weights)
+
+
+def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
+    """Return all files but the metadata.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name, or what is asked for cannot be combined.
+    ToolchainError
+        If test vectors are wanted and the code cannot be compiled here.
+    """
+    _check_options(factories, options)
+    linked = linked_code(factories, options)
+    files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
+    facts = {}
+    for factory, code in zip(factories, linked.modules, strict=True):
+        tree = _imports(factory, [f"{layout.CODE}/{path}" for path in code.files])
+        facts[factory.module_name] = ModuleFacts(code, tree.entries)
+        files.update(tree.files)
+        files.update(_module_files(factory, options))
+    if options.runtime:
+        files.update(_runtime_files())
+    files.update(_documents(factories, linked, files, options, timestamp))
+    check_tree(files)
+    return Members(files, facts, linked)
+
+
+def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
+    if not factories:
+        raise OptionError("there is no module to export", next_step="Give what mlforge.build returned")
+    if options.test_vectors and not options.runtime and _uses_runtime(factories):
+        raise OptionError(
+            "a demo of modules for the graph executor needs the C runtime in the archive",
+            place="test vectors",
+            next_step="Export with the runtime, or without test vectors",
+        )
+
+
+def _uses_runtime(factories: Sequence[Factory]) -> bool:
+    return any(factory.graph_json for factory in factories)
+
+
+def _imports(factory: Factory, code: Sequence[str]) -> ImportTree:
+    lib = factory.lib
+    imports = lib.imported_modules if isinstance(lib, Module) else ()
+    return import_tree(factory.module_name, lib.type_key, code, imports)
+
+
+def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
+    name = factory.module_name
+    files = source_files(factory, params=options.source_params)
+    # the constants of AOT modules are in their code, so what an executor would load is empty
+    files[layout.params_path(name)] = params_content(factory.params)
+    if factory.graph_json:
+        files[layout.graph_path(name)] = factory.graph_json.encode()
+    return files
+
+
+def _runtime_files() -> dict[str, Data]:
+    """Return the C runtime, and its templates where microTVM's tools look for them."""
+    runtime = layout.layout_of(layout.VERSION).runtime
+    files: dict[str, Data] = {}
+    for path, data in crt_files().items():
+        files[path if path.startswith(f"{_TEMPLATES}/") else f"{runtime}/{path}"] = data
+    return files
+
+
+def _documents(
+    factories: Sequence[Factory], linked: LinkedCode, files: Mapping[str, Data], options: ExportOptions, timestamp: int
+) -> dict[str, Data]:
+    """Return the description, the build files and the demo, for the layout in which the archive will be written."""
+    final = layout.layout_of(options.format_version, RFC if options.rfc else TVM)
+    latest = layout.layout_of(layout.VERSION)
+    first = factories[0].module_name
+    subjects = [
+        subject(factory, code, final, computed_vectors(factory, options))
+        for factory, code in zip(factories, linked.modules, strict=True)
+    ]
+    paths = [layout.moved(path, first, latest, final) for path in files]
+    name = bounded("_".join(factory.module_name for factory in factories))
+    graphs = _uses_runtime(factories)
+    documents: dict[str, Data] = {}
+    if options.runtime or not graphs:
+        documents.update(demo_files(subjects))
+        plan = build_plan(name, [*paths, *documents], final.runtime if graphs else None)
+        documents[_MAKEFILE] = makefile(plan).encode()
+        documents[_CMAKE] = cmake_lists(plan).encode()
+    documents[_README] = _readme(subjects, [*paths, *documents], name, final, options, timestamp).encode()
+    return documents
+
+
+def _readme(
+    subjects: Sequence[Subject],
+    paths: Sequence[str],
+    name: str,
+    final: layout.Layout,
+    options: ExportOptions,
+    timestamp: int,
+) -> str:
+    return readme(
+        subjects,
+        paths,
+        f"lib{name}.a" if _MAKEFILE in paths else None,
+        version=options.format_version,
+        date=utc(timestamp),
+        metadata=final.metadata,
+    )
+
+
+def check_tree(paths: Iterable[str]) -> None:
+    """Raise OptionError for names that clash where case does not count, or that are both a file and a folder."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for path in sorted(paths):
+        for parent in PurePosixPath(path).parents:
+            folder = str(parent)
+            if folders.setdefault(folder.lower(), folder) != folder:
+                raise _clash(folder, folders[folder.lower()])
+        if path.lower() in seen:
+            raise _clash(path, seen[path.lower()])
+        seen[path.lower()] = path
+    for name in sorted(seen.keys() & folders.keys()):
+        raise _clash(seen[name], folders[name])
+
+
+def _clash(path: str, other: str) -> OptionError:
+    return OptionError(
+        f"the archive would hold both {path} and {other}, which some file systems take for one",
+        next_step="Give the module or the kind of device another name",
+    )

@@ -1,0 +1,126 @@
+"""Makefile and CMakeLists.txt of an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from mlforge.archive.layout import CODE, HEADERS
+from mlforge.archive.templates import filled, listed
+from mlforge.archive.templates.demo import FOLDER
+
+_SOURCES = (".c", ".S")
+# names that CMake keeps for targets of its own
+_RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "rebuild_cache", "test"}
+_RUNTIME_PARTS = ("common", "graph_executor", "memory")
+_OBJECTS = "build"
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What is compiled, by path in the archive.
+
+    Attributes
+    ----------
+    name : str
+        Of the library.
+    library : tuple of str
+        Sources of the modules, and of the runtime where they need it.
+    demo : tuple of str
+        Sources of the demo, and of a platform for the runtime on the host.
+    headers : tuple of str
+        Generated headers.
+    binaries : tuple of str
+        What sources include beside headers.
+    runtime : str or None
+        The folder of the C runtime; None for modules that need none.
+    """
+
+    name: str
+    library: tuple[str, ...]
+    demo: tuple[str, ...]
+    headers: tuple[str, ...]
+    binaries: tuple[str, ...]
+    runtime: str | None
+
+
+def build_plan(name: str, paths: Iterable[str], runtime: str | None) -> BuildPlan:
+    """Sort an archive's files into what a library and a demo are made of."""
+    ordered = sorted(paths)
+    library, demo = [f"{CODE}/"], [f"{FOLDER}/"]
+    if runtime is not None:
+        library += [f"{runtime}/src/runtime/crt/{part}/" for part in _RUNTIME_PARTS]
+        demo.append(f"{runtime}/host/")
+
+    def sources(folders: Sequence[str]) -> tuple[str, ...]:
+        return tuple(
+            path for path in ordered if path.startswith(tuple(folders)) and PurePosixPath(path).suffix in _SOURCES
+        )
+
+    return BuildPlan(
+        name,
+        sources(library),
+        sources(demo),
+        tuple(path for path in ordered if path.startswith((f"{HEADERS}/", f"{FOLDER}/")) and path.endswith(".h")),
+        tuple(path for path in ordered if path.startswith(f"{CODE}/") and path.endswith(".bin")),
+        runtime,
+    )
+
+
+def makefile(plan: BuildPlan) -> str:
+    """Return the Makefile."""
+    folders, config = [HEADERS], ""
+    if plan.runtime is not None:
+        folders += [f"{plan.runtime}/include", "$(CRT_CONFIG)"]
+        config = (
+            f"# the folder of crt_config.h: how large the runtime's tables are\nCRT_CONFIG ?= {plan.runtime}/host\n"
+        )
+    values = {
+        "library": f"lib{plan.name}.a",
+        "config": config,
+        "includes": "".join(f" -I{folder}" for folder in folders),
+        "headers": _continued(plan.headers),
+        "objects": _continued([_object(path) for path in plan.library]),
+        "demo_objects": _continued([_object(path) for path in plan.demo]),
+        "rules": "\n".join(_rule(plan, path) for path in (*plan.library, *plan.demo)),
+    }
+    return filled("Makefile.in", values)
+
+
+def _continued(items: Sequence[str]) -> str:
+    return "".join(f" \\\n  {item}" for item in items)
+
+
+def _object(path: str) -> str:
+    """Return the object of a source: a folder of its own for each origin, so that no two names meet."""
+    folder = PurePosixPath(path).parent
+    return f"{_OBJECTS}/{'_'.join(folder.parts)}_{PurePosixPath(path).stem}.o"
+
+
+def _rule(plan: BuildPlan, path: str) -> str:
+    inputs = [path, *(binary for binary in plan.binaries if binary == f"{path}.bin")]
+    target = _object(path)
+    return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_OBJECTS}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
+
+
+def cmake_lists(plan: BuildPlan) -> str:
+    """Return CMakeLists.txt."""
+    target = f"{plan.name}_model" if plan.name in _RESERVED else plan.name
+    assembler = any(path.endswith(".S") for path in plan.library)
+    folders, setting = [HEADERS], ""
+    if plan.runtime is not None:
+        folders += [f"{plan.runtime}/include", "${CRT_CONFIG}"]
+        place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/{plan.runtime}/host"
+        setting = f'set(CRT_CONFIG "{place}" CACHE PATH "Folder of crt_config.h")\n'
+    values = {
+        "target": target,
+        "project": f"{target}_archive",
+        "languages": "C ASM" if assembler else "C",
+        "option": f"{target.upper()}_DEMO",
+        "settings": setting,
+        "sources": listed(plan.library, "  ") + ")",
+        "folders": listed(folders, "  ") + ")",
+        "demo_sources": listed(plan.demo, "  ") + ")",
+    }
+    return filled("CMakeLists.txt.in", values)

@@ -1,0 +1,165 @@
+"""The demo: a C program that runs every module of an archive and checks what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlforge.archive.templates import filled, text_of
+from mlforge.archive.templates.subject import Subject, Tensor
+from mlforge.archive.templates.vectors import count_macro, vector_files
+from mlforge.codegen.c_interface import POOL
+from mlforge.codegen.writer import Writer, comment_text
+
+FOLDER = "demo"
+_WITH_VECTORS = "It knows outputs of this very code for some inputs, and fails where they differ."
+_WITHOUT = "It runs on zeros: compile with --test-vectors N to have inputs and expected outputs in it."
+
+
+def demo_files(subjects: Sequence[Subject]) -> dict[str, bytes]:
+    """Return the demo's files by path in the archive."""
+    graphs = any(not item.is_aot for item in subjects)
+    files = {"demo.c": _program(subjects, graphs=graphs).encode()}
+    for name in ("tensor_check", "graph_runner") if graphs else ("tensor_check",):
+        files.update({f"{name}{suffix}": text_of(f"{name}{suffix}").encode() for suffix in (".c", ".h")})
+    for item in subjects:
+        files.update(vector_files(item))
+    return {f"{FOLDER}/{name}": data for name, data in files.items()}
+
+
+def _program(subjects: Sequence[Subject], *, graphs: bool) -> str:
+    checked = any(item.vectors for item in subjects)
+    includes = ['#include "tensor_check.h"']
+    if graphs:
+        includes.append('#include "graph_runner.h"')
+    for item in subjects:
+        if item.is_aot:
+            includes.append(f'#include "{item.prefix}.h"')
+        if item.vectors:
+            includes.append(f'#include "{item.name}_vectors.h"')
+    about = [_WITH_VECTORS if checked else _WITHOUT]
+    if graphs:
+        about.append("Graphs and parameters are read from the extracted archive: the folder is the first argument,")
+        about.append("else the one that it is started in.")
+    values = {
+        "about": "\n".join(f" * {line}" for line in about),
+        "includes": "\n".join(includes),
+        "functions": "\n".join(_function(item) for item in subjects).rstrip("\n"),
+        "arguments": '  const char *folder = argc > 1 ? argv[1] : ".";' if graphs else "  (void)argc;\n  (void)argv;",
+        "calls": "\n".join(_calls(subjects, graphs=graphs)),
+        "verdict": '  puts(faults ? "FAIL" : "PASS");' if checked else '  puts(faults ? "FAIL" : "done");',
+    }
+    return filled("demo.c.in", values)
+
+
+def _calls(subjects: Sequence[Subject], *, graphs: bool) -> list[str]:
+    lines = ["  if (graph_start() != 0) {", "    return 1;", "  }"] if graphs else []
+    return lines + [f"  faults += demo_{item.name}({'' if item.is_aot else 'folder'});" for item in subjects]
+
+
+def _function(item: Subject) -> str:
+    writer = Writer()
+    writer.line(f"/* Runs module {item.name}; returns the number of outputs that are not as expected */")
+    with writer.block(f"static int demo_{item.name}({'void' if item.is_aot else 'const char *folder'})"):
+        for tensor in item.inputs:
+            writer.line(f"static {tensor.c_type} {_input(tensor)}[{tensor.c_length}];{_comment(tensor)}")
+        for tensor in item.outputs:
+            writer.line(f"static {tensor.c_type} {_output(tensor)}[{tensor.c_length}];{_comment(tensor)}")
+        _found(writer, item)
+        (_aot_setup if item.is_aot else _graph_setup)(writer, item)
+        writer.line("int faults = 0;")
+        _assignments(writer, item)
+        if item.vectors:
+            with writer.block(f"for (size_t vector = 0; vector < {count_macro(item)}; ++vector)"):
+                for tensor in item.inputs:
+                    source = f"{item.name}_vectors[vector].{tensor.field}"
+                    writer.line(f"memcpy({_input(tensor)}, {source}, sizeof {_input(tensor)});")
+                _run(writer, item)
+        else:
+            _run(writer, item)
+        if not item.is_aot:
+            writer.line("TVMGraphExecutor_Release(&executor);")
+        writer.line("return faults;")
+    return writer.text()
+
+
+def _aot_setup(writer: Writer, item: Subject) -> None:
+    if item.details["external_workspace"]:
+        size = f"{item.prefix.upper()}_{POOL.upper()}_WORKSPACE_POOL_SIZE"
+        writer.line(f"static uint8_t pool[{size} + 63]; /* its part that starts at a multiple of 64 is handed over */")
+        writer.line(f"struct {item.prefix}_workspace_pools pools = {{pool + (64 - (uintptr_t)pool % 64) % 64}};")
+    writer.line(f"struct {item.prefix}_inputs inputs = {{0}};")
+    writer.line(f"struct {item.prefix}_outputs outputs = {{0}};")
+
+
+def _graph_setup(writer: Writer, item: Subject) -> None:
+    writer.line(f'TVMGraphExecutor *executor = graph_open(folder, "{item.graph_path}", "{item.params_path}");')
+
+
+def _assignments(writer: Writer, item: Subject) -> None:
+    if not item.is_aot:
+        with writer.block("if (executor == NULL)"):
+            writer.line("return 1;")
+        return
+    for tensor in item.inputs:
+        writer.line(f"inputs.{tensor.field} = {_input(tensor)};")
+    for tensor in item.outputs:
+        writer.line(f"outputs.{tensor.field} = {_output(tensor)};")
+
+
+def _run(writer: Writer, item: Subject) -> None:
+    """Write one inference, and the check or the print of each output."""
+    if item.is_aot:
+        pools = ", &pools" if item.details["external_workspace"] else ""
+        calls = [f"{item.prefix}_run(&inputs, &outputs{pools})"]
+    else:
+        calls = [
+            f"graph_set_input(executor, {index}, {_input(tensor)}, {_bytes(_input(tensor), tensor)})"
+            for index, tensor in enumerate(item.inputs)
+        ]
+        calls.append("TVMGraphExecutor_Run(executor)")
+        calls += [
+            f"graph_get_output(executor, {index}, {_output(tensor)}, {_bytes(_output(tensor), tensor)})"
+            for index, tensor in enumerate(item.outputs)
+        ]
+    for call in calls:
+        with writer.block(f"if ({call} != 0)"):
+            writer.line(f'return tensor_failed("{item.name}");')
+    for index, tensor in enumerate(item.outputs):
+        if item.vectors:
+            expected = f"{item.name}_vectors[vector].{tensor.field}"
+            writer.line(f"faults += tensor_check(&found[{index}], vector, {expected});")
+        else:
+            writer.line(f"tensor_print(&found[{index}]);")
+
+
+def _found(writer: Writer, item: Subject) -> None:
+    with writer.block("const struct tensor found[] =", "};"):
+        for tensor in item.outputs:
+            kind = f"TENSOR_{tensor.dtype.upper()}"
+            writer.line(f'{{"{item.name}", {c_string(tensor.name)}, {kind}, {tensor.count}, {_output(tensor)}}},')
+
+
+def _input(tensor: Tensor) -> str:
+    return f"in_{tensor.field}"
+
+
+def _output(tensor: Tensor) -> str:
+    return f"out_{tensor.field}"
+
+
+def _bytes(array: str, tensor: Tensor) -> str:
+    return f"sizeof {array}" if tensor.count else "0"
+
+
+def _comment(tensor: Tensor) -> str:
+    return f" /* {comment_text(tensor.name[:200])} */" if tensor.name != tensor.field else ""
+
+
+def c_string(text: str, limit: int = 200) -> str:
+    """Return a C string literal of a name of any characters, those beyond ASCII in UTF-8."""
+    parts = []
+    for byte in text[:limit].encode("utf-8", "replace"):
+        char = chr(byte)
+        # octal escapes end after three digits; question marks could make a trigraph
+        parts.append(char if " " <= char <= "~" and char not in '"\\?' else f"\\{byte:03o}")
+    return f'"{"".join(parts)}"'

@@ -1,0 +1,164 @@
+"""README.md of an archive: what it is, what it needs, how it is built and called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import mlforge
+from mlforge.archive.layout import HEADERS, OBJECTS, SOURCES
+from mlforge.archive.templates import filled
+from mlforge.archive.templates.demo import FOLDER
+from mlforge.archive.templates.subject import Subject, Tensor
+from mlforge.codegen.c_interface import POOL
+from mlforge.support.text import shortened
+
+_FILES = (
+    (SOURCES, "generated C: entry and workspace in `lib0`, operators and constants behind it"),
+    (OBJECTS, "the same as objects"),
+    (HEADERS, "its headers: what your program includes"),
+    ("codegen", "code for other devices"),
+    ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
+    ("executor-config", "the graph executor's graphs"),
+    ("runtime-config", "the graph executor's graphs"),
+    ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
+    ("crt", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
+    ("templates", "a configuration and a platform of the runtime, to be filled in for a board"),
+    (FOLDER, "the demo, with its test vectors"),
+    ("src", "the model as Relay text and its weights: what compiling for another target takes"),
+    ("relay.txt", "the model as Relay text"),
+)
+
+
+def readme(
+    subjects: Sequence[Subject], paths: Iterable[str], library: str | None, *, version: int, date: str, metadata: str
+) -> str:
+    """Return the text.
+
+    Parameters
+    ----------
+    subjects : sequence of Subject
+    paths : iterable of str
+        The archive's other members.
+    library : str
+        File name of the static library that the Makefile makes; None without a Makefile.
+    version : int
+        Of the format.
+    date : str
+    metadata : str
+        Path of the metadata.
+    """
+    known = list(paths)
+    carried = any(path.startswith(("runtime/", "crt/")) for path in known)
+    values = {
+        "title": ", ".join(item.name for item in subjects[:8]) + (", ..." if len(subjects) > 8 else ""),
+        "version": str(version),
+        "writer": mlforge.__version__,
+        "date": date,
+        "modules": "\n".join(_module(item) for item in subjects),
+        "build": "\n".join(_build(subjects, library)),
+        "files": "\n".join(_file_rows(known, metadata)),
+        "runtime": " and the runtime" if carried else "",
+    }
+    return filled("README.md.in", values)
+
+
+def _build(subjects: Sequence[Subject], library: str | None) -> Iterable[str]:
+    if library is not None:
+        checked = any(item.vectors for item in subjects)
+        test = "it checks the test vectors" if checked else "it prints outputs for zeros as inputs"
+        yield f"    make                # {library} and a demo of it, for this machine"
+        yield f"    make test           # runs the demo: {test}"
+        yield "    cmake -B build-cmake && cmake --build build-cmake    # the same with CMake"
+        yield '    make library CC="arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb" AR=arm-none-eabi-ar'
+        yield ""
+    graphs = any(not item.is_aot for item in subjects)
+    more = ", and link `common`, `memory` and `graph_executor` of the C runtime" if graphs else ""
+    yield "By hand: compile every `.c` and `.S` file of `codegen/host/src` with `codegen/host/include` on the include"
+    yield f"path{more}. The code is C99 and needs no other library than C's own with its mathematics (`-lm`)."
+
+
+def _file_rows(paths: Sequence[str], metadata: str) -> Iterable[str]:
+    yield f"| `{metadata}` | all facts about the modules, for programs |"
+    taken: set[str] = set()
+    for folder, what in _FILES:
+        found = [path for path in paths if path not in taken and (path == folder or path.startswith(f"{folder}/"))]
+        taken.update(found)
+        if found:
+            yield f"| `{folder}` | {what} |"
+
+
+def _module(item: Subject) -> str:
+    source, sizes = item.details["source"], item.details["memory"]
+    executor = "compiled ahead of time" if item.is_aot else "for the graph executor"
+    lines = [f"## Module `{item.name}`", "", f"Target `{item.target}`, {executor}.{_origin(source)}", ""]
+    lines += ["| | name | in C | shape | dtype | real value |", "|---|---|---|---|---|---|"]
+    lines += [_tensor_row("input", tensor) for tensor in item.inputs]
+    lines += [_tensor_row("output", tensor) for tensor in item.outputs]
+    lines += ["", "| memory | bytes | |", "|---|---:|---|"]
+    place = "passed in by the caller" if item.details["external_workspace"] else "in the library"
+    if not item.is_aot:
+        place = "allocated by the executor"
+    where = "in the library" if item.is_aot else "in `parameters`"
+    lines += [
+        f"| workspace | {sizes['workspace_bytes']:,} | RAM, {place} |",
+        f"| inputs and outputs | {sizes['io_bytes']:,} | RAM, yours |",
+        f"| constants | {sizes['constants_bytes']:,} | flash, {where}; machine code comes on top |",
+        "",
+        *_peak(item),
+        *(_call(item) if item.is_aot else _graph_call(item)),
+    ]
+    return "\n".join(lines)
+
+
+def _origin(source: dict[str, str]) -> str:
+    name, digest = source.get("name"), source.get("sha256")
+    text = f" The model: {_plain(name)}" if name else ""
+    return f"{text}, SHA-256 `{digest}`." if text and digest else f"{text}." if text else ""
+
+
+def _tensor_row(kind: str, tensor: Tensor) -> str:
+    real = "" if tensor.scale is None else f"{tensor.scale!r} * (value - {tensor.zero_point})"
+    shape = " x ".join(map(str, tensor.shape)) or "scalar"
+    return f"| {kind} | {_plain(tensor.name)} | `{tensor.field}` | {shape} | {tensor.dtype} | {real} |"
+
+
+def _peak(item: Subject) -> list[str]:
+    peak = item.details["peak"]
+    if peak is None:
+        return []
+    nodes = _plain(shortened(", ".join(peak["nodes"]) or peak["function"], 120))
+    return [f"Most workspace is live during {nodes}: {peak['live_bytes']:,} bytes.", ""]
+
+
+def _call(item: Subject) -> list[str]:
+    macro = item.prefix.upper()
+    lines = [f'    #include "{item.prefix}.h"', ""]
+    fields = []
+    for group, tensors in (("inputs", item.inputs), ("outputs", item.outputs)):
+        for tensor in tensors:
+            size = f"{macro}_{tensor.field.upper()}_SIZE / sizeof({tensor.c_type})"
+            lines.append(f"    static {tensor.c_type} {group}_{tensor.field}[{size}];")
+        fields.append((group, ", ".join(f"{group}_{tensor.field}" for tensor in tensors) or "0"))
+    if item.details["external_workspace"]:
+        size = f"{macro}_{POOL.upper()}_WORKSPACE_POOL_SIZE"
+        lines.append(f"    static uint8_t memory[{size}];    /* to start at a multiple of 64 */")
+        fields.append(("workspace_pools", "memory"))
+    lines.append("")
+    for group, values in fields:
+        lines.append(f"    struct {item.prefix}_{group} {group} = {{{values}}};")
+    arguments = ", ".join(f"&{group}" for group, _ in fields)
+    return [*lines, f"    int32_t status = {item.prefix}_run({arguments});    /* 0 on success */", ""]
+
+
+def _graph_call(item: Subject) -> list[str]:
+    return [
+        f"Create it with `TVMGraphExecutor_Create` from the text of `{item.graph_path}` and load `{item.params_path}`:",
+        "`demo/graph_runner.c` shows how.",
+        "",
+    ]
+
+
+def _plain(name: str) -> str:
+    """Return a name of any characters as text that Markdown gives no meaning to."""
+    shown = "".join(char if char.isprintable() else "?" for char in name[:200])
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>()#+-!|~&" else char for char in shown)

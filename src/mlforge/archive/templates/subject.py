@@ -1,0 +1,126 @@
+"""What the templates say of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from mlforge.archive.details import AOT, module_details
+from mlforge.archive.layout import Layout
+from mlforge.codegen import GeneratedCode
+from mlforge.codegen.c_interface import tensors
+from mlforge.codegen.c_types import scalar_type
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Inputs of a module by name, and the outputs that its code gives for them."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output.
+
+    Attributes
+    ----------
+    name : str
+        The model's own, of any characters.
+    field : str
+        In the structs of the C interface.
+    shape : tuple of int
+    dtype : str
+    scale, zero_point : float and int, or None
+    """
+
+    name: str
+    field: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None
+    zero_point: int | None
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def c_type(self) -> str:
+        """C's type of an element."""
+        return scalar_type(self.dtype)
+
+    @property
+    def c_length(self) -> int:
+        """Elements of an array for it: C has no arrays of no elements."""
+        return max(1, self.count)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module.
+
+    Attributes
+    ----------
+    name : str
+        As in symbols and file names.
+    target : str
+    details : mapping
+        What `archive.details.module_details` says.
+    inputs, outputs : tuple of Tensor
+    graph_path, params_path : str
+        Where the graph executor's files lie in the archive.
+    vectors : tuple of Vector
+    """
+
+    name: str
+    target: str
+    details: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    graph_path: str
+    params_path: str
+    vectors: tuple[Vector, ...] = ()
+
+    @property
+    def is_aot(self) -> bool:
+        """Whether it has the C interface; else it is one for the graph executor."""
+        return bool(self.details["executor"] == AOT)
+
+    @property
+    def prefix(self) -> str:
+        """What its symbols start with."""
+        return f"tvmgen_{self.name}"
+
+
+def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
+    """Describe a compiled module, its code as linked with the archive's other modules."""
+    details = module_details(factory, code)
+    inputs, outputs = tensors(factory.program.inputs, factory.program.outputs)
+    described = {item["name"]: item for item in (*details["inputs"], *details["outputs"])}
+
+    def tensor(name: str, field: str) -> Tensor:
+        item = described[name]
+        return Tensor(name, field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+
+    return Subject(
+        factory.module_name,
+        str(factory.target),
+        details,
+        tuple(tensor(item.value.name, item.field) for item in inputs),
+        tuple(tensor(item.value.name, item.field) for item in outputs),
+        (layout.graph or "").format(module=factory.module_name),
+        (layout.params or "").format(module=factory.module_name),
+        vectors,
+    )

@@ -1,0 +1,37 @@
+"""Test vectors: inputs of a module, and the outputs that its code gives for them on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlforge.archive.options import ExportOptions
+from mlforge.archive.templates.subject import Vector
+from mlforge.runtime.fill import fill
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+
+def computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:
+    """Run the module on random inputs.
+
+    Returns
+    -------
+    tuple of Vector
+        As many as the options ask for; the first one's inputs are those of `runtime.fill` with their seed.
+
+    Raises
+    ------
+    ToolchainError
+        If the C cannot be compiled and run here.
+    """
+    if not options.test_vectors:
+        return ()
+    from mlforge.archive.load import load_factory
+
+    module = load_factory(factory)
+    vectors = []
+    for index in range(options.test_vectors):
+        inputs = fill(module.inputs, seed=options.seed + index)
+        vectors.append(Vector(inputs, module.run(inputs)))
+    return tuple(vectors)

@@ -61,7 +61,9 @@ def export_model_library_format(
     OutputError
         If the place cannot be written.
     """
-    factories = list(mod) if isinstance(mod, Sequence) else [mod]
+    given = list(mod) if isinstance(mod, Sequence) else [mod]
+    # the order of metadata, so that what is compiled again from the archive comes in the same one
+    factories = sorted(given, key=lambda factory: factory.module_name)
     if include_source_params is not None:
         fields.setdefault("source_params", include_source_params)
     chosen = replace(options or ExportOptions(), **fields)

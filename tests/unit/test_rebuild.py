@@ -1,0 +1,200 @@
+"""An archive compiles itself again: the same bytes for the same target, and for another what the model itself gives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive import source
+from mlforge.archive.options import ExportOptions
+from mlforge.archive.read import open_archive
+from mlforge.archive.rebuild import rebuild, recorded_options
+from mlforge.archive.source import read_source, source_files
+from mlforge.compiler import Factory
+from mlforge.errors import ArchiveError, OptionError, TextError
+from mlforge.relay import ir
+from mlforge.relay.text import from_text
+from mlforge.support.content import to_bytes
+from mlforge.support.params import load_params
+from mlforge.support.tar import write_tar
+from tests import onnx_models
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+REAL = (
+    "ad01_int8", "hello_world_int8", "kws_ref_model", "kws_ref_model_float32", "pretrainedResnet",
+    "pretrainedResnet_quant", "vww_96_int8", "mobilenet_v2_quantized_1x3x224x224",
+)  # fmt: skip
+MEMBER = "src/tiny.relay"
+
+
+def exported(factories: Factory | list[Factory], path: Path) -> bytes:
+    return Path(mlforge.export_model_library_format(factories, path)).read_bytes()
+
+
+def built(model: str | Path | bytes, target: str = "c", name: str = "tiny", **options: str | bool) -> Factory:
+    module, params = mlforge.import_model(model, name=name)
+    return mlforge.build(module, target=target, params=params, module_name=name, **options)
+
+
+def small() -> Factory:
+    return built(onnx_models.small_network().SerializeToString())
+
+
+def assert_rebuilds(make: Callable[[str], Factory], folder: Path) -> None:
+    old = folder / "old.tar"
+    original = exported(make("c"), old)
+    assert exported(rebuild(old), folder / "again.tar") == original
+    target = "c -mcpu=cortex-m4"
+    other = exported(rebuild(old, target), folder / "other.tar")
+    assert other == exported(make(target), folder / "direct.tar")
+    assert other != original
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_rebuild(models: Path, tmp_path: Path, name: str) -> None:
+    assert_rebuilds(lambda target: built(models / f"{name}.tflite", target, name), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["digits.onnx", "digits_int8.tflite"])
+def test_the_examples_rebuild(tmp_path: Path, name: str) -> None:
+    assert_rebuilds(lambda target: built(DIGITS / name, target, "digits"), tmp_path)
+
+
+def test_convolutions_of_onnx_rebuild(tmp_path: Path) -> None:
+    model = onnx_models.small_network().SerializeToString()
+    assert_rebuilds(lambda target: built(model, target), tmp_path)
+
+
+def test_large_constants_of_a_module_travel_beside_the_text(tmp_path: Path) -> None:
+    def make(target: str) -> Factory:
+        x = ir.Var("x", ir.TensorType((1, 256), "float32"))
+        table = ir.const(np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32), name="table:0")
+        small_one = ir.const(np.arange(300, dtype=np.float32), name="b")
+        body = ir.call("nn.bias_add", [ir.call("nn.dense", [x, table], units=300), small_one])
+        return mlforge.build(ir.IRModule({"main": ir.Function((x,), body)}), target=target, module_name="tiny")
+
+    files = source_files(make("c"))
+    text = to_bytes(files[MEMBER]).decode()
+    assert "#[metadata]" not in text
+    assert {name: array.shape for name, array in load_params(to_bytes(files["src/tiny.params"])).items()} == {
+        "meta[relay.Constant][0]": (300, 256),
+        "meta[relay.Constant][1]": (300,),
+    }
+    assert_rebuilds(make, tmp_path)
+    alone = source_files(make("c"), params=False)
+    assert list(alone) == [MEMBER]
+    assert from_text(to_bytes(alone[MEMBER]).decode()).main.body.type == ir.TensorType((1, 300), "float32")
+
+
+def test_a_weight_may_have_the_name_of_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_SECTION_LIMIT", 0)
+
+    def make(target: str) -> Factory:
+        x, weight = (ir.Var(name, ir.TensorType((2,), "float32")) for name in ("x", "meta[relay.Constant][0]"))
+        body = ir.call("add", [ir.call("multiply", [x, weight]), ir.const(np.float32([1, 2]))])
+        params = {weight.name: np.float32([3, 4])}
+        module = ir.IRModule({"main": ir.Function((x, weight), body)})
+        return mlforge.build(module, target=target, params=params, module_name="tiny")
+
+    assert_rebuilds(make, tmp_path)
+
+
+def test_text_and_weights_are_what_the_public_functions_read() -> None:
+    factory = small()
+    files = source_files(factory)
+    module = from_text(to_bytes(files[MEMBER]).decode())
+    params = load_params(to_bytes(files["src/tiny.params"]))
+    again = mlforge.build(module, params=params, module_name="tiny")
+    assert again.lib.get_source() == factory.lib.get_source()
+    assert [param.name for param in module.main.params] == [param.name for param in factory.module.main.params]
+
+
+def test_every_module_of_an_archive_with_its_own_options_rebuilds(models: Path, tmp_path: Path) -> None:
+    factories = [
+        built(models / "hello_world_int8.tflite", "c -mcpu=cortex-m4", "hello", optimize="size"),
+        small(),
+        built(models / "hello_world_int8.tflite", name="graph", executor="graph"),
+        built(models / "hello_world_int8.tflite", name="outside", external_workspace=True),
+    ]
+    original = exported(factories, tmp_path / "old.tar")
+    again = rebuild(tmp_path / "old.tar")
+    assert sorted(factory.module_name for factory in again) == ["graph", "hello", "outside", "tiny"]
+    assert exported(again, tmp_path / "again.tar") == original
+    turned = rebuild(tmp_path / "old.tar", executor="graph")
+    assert {factory.executor for factory in turned} == {"graph"}
+    with pytest.raises(OptionError, match="no executor"):
+        rebuild(tmp_path / "old.tar", executor="vm")
+
+
+def test_the_weights_lie_in_the_archive(models: Path, tmp_path: Path) -> None:
+    model = models / "hello_world_int8.tflite"
+    exported(built(model), tmp_path / "old.tar")
+    with open_archive(tmp_path / "old.tar") as archive:
+        module, params = read_source(archive, "tiny")
+    expected_module, expected = mlforge.import_model(model, name="tiny")
+    assert params.keys() == expected.keys()
+    for name, array in params.items():
+        np.testing.assert_array_equal(array, expected[name])
+        assert not array.flags.writeable
+    assert module.quantization == expected_module.quantization
+    assert module.source == expected_module.source
+
+
+def changed(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write the archive again with other members."""
+    with tarfile.open(path) as old:
+        files = {info.name[2:]: old.extractfile(info).read() for info in old if info.isreg()}  # type: ignore[union-attr]
+    change(files)
+    out = io.BytesIO()
+    write_tar(out, files, 0)
+    path.write_bytes(out.getvalue())
+    return path
+
+
+def test_an_archive_without_weights_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "old.tar"
+    exported(small(), path)
+    changed(path, lambda files: files.pop("src/tiny.params"))
+    with pytest.raises(ArchiveError, match=r"exported without its weights: src/tiny\.params is missing"):
+        rebuild(path)
+    changed(path, lambda files: files.pop(MEMBER))
+    with pytest.raises(ArchiveError, match="has no Relay text"):
+        rebuild(path)
+
+
+@pytest.mark.parametrize("member", [MEMBER, "src/tiny.params"])
+def test_a_changed_source_is_refused(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "old.tar"
+    exported(small(), path)
+    changed(path, lambda files: files.update({member: files[member][:-1] + bytes([files[member][-1] ^ 1])}))
+    with pytest.raises((ArchiveError, TextError), match="SHA-256 differs"):
+        rebuild(path)
+
+
+def test_an_archive_of_tvm_says_what_it_lacks(shared: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"not compiled by mlforge.*cannot be compiled again"):
+        rebuild(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ExportOptions(runtime=False),
+        ExportOptions(share_workspace=True),
+        ExportOptions(share_weights=True),
+        ExportOptions(share_workspace=True, share_weights=True, seed=3),
+    ],
+)
+def test_the_options_of_an_export_are_told(models: Path, tmp_path: Path, options: ExportOptions) -> None:
+    old, again = tmp_path / "old.tar", tmp_path / "again.tar"
+    model = models / "hello_world_int8.tflite"
+    mlforge.export_model_library_format([built(model, name="a"), built(model, name="b")], old, options=options)
+    assert recorded_options(old) == options
+    mlforge.export_model_library_format(rebuild(old), again, options=recorded_options(old))
+    assert again.read_bytes() == old.read_bytes()

@@ -22,7 +22,7 @@ FLOORS = (
     ("cli",),
 )
 FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-RUNTIME_MAY_USE = {"errors", "support", "runtime"}
+RUNTIME_MAY_USE = {"errors", "registry", "support", "runtime"}
 CRT_MAY_USE = {"errors", "support", "crt"}
 
 

@@ -20,11 +20,14 @@ from pathlib import Path, PurePosixPath
 
 from mlforge.errors import ToolchainError
 from mlforge.support.atomic import atomic_file
-from mlforge.support.content import Data, chunks_of, nbytes_of, write_data
+from mlforge.support.content import Data, sha256_of, write_data
 
 _JOBS = 2
 _MESSAGE_LINES = 12
 _SOURCES = (".c", ".S")
+_OBJECT = ".o"
+# a library calls its own runtime, even where the process has another with the same symbols
+_OWN_SYMBOLS = ("-Wl,-Bsymbolic",) if sys.platform == "linux" else ()
 _ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
 
 FLAGS = (
@@ -145,15 +148,21 @@ def _private_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="mlforge-")
 
 
-def compile_cached(files: Mapping[str, Data], flags: Sequence[str] = (NATIVE,)) -> Path:
+def compile_cached(
+    files: Mapping[str, Data],
+    flags: Sequence[str] = (NATIVE,),
+    *,
+    includes: Sequence[str] | None = None,
+    digests: Mapping[str, str] | None = None,
+) -> Path:
     """Return a shared library of `files` from the cache, built first if it is not there.
 
     Parameters
     ----------
-    files : mapping of str to Data
-        Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled.
-    flags : sequence of str
-        Flags beside those of the compiler.
+    files, flags, includes
+        As for `compile_shared`.
+    digests : mapping of str to str, optional
+        The SHA-256 of files for which it is known; the others are hashed.
 
     Notes
     -----
@@ -161,20 +170,19 @@ def compile_cached(files: Mapping[str, Data], flags: Sequence[str] = (NATIVE,)) 
     builds in a folder of its own, and the last rename wins with the same content.
     """
     compiler = find_compiler()
-    target = cache_folder() / f"{_key(files, compiler, flags)}.so"
+    settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), _processor())
+    target = cache_folder() / f"{_key(files, settings, digests or {})}.so"
     if not target.is_file():
-        compile_shared(files, target, flags)
+        compile_shared(files, target, flags, includes=includes)
     return target
 
 
-def _key(files: Mapping[str, Data], compiler: Compiler, flags: Sequence[str]) -> str:
+def _key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
-    for part in (*compiler.command, compiler.version, *compiler.flags, *flags, _processor()):
+    for part in settings:
         digest.update(part.encode() + b"\0")
-    for name, data in sorted(files.items()):
-        digest.update(f"{name}\0{nbytes_of(data)}\0".encode())
-        for chunk in chunks_of(data):
-            digest.update(chunk)
+    for name, data in sorted(files.items(), key=lambda item: item[0]):
+        digest.update(f"{name}\0{digests.get(name) or sha256_of(data)}\0".encode())
     return digest.hexdigest()[:40]
 
 
@@ -188,16 +196,25 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def compile_shared(files: Mapping[str, Data], out: str | os.PathLike[str], flags: Sequence[str] = (NATIVE,)) -> Path:
+def compile_shared(
+    files: Mapping[str, Data],
+    out: str | os.PathLike[str],
+    flags: Sequence[str] = (NATIVE,),
+    *,
+    includes: Sequence[str] | None = None,
+) -> Path:
     """Compile `files` to the shared library `out`, which appears whole or not at all.
 
     Parameters
     ----------
     files : mapping of str to Data
-        Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled.
+        Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled, ``.o`` files
+        linked.
     out : path
     flags : sequence of str
         Flags beside those of the compiler.
+    includes : sequence of str, optional
+        Folders of `files` to search for headers; by default all.
 
     Raises
     ------
@@ -208,9 +225,10 @@ def compile_shared(files: Mapping[str, Data], out: str | os.PathLike[str], flags
     """
     target = Path(out)
     with tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
-        objects = compile_objects(files, Path(folder), flags)
+        objects = compile_objects(files, Path(folder), flags, includes=includes)
         library = Path(folder) / "library.so"
-        _run([*find_compiler().command, "-shared", *flags, "-o", str(library), *map(str, objects), "-lm"], Path(folder))
+        command = [*find_compiler().command, "-shared", *_OWN_SYMBOLS, *flags, "-o", str(library)]
+        _run([*command, *map(str, objects), "-lm"], Path(folder))
         with atomic_file(target) as file, library.open("rb") as built:
             shutil.copyfileobj(built, file, 1 << 20)
     if target.is_file():  # a device keeps its mode
@@ -218,29 +236,33 @@ def compile_shared(files: Mapping[str, Data], out: str | os.PathLike[str], flags
     return target
 
 
-def compile_objects(files: Mapping[str, Data], folder: Path, flags: Sequence[str] = ()) -> list[Path]:
+def compile_objects(
+    files: Mapping[str, Data], folder: Path, flags: Sequence[str] = (), *, includes: Sequence[str] | None = None
+) -> list[Path]:
     """Write `files` under `folder` and compile each source to an object beside it, two at a time.
 
     Returns
     -------
     list of Path
-        The objects in the order of their sources' names.
+        The objects in the order of their sources' names, and behind them those that were among `files`.
     """
     compiler = find_compiler()
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_data(path, data)
-    includes = [f"-I{parent}" for parent in sorted({str(PurePosixPath(name).parent) for name in files})]
+    places = sorted({str(PurePosixPath(name).parent) for name in files}) if includes is None else includes
+    found = [f"-I{place}" for place in places]
     sources = sorted(name for name in files if PurePosixPath(name).suffix in _SOURCES)
 
     def compile_one(name: str) -> Path:
         target = f"{name}.o"
-        _run([*compiler.command, *compiler.flags, *flags, *includes, "-c", name, "-o", target], folder)
+        _run([*compiler.command, *compiler.flags, *flags, *found, "-c", name, "-o", target], folder)
         return folder / target
 
     with ThreadPoolExecutor(_JOBS) as pool:
-        return list(pool.map(compile_one, sources))
+        compiled = list(pool.map(compile_one, sources))
+    return compiled + [folder / name for name in sorted(files) if PurePosixPath(name).suffix == _OBJECT]
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from mlforge.errors import OptionError, RunError
 from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.profile import Profile, operator_times
 
 TRACE_FLAG = "-DMLFORGE_TRACE"
 """What turns the hook of generated code on."""
@@ -23,58 +23,6 @@ def trace_files() -> dict[str, bytes]:
     """Return the C that the hook of generated code calls in a library for `ProfiledModule`, by path."""
     names = ("mlforge_trace.h", "mlforge_trace.c")
     return {f"trace/{name}": Path(__file__).with_name(name).read_bytes() for name in names}
-
-
-@dataclass(frozen=True)
-class OperatorTime:
-    """The time of one operator of a model: of one call of a generated function.
-
-    Attributes
-    ----------
-    index : int
-        Its place in the order of execution.
-    function : str
-        The generated C function.
-    nodes : tuple of str
-        The nodes of the original model that it computes.
-    macs : int
-        Multiply-accumulates.
-    nanoseconds : float
-        The median over the runs. It includes reading the clock, some 20 to 50 ns.
-    share : float
-        Its part of the time of all operators together, 0 to 1.
-    """
-
-    index: int
-    function: str
-    nodes: tuple[str, ...]
-    macs: int
-    nanoseconds: float
-    share: float
-
-    @property
-    def gmacs_per_second(self) -> float | None:
-        """Billions of multiply-accumulates a second; None for an operator without any."""
-        return self.macs / self.nanoseconds if self.macs and self.nanoseconds else None
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What `ProfiledModule.profile` measured.
-
-    Attributes
-    ----------
-    operators : tuple of OperatorTime
-        In the order of execution.
-    runs : tuple of float
-        Seconds of each run as a whole, as the caller sees it.
-    outputs : dict of str to ndarray
-        Of the last run.
-    """
-
-    operators: tuple[OperatorTime, ...]
-    runs: tuple[float, ...]
-    outputs: Mapping[str, Any]
 
 
 class ProfiledModule(AotModule):
@@ -128,14 +76,4 @@ class ProfiledModule(AotModule):
                         raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
             finally:
                 self._record(None, ctypes.c_int32(0))
-        return Profile(self._times(nanoseconds), tuple(seconds[1:]), call.outputs)
-
-    def _times(self, nanoseconds: Any) -> tuple[OperatorTime, ...]:
-        medians = np.median(nanoseconds, axis=0)
-        total = float(medians.sum()) or 1.0
-        return tuple(
-            OperatorTime(
-                index, entry["function"], tuple(entry["nodes"]), entry["macs"], float(median), float(median) / total
-            )
-            for index, (entry, median) in enumerate(zip(self._operators, medians, strict=True))
-        )
+        return Profile(operator_times(self._operators, nanoseconds), tuple(seconds[1:]), call.outputs)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mlforge.errors import ArchiveError, OptionError
+from mlforge.errors import ArchiveError, OptionError, ToolchainError
 from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.arrays import Array
+from mlforge.runtime.library_module import LibraryModule
+from mlforge.runtime.runnable import Bound
+from mlforge.runtime.tensor_info import TensorInfo
 
 DESCRIPTION_SYMBOL = "mlforge_description"
 
 
-def load_shared_library(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
-    """Load a model from a shared library.
+class SharedLibrary(LibraryModule):
+    """A shared library as a module; where mlforge made it, also the model in it.
 
     Parameters
     ----------
@@ -26,35 +32,79 @@ def load_shared_library(path: str | os.PathLike[str], module: str | None = None)
     Raises
     ------
     ArchiveError
-        If it cannot be loaded or is not a library that mlforge made. Loading a library runs its code: load only
-        what you trust.
-    OptionError
-        If it has no such module, or several and none is named.
+        If it does not load. Loading a library runs its code: load only what you trust.
     """
-    place = str(path)
-    try:
-        # a bare file name would be searched for on the system's library path
-        library = ctypes.CDLL(str(Path(path).resolve()))
-    except OSError as error:
-        raise ArchiveError(f"this is not a library that loads here: {error}", place=place) from error
-    try:
-        text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, DESCRIPTION_SYMBOL)))
-        modules: dict[str, Any] = json.loads(text)["modules"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(
-            "this is not a library that mlforge made",
-            place=place,
-            next_step="Make one with: mlforge compile MODEL --emit so",
-        ) from error
-    return AotModule(Path(path).resolve(), modules[pick_module(modules, module, place)])
+
+    def __init__(self, path: str | os.PathLike[str], module: str | None = None) -> None:
+        self._place = str(path)
+        self._module = module
+        try:
+            # a bare file name would be searched for on the system's library path
+            super().__init__(Path(path).resolve())
+        except ToolchainError as error:
+            raise ArchiveError(
+                f"this is not a library that loads here: {error.__cause__}", place=self._place
+            ) from error
+
+    @cached_property
+    def model(self) -> AotModule:
+        """The model in the library.
+
+        Raises
+        ------
+        ArchiveError
+            If mlforge did not make the library.
+        OptionError
+            If it has no such module, or several and none is named.
+        """
+        try:
+            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self.library, DESCRIPTION_SYMBOL)))
+            modules: dict[str, Any] = json.loads(text)["modules"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(
+                "this is not a library that mlforge made",
+                place=self._place,
+                next_step="Make one with: mlforge compile MODEL --emit so",
+            ) from error
+        return AotModule(self.path, modules[pick_module(modules, self._module, self._place)])
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes, in order."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model gives, in order."""
+        return self.model.outputs
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return self.model.run(*inputs)
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> Bound:
+        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
+        return self.model.bind(inputs, outputs)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs."""
+        return self.model.new_outputs()
 
 
-def pick_module(modules: dict[str, Any], name: str | None, place: str) -> str:
+def load_shared_library(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
+    """Return the model in a shared library; raise as `SharedLibrary` and its `model` do."""
+    return SharedLibrary(path, module).model
+
+
+def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
     """Return the module that is meant; raise OptionError if that is not clear."""
-    names = ", ".join(sorted(modules))
-    if name is None and len(modules) != 1:
-        raise OptionError(f"there are {len(modules)} modules", place=place, next_step=f"Name one of: {names}")
-    chosen = next(iter(modules)) if name is None else name
-    if chosen not in modules:
+    known = sorted(modules)
+    names = ", ".join(known)
+    if name is None and len(known) != 1:
+        raise OptionError(f"there are {len(known)} modules", place=place, next_step=f"Name one of: {names}")
+    chosen = known[0] if name is None else name
+    if chosen not in known:
         raise OptionError(f"there is no module '{chosen}'", place=place, next_step=f"There is: {names}")
     return chosen

@@ -1,0 +1,409 @@
+"""The graph executor: runs a graph's operators one after another on memory that is prepared once."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlforge.errors import InputError, RunError
+from mlforge.runtime import c_abi
+from mlforge.runtime.arrays import Array, require_readable
+from mlforge.runtime.device import Device, cpu
+from mlforge.runtime.graph_json import COPY, NOP, Entry, Graph, Node, numpy_dtype, parse_graph
+from mlforge.runtime.module import Function, Module
+from mlforge.runtime.packed_func import PackedFunc
+from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.params import load_params
+
+ALIGNMENT = 64
+
+Key: TypeAlias = "str | int"
+Call: TypeAlias = Callable[[], int]
+
+
+class GraphExecutor:
+    """A model whose operators are functions of a module.
+
+    Parameters
+    ----------
+    graph_json : str, bytes or Graph
+        The graph; text is checked.
+    lib : Module
+        Has the functions, itself or in its imports. If it has a method ``linked_params()``, a mapping from names to
+        arrays, they are set at once.
+    device : Device
+        The CPU.
+
+    Raises
+    ------
+    ArchiveError
+        If the graph breaks its format.
+    RunError
+        If `lib` lacks a function of the graph, or the memory is not there.
+
+    Notes
+    -----
+    Inputs are zeros until they are set. One run at a time; for more, `fork`.
+    """
+
+    def __init__(self, graph_json: str | bytes | Graph, lib: Module, device: Device | None = None) -> None:
+        self.graph = graph_json if isinstance(graph_json, Graph) else parse_graph(graph_json)
+        self.lib = lib
+        self.device = cpu() if device is None else device
+        if self.device.type_code != cpu().type_code:
+            raise RunError(f"graphs run on the CPU, not on {self.device}", next_step="Use mlforge.runtime.cpu(0)")
+        self._arguments = self.graph.arguments
+        self._functions = _functions(self.graph, lib)
+        self._roots = self.graph.roots()
+        self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
+        self._prepare()
+        self._params: set[str] = set()
+        linked = getattr(lib, "linked_params", None)
+        if linked is not None:
+            self.link_params(linked())
+
+    def _prepare(self) -> None:
+        """Give every entry its place in memory and every operator its arguments."""
+        self._blocks = {key: _block(size) for key, size in self.graph.storage_bytes.items()}
+        # what takes the place of a block's memory for one entry: the caller's own arrays
+        self._external: dict[int, Array] = {}
+        self._tensors = [
+            c_abi.dl_tensor(
+                self._blocks[entry.storage_id].ctypes.data,
+                entry.shape,
+                c_abi.entry_type(entry.dtype),
+                self.device,
+            )
+            for entry in self.graph.entries
+        ]
+        self._flat: dict[int, c_abi.DLTensor] = {}
+        self._calls = [
+            (node, self._call(node, function))
+            for node, function in zip(self.graph.nodes, self._functions, strict=True)
+            if node.function not in (None, NOP)
+        ]
+
+    def _call(self, node: Node, function: Function | None) -> Call:
+        if node.function == COPY:
+            source, target = self._tensors[node.inputs[0]], self._tensors[node.outputs.start]
+            return _copy(source, target, self.graph.entries[node.outputs.start].nbytes)
+        tensors = [self._argument(entry, node) for entry in (*node.inputs, *node.outputs)]
+        if isinstance(function, PackedFunc):
+            return function.prepare(tensors)
+
+        def call() -> int:
+            function(*(self._view(entry) for entry in (*node.inputs, *node.outputs)))  # type: ignore[misc]
+            return 0
+
+        return call
+
+    def _argument(self, entry: int, node: Node) -> c_abi.DLTensor:
+        if not node.flatten:
+            return self._tensors[entry]
+        if entry not in self._flat:
+            item, tensor = self.graph.entries[entry], self._tensors[entry]
+            count = item.nbytes // max(1, self._dtypes[entry].itemsize)
+            self._flat[entry] = c_abi.dl_tensor(tensor.data or 0, (count,), tensor.dtype, self.device)
+        return self._flat[entry]
+
+    def fork(self) -> GraphExecutor:
+        """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
+        other = object.__new__(GraphExecutor)
+        other.graph, other.lib, other.device = self.graph, self.lib, self.device
+        other._arguments, other._functions = self._arguments, self._functions
+        other._roots, other._dtypes = self._roots, self._dtypes
+        other._prepare()
+        other._params = set(self._params)
+        for name in self._params:
+            entry = self._arguments[name]
+            other._redirect(entry, self._external.get(entry, self._view(entry)))
+        return other
+
+    def _index(self, key: Key) -> int:
+        """Return the entry of an argument."""
+        names = list(self._arguments)
+        if isinstance(key, str):
+            if key not in self._arguments:
+                raise InputError(
+                    "the graph has no such input", place=key, next_step=f"It has: {', '.join(names) or 'none'}"
+                )
+            return self._arguments[key]
+        if not 0 <= key < len(names):
+            raise InputError(f"there is no input {key}: the graph has {len(names)}")
+        return self._arguments[names[key]]
+
+    def set_input(self, key: Key | None = None, value: Any = None, /, **params: Any) -> None:
+        """Copy values into inputs or parameters.
+
+        Parameters
+        ----------
+        key, value
+            The name or number of one, and its array; may be left out.
+        **params
+            Further ones by name.
+
+        Raises
+        ------
+        InputError
+            If there is no such input, or the array does not fit it.
+        """
+        given: list[tuple[str | int, Any]] = [*params.items()]
+        if key is not None:
+            given.append((key, value))
+        for name, array in given:
+            entry = self._index(name)
+            checked = self._checked(array, entry, str(name))
+            if entry in self._external:
+                self._redirect(entry, None)
+            self._view(entry)[...] = checked
+
+    def set_input_zero_copy(self, key: Key, value: Any) -> None:
+        """Make an input read the caller's own memory, from now on, instead of a copy.
+
+        Raises
+        ------
+        InputError
+            Unless the array is contiguous, aligned to its elements' size, and fits.
+        """
+        entry = self._index(key)
+        array = self._checked(value, entry, str(key))
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            raise InputError(
+                "the array must be contiguous and aligned to be read in place",
+                place=str(key),
+                next_step="Use set_input, which copies",
+            )
+        self._redirect(entry, array)
+
+    def get_input(self, key: Key, out: Array | None = None) -> Array:
+        """Return a copy of an input, in `out` if that is given."""
+        return self._copied(self._index(key), out)
+
+    def get_output(self, index: int, out: Array | None = None) -> Array:
+        """Return a copy of output `index`, in `out` if that is given."""
+        if not 0 <= index < len(self.graph.heads):
+            raise InputError(f"there is no output {index}: the graph has {len(self.graph.heads)}")
+        return self._copied(self.graph.heads[index], out)
+
+    def get_num_inputs(self) -> int:
+        """Return how many inputs there are, parameters among them."""
+        return len(self._arguments)
+
+    def get_num_outputs(self) -> int:
+        """Return how many outputs there are."""
+        return len(self.graph.heads)
+
+    def get_input_index(self, name: str) -> int:
+        """Return the number of an input, -1 if there is none of this name."""
+        names = list(self._arguments)
+        return names.index(name) if name in self._arguments else -1
+
+    def get_input_info(self) -> dict[str, TensorInfo]:
+        """Return what each input is that is not a parameter."""
+        return {name: self._info(name, entry) for name, entry in self._arguments.items() if name not in self._params}
+
+    def get_output_info(self) -> dict[str, TensorInfo]:
+        """Return what each output is, as ``<node>:<number of its output>``."""
+        names = {}
+        for node in self.graph.nodes:
+            for number, entry in enumerate(node.outputs):
+                names[entry] = f"{node.name}:{number}"
+        return {names[head]: self._info(names[head], head) for head in self.graph.heads}
+
+    def output_infos(self) -> tuple[TensorInfo, ...]:
+        """Return what each output is, in order, under the names ``output0``, ``output1``, ..., or ``output``."""
+        single = len(self.graph.heads) == 1
+        return tuple(
+            self._info("output" if single else f"output{index}", head) for index, head in enumerate(self.graph.heads)
+        )
+
+    def _info(self, name: str, entry: int) -> TensorInfo:
+        item = self.graph.entries[entry]
+        return TensorInfo(name, item.shape, item.dtype)
+
+    def load_params(self, data: bytes | memoryview) -> None:
+        """Copy the parameters of a parameter file in; names that the graph does not have are passed over.
+
+        Raises
+        ------
+        ArchiveError
+            If the bytes are not a parameter file.
+        InputError
+            If a parameter does not fit the graph.
+        """
+        for name, array in load_params(data).items():
+            if name in self._arguments:
+                self.set_input(name, array)
+                self._params.add(name)
+
+    def link_params(self, params: Mapping[str, Array]) -> None:
+        """Use arrays as parameters where they lie, read-only; those that code could not read there are copied."""
+        for name, array in params.items():
+            if name in self._arguments:
+                entry = self._arguments[name]
+                self._redirect(entry, require_readable(self._checked(array, entry, name)))
+                self._params.add(name)
+
+    def share_params(self, other: GraphExecutor, data: bytes | memoryview) -> None:
+        """Use another executor's parameters in place: those whose names are in a parameter file."""
+        for name in load_params(data):
+            if name in self._arguments and name in other._arguments:
+                entry = self._arguments[name]
+                self._redirect(entry, self._checked(other._array(other._arguments[name]), entry, name))
+                self._params.add(name)
+
+    def run(self, **inputs: Any) -> None:
+        """Set `inputs`, if there are any, and run every operator.
+
+        Raises
+        ------
+        RunError
+            If an operator fails; with its name and text.
+        """
+        if inputs:
+            self.set_input(**inputs)
+        for node, call in self._calls:
+            status = call()
+            if status != 0:
+                raise self._failure(node, status)
+
+    def calls(self) -> Iterator[tuple[Node, Call]]:
+        """Yield the operators in order with what runs each and returns its status."""
+        yield from self._calls
+
+    def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
+        """Time each operator.
+
+        Parameters
+        ----------
+        number : int
+            Runs of the whole graph that are averaged.
+        repeat : int
+            How often that is done.
+
+        Returns
+        -------
+        list of list of float
+            For each operator, in order, `repeat` times in seconds.
+        """
+        if number < 1 or repeat < 1:
+            raise InputError("number and repeat count from 1")
+        times = [[0.0] * repeat for _ in self._calls]
+        for turn in range(repeat):
+            for _ in range(number):
+                for index, nanoseconds in enumerate(self.timed_run()):
+                    times[index][turn] += nanoseconds * 1e-9 / number
+        return times
+
+    def timed_run(self) -> list[int]:
+        """Run, and return the nanoseconds of each operator, those of the clock and of the call from Python included."""
+        clock = time.perf_counter_ns
+        times = []
+        for node, call in self._calls:
+            start = clock()
+            status = call()
+            times.append(clock() - start)
+            if status != 0:
+                raise self._failure(node, status)
+        return times
+
+    def _failure(self, node: Node, status: int) -> RunError:
+        function = self._functions[self.graph.nodes.index(node)]
+        if isinstance(function, PackedFunc):
+            return function.failure(status)
+        return RunError(f"it failed with status {status}", place=node.name)
+
+    def _checked(self, value: Any, entry: int, name: str) -> Array:
+        foreign = not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__")
+        array: Array = np.from_dlpack(value) if foreign else np.asarray(value)
+        item, dtype = self.graph.entries[entry], self._dtypes[entry]
+        shape = _array_shape(item)
+        if array.dtype != dtype or array.shape != shape:
+            raise InputError(
+                f"an array {array.dtype}{list(array.shape)} does not fit {item.dtype}{list(item.shape)}", place=name
+            )
+        return array
+
+    def _array(self, entry: int) -> Array:
+        return self._external[entry] if entry in self._external else self._view(entry)
+
+    def _view(self, entry: int) -> Array:
+        """Return the memory of an entry as an array."""
+        root = self._roots[entry]
+        item = self.graph.entries[entry]
+        if root in self._external:
+            return self._external[root].reshape(_array_shape(item))
+        raw = self._blocks[item.storage_id][: item.nbytes]
+        return raw.view(self._dtypes[entry]).reshape(_array_shape(item))
+
+    def _copied(self, entry: int, out: Array | None) -> Array:
+        view = self._view(entry)
+        if out is None:
+            return view.copy()
+        self._checked(out, entry, "out")
+        out[...] = view
+        return out
+
+    def _redirect(self, argument: int, array: Array | None) -> None:
+        """Make an argument, and the views of it, lie in `array`; in its block again where that is None."""
+        if array is None:
+            self._external.pop(argument, None)
+            address = self._blocks[self.graph.entries[argument].storage_id].ctypes.data
+        else:
+            self._external[argument] = array
+            address = array.ctypes.data
+        for entry, root in enumerate(self._roots):
+            if root == argument:
+                self._tensors[entry].data = address
+                if entry in self._flat:
+                    self._flat[entry].data = address
+
+
+def _array_shape(entry: Entry) -> tuple[int, ...]:
+    """Return the shape in numpy, where a vector's lanes are one dimension more."""
+    _, _, lanes = entry.dtype.partition("x")
+    return (*entry.shape, int(lanes)) if lanes else entry.shape
+
+
+def _functions(graph: Graph, lib: Module) -> list[Function | None]:
+    """Look up each node's function, once; every one that is missing is named in one error."""
+    found: dict[str, Function] = {}
+    missing: list[str] = []
+    functions: list[Function | None] = []
+    for node in graph.nodes:
+        name = node.function
+        if name is None or name in (NOP, COPY):
+            functions.append(None)
+            continue
+        if name not in found and name not in missing:
+            if lib.implements_function(name, query_imports=True):
+                found[name] = lib.get_function(name, query_imports=True)
+            else:
+                missing.append(name)
+        functions.append(found.get(name))
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise RunError(f"the library lacks functions of the graph: {shown}", next_step="Load the library of this graph")
+    return functions
+
+
+def _block(size: int) -> Array:
+    """Return zeros that start at a multiple of `ALIGNMENT`."""
+    try:
+        memory = np.zeros(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):
+        raise RunError(f"there is no memory for a block of {size:,} bytes") from None
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
+
+
+def _copy(source: c_abi.DLTensor, target: c_abi.DLTensor, nbytes: int) -> Call:
+    def call() -> int:
+        ctypes.memmove(target.data or 0, source.data or 0, nbytes)
+        return 0
+
+    return call

@@ -1,0 +1,155 @@
+"""A model for the graph executor with the same face as one compiled ahead of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlforge.errors import InputError, OptionError
+from mlforge.runtime.arrays import Array, by_name, require_bound, require_readable
+from mlforge.runtime.device import Device
+from mlforge.runtime.graph_executor import GraphExecutor
+from mlforge.runtime.profile import OperatorTime, Profile, operator_times
+from mlforge.runtime.tensor_info import TensorInfo
+
+
+class BoundGraph:
+    """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to ndarray
+        The bound buffers.
+    """
+
+    def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._executor = executor
+        for name, array in inputs.items():
+            executor.set_input_zero_copy(name, array)
+        self._calls = [call for _, call in executor.calls()]
+        self._results = list(outputs.values())
+
+    def __call__(self) -> int:
+        """Run the model."""
+        for call in self._calls:
+            status = call()
+            if status != 0:
+                return status
+        for index, out in enumerate(self._results):
+            self._executor.get_output(index, out)
+        return 0
+
+    def timed(self) -> tuple[int, list[int]]:
+        """Run the model; return the status and the nanoseconds of each operator."""
+        times = self._executor.timed_run()
+        for index, out in enumerate(self._results):
+            self._executor.get_output(index, out)
+        return 0, times
+
+
+class GraphModule:
+    """A model that the graph executor runs.
+
+    Parameters
+    ----------
+    executor : GraphExecutor
+        With its parameters set.
+    inputs, outputs : sequence of TensorInfo, optional
+        In the graph's order, where more is known of them than the graph says.
+    operators : sequence of mapping, optional
+        ``function``, ``nodes`` and ``macs`` of each operator in order, for profiles.
+
+    Raises
+    ------
+    InputError
+        If `inputs` or `outputs` contradict the graph.
+
+    Notes
+    -----
+    `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same time.
+    """
+
+    def __init__(
+        self,
+        executor: GraphExecutor,
+        inputs: Sequence[TensorInfo] | None = None,
+        outputs: Sequence[TensorInfo] | None = None,
+        operators: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.executor = executor
+        self.device: Device = executor.device
+        known = executor.get_input_info()
+        self.inputs = tuple(known.values()) if inputs is None else tuple(inputs)
+        self.outputs = executor.output_infos() if outputs is None else tuple(outputs)
+        expected = [(info.name, info.shape, info.dtype) for info in known.values()]
+        if [(info.name, info.shape, info.dtype) for info in self.inputs] != expected:
+            raise InputError(
+                f"the graph's inputs are {', '.join(map(str, known.values())) or 'none'}, not as described"
+            )
+        shapes = [(info.shape, info.dtype) for info in executor.output_infos()]
+        if [(info.shape, info.dtype) for info in self.outputs] != shapes:
+            raise InputError("the graph's outputs are not as described", place=", ".join(map(str, self.outputs)))
+        self._operators = operators
+        self._lock = threading.Lock()
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
+        with self._lock:
+            for name, array in arrays.items():
+                self.executor.set_input(name, array)
+            self.executor.run()
+            return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> BoundGraph:
+        """Return a callable that runs on these very buffers; as `AotModule.bind`.
+
+        Inputs are read in place; outputs are copied out of the executor's memory at the end of each call.
+        """
+        sources = by_name(inputs, self.inputs, "input")
+        results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")
+        require_bound(sources, "input")
+        require_bound(results, "output")
+        return BoundGraph(self.executor.fork(), sources, results)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh uninitialized arrays for the outputs."""
+        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+        """Time every operator over `repeat` runs, after one that is not counted.
+
+        The times include the call from Python, about a microsecond each.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If an operator fails.
+        """
+        if repeat < 1:
+            raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
+        call = self.bind(inputs)
+        rows, seconds = [], []
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            _, times = call.timed()
+            seconds.append(time.perf_counter() - start)
+            rows.append(times)
+        return Profile(self._times(rows[1:]), tuple(seconds[1:]), call.outputs)
+
+    def _times(self, rows: list[list[int]]) -> tuple[OperatorTime, ...]:
+        called = [node for node, _ in self.executor.calls()]
+        known = self._operators
+        if known is None or len(known) != len(called):
+            known = [{"function": node.function, "nodes": [node.name], "macs": 0} for node in called]
+        return operator_times(known, rows)

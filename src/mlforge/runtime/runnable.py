@@ -1,0 +1,42 @@
+"""What every loaded model can do, whichever executor runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from mlforge.runtime.arrays import Array
+from mlforge.runtime.tensor_info import TensorInfo
+
+
+class Bound(Protocol):
+    """A model on fixed buffers; calling it runs the model and returns 0 on success."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+    def __call__(self) -> int:
+        """Run the model on what the inputs hold now."""
+
+
+class Runnable(Protocol):
+    """A model."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes, in order."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives, in order."""
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order."""
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> Bound:
+        """Return a callable that runs on these very buffers."""
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs."""

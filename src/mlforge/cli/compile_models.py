@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlforge.cli.options import Json, Numerics, Optimize, Target, parse_models, shapes_by_model
+from mlforge.cli.compiling import BuildOptions, compile_archive, compile_files, is_archive
+from mlforge.cli.options import Json, Seed, parse_models
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlforge.archive.options import ExportOptions
     from mlforge.compiler import Factory
 
 EMITS = ("mlf", "c", "o", "so")
@@ -22,26 +23,36 @@ EXAMPLES = (
     "mlforge compile kws.tflite",
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
-    "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 -o both.tar",
+    "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
+    "mlforge compile kws.tflite --executor graph --test-vectors 3",
+    'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
     "mlforge compile kws.tflite --emit c -o kws_code",
     "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlforge compile kws.tflite --emit o -o kws_objects",
 )
-
-
-@dataclass(frozen=True)
-class _Options:
-    target: str
-    executor: str
-    optimize: str
-    numerics: str
+_ARCHIVE = "Archive"
 
 
 def compile_models(
-    models: Annotated[list[str], typer.Argument(help="Model files; NAME=FILE names a module.", metavar="MODEL")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
+            metavar="MODEL",
+        ),
+    ],
     *,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")] = None,
-    target: Target = "c",
-    executor: Annotated[str, typer.Option(help="aot.")] = "aot",
+    target: Annotated[
+        str | None, typer.Option(help="What the code is for: c, 'c -mcpu=cortex-m4', ... Default: c.")
+    ] = None,
+    executor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]aot|graph",
+            help="One C function that runs the model (aot, the default), or the graph executor; for one of several"
+            " modules NAME=graph.",
+        ),
+    ] = None,
     module_name: Annotated[str | None, typer.Option(help="Default: from the file name.")] = None,
     shape: Annotated[
         list[str] | None,
@@ -50,8 +61,18 @@ def compile_models(
             help="Fix the shape of an input; may be given again. With several models: MODEL:NAME=1,3,224,224.",
         ),
     ] = None,
-    optimize: Optimize = "speed",
-    numerics: Numerics = "litert",
+    optimize: Annotated[str | None, typer.Option(help="speed (the default) or size.")] = None,
+    numerics: Annotated[str | None, typer.Option(help="Whose integer rounding: litert (the default) or tflm.")] = None,
+    external_workspace: Annotated[
+        bool | None,
+        typer.Option("--external-workspace/--static-workspace", help="The caller passes the workspace in."),
+    ] = None,
+    share_workspace: Annotated[
+        bool, typer.Option("--share-workspace", help="One workspace for several modules that never run together.")
+    ] = False,
+    share_weights: Annotated[
+        bool, typer.Option("--share-weights", help="Keep equal constants of several modules once.")
+    ] = False,
     emit: Annotated[
         str,
         typer.Option(help="mlf (archive), c (C files in a folder), o (objects and headers in a folder), so (library)."),
@@ -60,74 +81,109 @@ def compile_models(
     flash: Annotated[
         int | None, typer.Option(help="Fail if the constants have more bytes; machine code comes on top.")
     ] = None,
-    include_source_params: Annotated[
-        bool, typer.Option("--include-source-params", help="Keep the model's own weights in the archive.")
+    test_vectors: Annotated[
+        int,
+        typer.Option(help="So many random inputs with their outputs, for the demo to check.", rich_help_panel=_ARCHIVE),
+    ] = 0,
+    seed: Seed = 0,
+    source_params: Annotated[
+        bool,
+        typer.Option(
+            "--source-params/--no-source-params",
+            help="Keep the model's own weights, so that the archive can be compiled again.",
+            rich_help_panel=_ARCHIVE,
+        ),
+    ] = True,
+    runtime: Annotated[
+        bool, typer.Option("--runtime/--no-runtime", help="Carry the C runtime.", rich_help_panel=_ARCHIVE)
+    ] = True,
+    format_version: Annotated[int, typer.Option(help="7, or 5 or 6 for older readers.", rich_help_panel=_ARCHIVE)] = 7,
+    rfc: Annotated[
+        bool, typer.Option("--rfc", help="The layout of the format's first proposal.", rich_help_panel=_ARCHIVE)
     ] = False,
+    params_form: Annotated[
+        list[str] | None,
+        typer.Option(help="Parameters also as json or bson; may be given again.", rich_help_panel=_ARCHIVE),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compile models to an archive, C, objects or a shared library."""
-    from mlforge import archive
     from mlforge.archive.budget import check_budget
-    from mlforge.support.atomic import check_writable, write_folder
-    from mlforge.support.c_names import module_name as checked_name
+    from mlforge.archive.options import ExportOptions
+    from mlforge.support.atomic import check_writable
 
-    named = parse_models(models)
-    if module_name is not None:
-        if len(named) != 1:
-            raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
-        # the name that the code gets is the name of the file: "../x" names no folder
-        named = {checked_name(module_name): next(iter(named.values()))}
-    place = _output(output, named, emit)
+    named = _named(models, module_name)
+    archives = _archives(named, module_name)
+    place = _output(output, named, emit, bool(archives))
     if emit not in ("c", "o"):
         check_writable(place)
-    options = _Options(target, executor, optimize, numerics)
-    factories = _build(named, shapes_by_model(shape, list(named)), options)
-    check_budget(factories, ram=ram, flash=flash)
+    export = ExportOptions(
+        source_params=source_params,
+        runtime=runtime,
+        test_vectors=test_vectors,
+        seed=seed,
+        format_version=format_version,
+        rfc=rfc,
+        params_forms=tuple(dict.fromkeys(("params", *(params_form or ())))),
+        share_workspace=share_workspace,
+        share_weights=share_weights,
+    )
+    options = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or ())
+    factories = compile_archive(archives[0], options) if archives else compile_files(named, options)
+    check_budget(factories, ram=ram, flash=flash, options=export)
     with stage(f"writing {place}"):
-        if emit == "mlf":
-            archive.export_model_library_format(factories, place, include_source_params=include_source_params)
-        elif emit == "c":
-            write_folder(place, archive.code_files(factories))
-        elif emit == "o":
-            write_folder(place, archive.object_files(factories))
-        else:
-            archive.export_shared_library(factories, place)
+        _write(factories, place, emit, export)
     _report(factories, place, as_json)
 
 
-def _output(output: Path | None, named: Mapping[str, Path], emit: str) -> Path:
+def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:
+    from mlforge.support.c_names import module_name as checked_name
+
+    named = parse_models(models)
+    if module_name is None:
+        return named
+    if len(named) != 1:
+        raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
+    # the name that the code gets is the name of the file: "../x" names no folder
+    return {checked_name(module_name): next(iter(named.values()))}
+
+
+def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
+    archives = [path for path in named.values() if is_archive(path)]
+    if archives and (len(named) > 1 or module_name is not None):
+        raise OptionError(
+            "an archive is compiled alone and keeps its modules' names",
+            place=str(archives[0]),
+            next_step="Give no other file and no --module-name",
+        )
+    return archives
+
+
+def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool) -> Path:
     if emit not in EMITS:
         raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
     if output is not None:
         return output
+    if from_archive and emit == "mlf":
+        raise OptionError("the default output would replace the archive", next_step="Name another file with -o")
     if len(named) != 1:
         raise OptionError("several models need a name for the output", next_step="Give one with -o")
     name = next(iter(named))
     return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "o": f"{name}_o", "so": f"{name}.so"}[emit])
 
 
-def _build(
-    named: Mapping[str, Path], shapes: Mapping[str, Mapping[str, tuple[int, ...]]], options: _Options
-) -> list[Factory]:
-    from mlforge.compiler import build
-    from mlforge.frontend import import_model
+def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions) -> None:
+    from mlforge import archive
+    from mlforge.support.atomic import write_folder
 
-    factories = []
-    for name, path in named.items():
-        with stage(f"compiling {path}"):
-            mod, params = import_model(path, shapes=shapes[name], numerics=options.numerics)
-            factories.append(
-                build(
-                    mod,
-                    options.target,
-                    params,
-                    executor=options.executor,
-                    module_name=name,
-                    optimize=options.optimize,
-                    numerics=options.numerics,
-                )
-            )
-    return factories
+    if emit == "mlf":
+        archive.export_model_library_format(factories, place, options=options)
+    elif emit == "c":
+        write_folder(place, archive.code_files(factories))
+    elif emit == "o":
+        write_folder(place, archive.object_files(factories))
+    else:
+        archive.export_shared_library(factories, place)
 
 
 def _report(factories: Sequence[Factory], place: Path, as_json: bool) -> None:

@@ -1,0 +1,120 @@
+"""From what the user of ``mlforge compile`` names to compiled modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlforge.cli.options import shapes_by_model
+from mlforge.errors import OptionError
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the user asks of the compiler; None where nothing was said.
+
+    Attributes
+    ----------
+    target, optimize, numerics : str or None
+    executors : sequence of str
+        ``graph`` for all modules, ``NAME=graph`` for one.
+    external_workspace : bool or None
+    shapes : sequence of str
+        ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
+    """
+
+    target: str | None
+    optimize: str | None
+    numerics: str | None
+    executors: Sequence[str]
+    external_workspace: bool | None
+    shapes: Sequence[str]
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file, if it is there, is an archive rather than a model."""
+    from mlforge.archive.load import artifact_kind
+
+    return path.is_file() and artifact_kind(path) == "archive"
+
+
+def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
+    """Compile every module of an archive again; what the user did not say is as it was."""
+    from mlforge.archive.rebuild import rebuild
+
+    for value, flag in ((options.numerics, "--numerics"), (options.shapes, "--shape")):
+        if value:
+            raise OptionError(
+                "an archive has been imported already, so this cannot be chosen again",
+                place=flag,
+                next_step="Compile the model itself",
+            )
+    executors = parse_executors(options.executors, None)
+    if set(executors) - {""}:
+        raise OptionError("an archive takes one executor for all modules", place="--executor")
+    with stage(f"compiling {path}"):
+        return rebuild(
+            path,
+            options.target,
+            executor=executors.get(""),
+            optimize=options.optimize,
+            external_workspace=options.external_workspace,
+        )
+
+
+def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
+    """Compile model files by module name."""
+    from mlforge.compiler import build
+    from mlforge.frontend import import_model
+
+    shapes = shapes_by_model(options.shapes, list(named))
+    executors = parse_executors(options.executors, list(named))
+    numerics = options.numerics or "litert"
+    factories = []
+    for name, path in named.items():
+        with stage(f"compiling {path}"):
+            mod, params = import_model(path, shapes=shapes[name], numerics=numerics)
+            executor = executors.get(name) or executors.get("") or "aot"
+            factories.append(
+                build(
+                    mod,
+                    options.target or "c",
+                    params,
+                    executor=executor,
+                    module_name=name,
+                    optimize=options.optimize or "speed",
+                    numerics=numerics,
+                    external_workspace=bool(options.external_workspace) and executor == "aot",
+                )
+            )
+    return factories
+
+
+def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
+    """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
+
+    Raises
+    ------
+    OptionError
+        If a name is not one of `names`, or something is said twice.
+    """
+    chosen: dict[str, str] = {}
+    for text in texts:
+        name, equals, executor = text.rpartition("=")
+        if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
+            raise OptionError(
+                f"'{text}' does not say for which module",
+                place="--executor",
+                next_step=f"Write aot, graph, or NAME=graph with a name of: {', '.join(names or ())}",
+            )
+        if name in chosen:
+            raise OptionError(f"the executor of {name or 'all modules'} is given twice", place="--executor")
+        chosen[name] = executor
+    return chosen

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlforge.archive.inspect import inspect as inspect
     from mlforge.archive.load import load as load
     from mlforge.archive.load import load_module
+    from mlforge.archive.migrate import migrate as migrate
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
 
@@ -29,6 +30,7 @@ _HOMES = {
     "load_module": "mlforge.archive",
     "inspect": "mlforge.archive",
     "diff": "mlforge.archive",
+    "migrate": "mlforge.archive",
 }
 _MODULES = ("errors", "runtime")
 
@@ -43,6 +45,7 @@ __all__ = [
     "inspect",
     "load",
     "load_module",
+    "migrate",
     "runtime",
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import calendar
+import time
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from mlforge.archive.layout import is_module_name
 from mlforge.archive.upgrade import is_operator_style
 from mlforge.support import dtypes
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%SZ"
 
 
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
@@ -20,6 +24,7 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
         As `upgrade.upgraded` returns it.
     """
     if is_operator_style(document):
+        yield from _time_faults(document, "$")
         yield from _operator_faults(document)
         return
     if not document["modules"]:
@@ -30,8 +35,21 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{place}: no module may have this name"
         if module["model_name"] != name:
             yield f"{place}.model_name: expected '{name}', found '{module['model_name'][:80]}'"
+        yield from _time_faults(module, place)
         if "mlforge" in module:
             yield from _details_faults(module, place)
+
+
+def export_seconds(text: str) -> int:
+    """Return the seconds since 1970 of a time as the format writes it; raise ValueError where there is no such time."""
+    return calendar.timegm(time.strptime(text, TIME_FORMAT))
+
+
+def _time_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
+    try:
+        export_seconds(module["export_datetime"])
+    except ValueError:
+        yield f"{place}.export_datetime: there is no time {module['export_datetime']}"
 
 
 def _operator_faults(document: Mapping[str, Any]) -> Iterator[str]:

@@ -37,13 +37,13 @@ def archive_record(
     layout : Layout
     """
     known = tuple(paths)
+    details = document.get("mlforge")
+    manifest = None if details is None else details["files"]
     if is_operator_style(document):
         module = _operator_module(document, known, layout)
-        return ArchiveRecord(version, form, OPERATOR, {module.name: module})
+        return ArchiveRecord(version, form, OPERATOR, {module.name: module}, manifest, details)
     objects: Mapping[str, Mapping[str, Any]] = document["modules"]
     modules = {name: _module(objects[name], objects, known, layout) for name in sorted(objects)}
-    details = document.get("mlforge")
-    manifest = details and details["files"]
     return ArchiveRecord(version, form, FULL_MODEL, modules, manifest, details)
 
 

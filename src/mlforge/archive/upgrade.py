@@ -38,7 +38,7 @@ def upgraded(document: Mapping[str, Any]) -> Document:
             module[key] = document[old]
     module["target"] = _targets(document["target"])
     if is_operator_style(document):
-        return {**module, "version": VERSION}
+        return {"executors": [], **module, "version": VERSION}
     module["style"] = FULL_MODEL
     module["memory"] = _memory(document["memory"])
     result: Document = {"version": VERSION, "modules": {document["model_name"]: module}}

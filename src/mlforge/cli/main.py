@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 
 import mlforge
-from mlforge.cli import check, compile_models, diff, inspect, operators, run_model, targets, validate, verify
+from mlforge.cli import check, compile_models, diff, inspect, migrate, operators, run_model, targets, validate, verify
 from mlforge.errors import InternalError, MlforgeError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ COMMANDS = (
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
     ("validate", validate.validate, validate.EXAMPLES),
+    ("migrate", migrate.migrate, migrate.EXAMPLES),
     ("operators", operators.operators, operators.EXAMPLES),
     ("targets", targets.targets, targets.EXAMPLES),
 )

@@ -133,8 +133,9 @@ def _statements(text: str) -> Iterator[tuple[str, str | None]]:
             depth += 1
         elif symbol == "}":
             depth = max(0, depth - 1)
-            if depth == 0 and head is not None:
-                yield head, text[opened : mark.start()]
+            if depth == 0:
+                if head is not None:
+                    yield head, text[opened : mark.start()]
                 head, start = None, mark.end()
         elif depth == 0:
             yield text[start : mark.start()], None

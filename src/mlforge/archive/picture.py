@@ -13,10 +13,11 @@ from mlforge.support.text import shortened
 
 _LEFT, _TOP, _BOTTOM, _RIGHT = 80, 56, 40, 16
 _WIDTH, _HEIGHT = 1200, 480
-_CALL_WIDTH = (2.0, 48.0)
+_CALL_WIDTH = (2.0, 96.0)
 _CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7")
 _SCRATCH_COLOUR = "#bab0ac"
+_PEAK_COLOUR = "#c00"
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,17 @@ def memory_picture(module: Mapping[str, Any], name: str) -> str:
     height = _TOP + _HEIGHT + _BOTTOM
     peak = module["peak"]
     title = f"{name}: {top:,} bytes over {len(operators):,} calls"
-    if peak:
-        title += f"; peak of {peak['live_bytes']:,} live bytes in call {peak['call']}, {_label(peak)}"
     size = f'width="{_number(width)}" height="{height}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
         f"<title>{_text(title)}</title>",
         f'<rect {size} fill="white"/>',
-        f'<text x="{_LEFT}" y="20" font-size="13">{_text(shortened(title, int(width / 7.5)))}</text>',
+        f'<text x="{_LEFT}" y="18" font-size="13">{_text(title)}</text>',
         *_axes(frame, top, len(operators)),
     ]
-    if peak and peak["call"] is not None:
-        lines.append(
-            f'<rect x="{_number(frame.x(peak["call"]))}" y="{_TOP}" width="{_number(across)}" height="{_HEIGHT}" '
-            f'fill="#e15759" fill-opacity="0.25"><title>{_text(f"peak: {_label(peak)}")}</title></rect>'
-        )
     lines += [line for index, item in enumerate(rectangles) for line in _drawn(frame, item, index)]
+    if peak and peak["call"] is not None:
+        lines += _marked(frame, peak, int((width - _LEFT) / _CHARACTER))
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -126,6 +122,17 @@ def _axes(frame: _Frame, top: int, num_calls: int) -> Iterator[str]:
     yield f'<text x="{_LEFT - 6}" y="{_TOP - 12}" text-anchor="end">byte</text>'
 
 
+def _marked(frame: _Frame, peak: Mapping[str, Any], room: int) -> Iterator[str]:
+    """Yield the outline of the call with most live bytes, and what it is."""
+    x, width = _number(frame.x(peak["call"])), _number(frame.across)
+    told = f"peak of {peak['live_bytes']:,} live bytes in call {peak['call']}: {_label(peak)}"
+    yield (
+        f'<rect x="{x}" y="{_TOP}" width="{width}" height="{_HEIGHT}" fill="none" stroke="{_PEAK_COLOUR}" '
+        f'stroke-width="2" stroke-dasharray="6 3"><title>{_text(told)}</title></rect>'
+    )
+    yield f'<text x="{_LEFT}" y="36" fill="{_PEAK_COLOUR}">{_text(shortened(told, room))}</text>'
+
+
 def _drawn(frame: _Frame, item: _Rectangle, index: int) -> Iterator[str]:
     x, y = frame.x(item.first), frame.y(item.offset + item.nbytes)
     width, height = frame.across * (item.last - item.first + 1), frame.scale * item.nbytes
@@ -137,7 +144,7 @@ def _drawn(frame: _Frame, item: _Rectangle, index: int) -> Iterator[str]:
         f'fill="{colour}" fill-opacity="0.8" stroke="white"><title>{_text(told)}</title></rect>'
     )
     room = int((width - 6) / _CHARACTER)
-    if height >= 13 and room >= 6:
+    if height >= 13 and room >= 6 and item.name != SCRATCH_NAME:
         yield f'<text x="{_number(x + 3)}" y="{_number(y + 11)}">{_text(shortened(item.name, room))}</text>'
 
 

@@ -152,3 +152,9 @@ def test_any_byte_but_zero_is_true() -> None:
     data = bytearray(save_params({"b": np.array([True, False])}))
     data[-2] = 7
     assert load_params(bytes(data))["b"].tolist() == [True, False]
+
+
+def test_each_of_many_gets_its_own_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "PIECE", 64)
+    items = [bytes([index]) * size for index, size in enumerate((0, 100, 10, 1000, 64, 65))]
+    assert content.sha256_of_each(items) == [hashlib.sha256(item).hexdigest() for item in items]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from mlforge.memory.liveness import LiveRange, live_ranges
 from mlforge.memory.planner import SCRATCH_ALIGNMENT
 from mlforge.memory.report import SCRATCH_NAME
 from mlforge.relay.ir import Quantization
-from mlforge.support.content import ArrayContent, sha256_of
+from mlforge.support.content import ArrayContent, sha256_of_each
 from mlforge.tir.ir import KernelCall, Value
 
 if TYPE_CHECKING:
@@ -153,9 +153,18 @@ def _constant(name: str, value: Value) -> dict[str, Any]:
 
 def content_hash(value: Value) -> str:
     """Return the SHA-256 of a constant's bytes as files hold them; hashed once, however often it is asked for."""
-    known = _hashes.get(value)
-    if known is None:
-        if value.data is None:
-            raise InternalError(f"the constant '{value.name}' has no value")
-        known = _hashes[value] = sha256_of(ArrayContent(value.data))
-    return known
+    if value not in _hashes:
+        _hash_contents([value])
+    return _hashes[value]
+
+
+def _hash_contents(values: Iterable[Value]) -> None:
+    """Hash constants that have not been hashed, large ones side by side."""
+    unknown = [value for value in values if value not in _hashes]
+    _hashes.update(zip(unknown, sha256_of_each([_content(value) for value in unknown]), strict=True))
+
+
+def _content(value: Value) -> ArrayContent:
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return ArrayContent(value.data)

@@ -13,7 +13,7 @@ from mlforge.archive.details import module_details, storage_details
 from mlforge.archive.layout import VERSION
 from mlforge.archive.options import ExportOptions
 from mlforge.codegen import GeneratedCode, LinkedCode
-from mlforge.support.content import Data, nbytes_of, sha256_of
+from mlforge.support.content import Data, nbytes_of, sha256_of_each
 from mlforge.tir.ir import Value
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def archive_metadata(
             "version": mlforge.__version__,
             "shared": _shared(linked),
             "files": {
-                path: {"bytes": nbytes_of(data), "sha256": sha256_of(data)} for path, data in sorted(files.items())
+                path: {"bytes": nbytes_of(files[path]), "sha256": digest}
+                for path, digest in zip(files, sha256_of_each(tuple(files.values())), strict=True)
             },
         },
     }

@@ -1,7 +1,7 @@
 """The standalone C runtime: one source for archives, host builds and firmware.
 
-The folder is the tree that travels in archives under ``runtime/``: headers under the include names of microTVM's runtime,
-sources in its folder names.
+The folder is the tree that travels in archives under ``runtime/``: headers under the include names of microTVM's
+runtime, sources in its folder names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def crt_files() -> dict[str, bytes]:
     Returns
     -------
     dict of str to bytes
-        By path inside the tree, with ``/`` between folders, sorted. Python's own files are left out.
+        By path inside the tree, with ``/`` between folders, sorted. Python's files and hidden ones are left out.
     """
     files = {
         path.relative_to(_ROOT).as_posix(): path.read_bytes()
         for path in _ROOT.rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and not path.name.startswith(".")
     }
     return dict(sorted(files.items()))

@@ -74,8 +74,16 @@ typedef struct {
 typedef DLTensor* TVMArrayHandle;
 typedef void* TVMModuleHandle;
 typedef void* TVMFunctionHandle;
-typedef void* TVMRetValueHandle;
 typedef void* TVMStreamHandle;
+
+/*! \brief Points to a TVMRetValue. */
+typedef void* TVMRetValueHandle;
+
+/*! \brief Where the caller of a TVMPackedCFunc wants the result. */
+typedef struct {
+  TVMValue* value;
+  int* type_code;
+} TVMRetValue;
 
 /*! \brief Sets the text that TVMGetLastError returns; the text is copied, and cut to the configured length. */
 TVM_DLL void TVMAPISetLastError(const char* msg);
@@ -89,7 +97,7 @@ TVM_DLL const char* TVMGetLastError(void);
  * \param func_name Name of the function.
  * \param query_imports Ignored: modules of this runtime import nothing.
  * \param out The function's handle; NULL when there is none.
- * \return 0, or an error code: also when there is no such function.
+ * \return 0, or an error code, also when there is no such function.
  */
 TVM_DLL int TVMModGetFunction(TVMModuleHandle mod, const char* func_name, int query_imports, TVMFunctionHandle* out);
 
@@ -122,7 +130,7 @@ TVM_DLL int TVMCFuncSetReturn(TVMRetValueHandle ret, TVMValue* value, int* type_
 /*!
  * \brief Adds a function to the table of global functions.
  * \param name Its name, which is copied.
- * \param f A TVMBackendPackedCFunc, or a handle that TVMFuncGetGlobal or TVMModGetFunction gave.
+ * \param f A TVMBackendPackedCFunc, not a handle.
  * \param override Whether a function of this name may be replaced.
  */
 TVM_DLL int TVMFuncRegisterGlobal(const char* name, TVMFunctionHandle f, int override);

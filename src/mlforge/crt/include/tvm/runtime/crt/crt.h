@@ -11,9 +11,10 @@ extern "C" {
 #endif
 
 /*!
- * \brief Makes the runtime ready: to be called once, before anything else of it.
+ * \brief Makes the runtime ready: to be called before anything else of it. Later calls change nothing.
  *
- * Later calls forget all modules and global functions, and start anew.
+ * The tables of modules and functions belong to the whole program and have no lock: one thread at a time may change
+ * them. Error texts belong to each thread where crt_config.h says how (TVM_CRT_THREAD_LOCAL).
  */
 TVM_DLL tvm_crt_error_t TVMInitializeRuntime(void);
 

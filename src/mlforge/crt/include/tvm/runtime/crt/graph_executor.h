@@ -16,7 +16,7 @@ typedef struct TVMGraphExecutor TVMGraphExecutor;
 /*!
  * \brief Reads a graph, allocates its storage and finds its functions.
  *
- * The graph is checked whole: what this returns runs without looking anything up. Nothing of the text is needed later.
+ * The graph is checked whole, and what this returns runs without looking anything up. The text is not needed later.
  *
  * \param sym_json The graph, terminated by NUL.
  * \param module_handle The module whose functions the graph calls.
@@ -50,27 +50,28 @@ TVM_DLL int TVMGraphExecutor_GetInput(TVMGraphExecutor* executor, int32_t index,
  * \brief Hands an output out.
  * \param executor The executor.
  * \param index Position of the output.
- * \param out A compact tensor of the output's dtype and number of elements, which is copied to. If its data is NULL, it becomes
- *            a view of the executor's own tensor, valid until the executor is released.
+ * \param out A compact tensor of the output's dtype and number of elements, which is copied to. If its data is NULL, it
+ *            becomes a view of the executor's own tensor, valid until the executor is released.
  */
 TVM_DLL int TVMGraphExecutor_GetOutput(TVMGraphExecutor* executor, const int32_t index, DLTensor* out);
 
 /*! \brief Copies the parameters of a parameter file into the graph's storage. */
-TVM_DLL int TVMGraphExecutor_LoadParams(TVMGraphExecutor* executor, const char* param_blob, const uint32_t param_size);
+TVM_DLL int TVMGraphExecutor_LoadParams(TVMGraphExecutor* executor, const char* param_blob,
+                                        const uint32_t param_size);
 
 /*!
  * \brief Uses the parameters of a parameter file where they stand, in flash for example.
  *
- * The file must stay unchanged until the executor is released, and so must linked parameters. Parameter files align nothing:
- * an array is used in place if its bytes happen to stand at a multiple of `alignment` and of its element size (at most 8), as
- * arrays of one byte an element always do with an alignment of 1. Other arrays, and those whose storage the graph writes to, are
- * copied as TVMGraphExecutor_LoadParams does. Storage is allocated when it is first needed, so linked parameters take no memory if
- * this is called before they are loaded or set.
+ * The file must stay unchanged until the executor is released. Parameter files align nothing: an array is used in
+ * place if its bytes happen to stand at a multiple of `alignment` and of its element size (at most 8), as arrays of one
+ * byte an element always do with an alignment of 1. Other arrays, and those whose storage the graph writes to, are
+ * copied as TVMGraphExecutor_LoadParams does. Storage is allocated when it is first needed, so linked parameters take
+ * no memory if this is called before they are loaded or set.
  *
  * \param executor The executor.
  * \param param_blob The file.
  * \param param_size Its size in bytes.
- * \param alignment What the operators ask of their arguments: 1 for plain C, more for code with vectors. A power of two.
+ * \param alignment What operators ask of their arguments: 1 for plain C, more for code with vectors. A power of two.
  * \param num_linked How many arrays are used in place; may be NULL.
  */
 TVM_DLL int TVMGraphExecutor_LinkParams(TVMGraphExecutor* executor, const char* param_blob, const uint32_t param_size,

@@ -14,7 +14,7 @@ extern "C" {
 /*! \brief Alignment of what the allocator returns. */
 #define TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES 16
 
-/*! \brief With TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK defined, stands behind each block, and must still do at its end. */
+/*! \brief Stands behind each block where TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK is defined, and is checked. */
 #define STACK_ALLOCATOR_TAG 0xabcd1234
 
 typedef struct {

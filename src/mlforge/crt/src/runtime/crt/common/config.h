@@ -1,0 +1,55 @@
+/* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief The limits of crt_config.h, with defaults for those that a configuration written for microTVM leaves out */
+#ifndef TVM_RUNTIME_CRT_COMMON_CONFIG_H_
+#define TVM_RUNTIME_CRT_COMMON_CONFIG_H_
+
+#include <crt_config.h>
+
+#ifndef TVM_CRT_MAX_NDIM
+#define TVM_CRT_MAX_NDIM 6
+#endif
+
+#ifndef TVM_CRT_MAX_ARGS
+#define TVM_CRT_MAX_ARGS 10
+#endif
+
+#ifndef TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES
+#define TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES 512
+#endif
+
+#ifndef TVM_CRT_MAX_REGISTERED_MODULES
+#define TVM_CRT_MAX_REGISTERED_MODULES 2
+#endif
+
+#ifndef TVM_CRT_MAX_STRLEN_DLTYPE
+#define TVM_CRT_MAX_STRLEN_DLTYPE 10
+#endif
+
+#ifndef TVM_CRT_MAX_STRLEN_FUNCTION_NAME
+#define TVM_CRT_MAX_STRLEN_FUNCTION_NAME 120
+#endif
+
+#ifndef TVM_CRT_MAX_STRLEN_PARAM_NAME
+#define TVM_CRT_MAX_STRLEN_PARAM_NAME 80
+#endif
+
+#ifndef TVM_CRT_MAX_STRLEN_ERROR_TEXT
+#define TVM_CRT_MAX_STRLEN_ERROR_TEXT 160
+#endif
+
+/* Storage class of the error text: empty where one thread calls the runtime. */
+#ifndef TVM_CRT_THREAD_LOCAL
+#define TVM_CRT_THREAD_LOCAL
+#endif
+
+/* Whether generated code defines TVMSystemLibEntryPoint. */
+#ifndef TVM_CRT_SYSTEM_LIB
+#define TVM_CRT_SYSTEM_LIB 1
+#endif
+
+/* Alignment of each storage block of executors: a power of two. */
+#ifndef TVM_CRT_STORAGE_ALIGNMENT_BYTES
+#define TVM_CRT_STORAGE_ALIGNMENT_BYTES 16
+#endif
+
+#endif /* TVM_RUNTIME_CRT_COMMON_CONFIG_H_ */

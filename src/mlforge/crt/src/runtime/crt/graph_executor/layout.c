@@ -1,0 +1,15 @@
+/* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+#include "layout.h"
+
+enum { ALIGNMENT = 8 };
+
+void* layout_take(char* base, size_t* used, size_t count, size_t size) {
+  if (*used > SIZE_MAX - ALIGNMENT) return NULL;
+  const size_t start = (*used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (count > (SIZE_MAX - start) / size) {
+    *used = SIZE_MAX;
+    return NULL;
+  }
+  *used = start + count * size;
+  return base == NULL ? NULL : base + start;
+}

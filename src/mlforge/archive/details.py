@@ -134,9 +134,13 @@ def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
 def constants(factory: Factory) -> list[dict[str, Any]]:
     """Return what the module's constants are, each content once, in the order of first use."""
     if factory.executor == GRAPH:
-        return [{**_constant(name, value), "source": value.name} for name, value in factory.graph_constants.items()]
+        named = factory.graph_constants
+        _hash_contents(named.values())
+        return [{**_constant(name, value), "source": value.name} for name, value in named.items()]
+    used = factory.unit.used_constants()
+    _hash_contents(used)
     distinct: dict[tuple[str, str], Value] = {}
-    for value in factory.unit.used_constants():
+    for value in used:
         distinct.setdefault((value.dtype, content_hash(value)), value)
     return [_constant(value.name, value) for value in distinct.values()]
 

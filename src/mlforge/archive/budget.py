@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mlforge.archive.metadata import module_details
+from mlforge.archive.details import module_details
+from mlforge.archive.members import linked_code
+from mlforge.archive.options import ExportOptions
+from mlforge.codegen import GeneratedCode, LinkedCode
 from mlforge.errors import BudgetError, OptionError
 from mlforge.support.text import shortened
 
@@ -15,46 +19,87 @@ if TYPE_CHECKING:
 _LARGEST = 5
 
 
-def check_budget(factories: Sequence[Factory], *, ram: int | None = None, flash: int | None = None) -> None:
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """What one module needs of RAM.
+
+    Attributes
+    ----------
+    loaded : int
+        Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
+    """
+
+    factory: Factory
+    code: GeneratedCode
+
+    @property
+    def loaded(self) -> int:
+        return self.code.sizes.constants if self.code.graph is not None else 0
+
+    @property
+    def ram(self) -> int:
+        """All blocks of the graph executor, or workspace, inputs and outputs of the AOT executor."""
+        return self.code.sizes.workspace + self.code.sizes.io + self.loaded
+
+
+def check_budget(
+    factories: Sequence[Factory],
+    *,
+    ram: int | None = None,
+    flash: int | None = None,
+    options: ExportOptions | None = None,
+) -> None:
     """Raise BudgetError if the modules together need more than is allowed.
 
     Parameters
     ----------
     factories : sequence of Factory
     ram : int, optional
-        Bytes for the workspaces, inputs and outputs.
+        Bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
+        their workspace the largest counts.
     flash : int, optional
-        Bytes for the constants. The machine code comes on top: its size is known after a C compiler ran.
+        Bytes for the constants, those that modules share once. The machine code comes on top: its size is known
+        after a C compiler ran.
+    options : ExportOptions, optional
+        Say what the modules share.
     """
     for name, limit in (("ram", ram), ("flash", flash)):
         if limit is not None and limit < 0:
             raise OptionError(f"a budget of {limit} bytes is negative", place=f"--{name}")
-    if ram is None and flash is None:
+    if (ram is None and flash is None) or not factories:
         return
-    details = {factory.module_name: module_details(factory) for factory in factories}
-    used = sum(item["memory"]["workspace_bytes"] + item["memory"]["io_bytes"] for item in details.values())
+    linked = linked_code(factories, options or ExportOptions())
+    modules = [_Module(factory, code) for factory, code in zip(factories, linked.modules, strict=True)]
+    used = _ram(modules, linked)
     if ram is not None and used > ram:
-        raise _ram_error(details, used, ram)
-    constants = sum(item["memory"]["constants_bytes"] for item in details.values())
+        raise _ram_error(modules, linked, used, ram)
+    constants = sum(code.sizes.constants - code.sizes.shared_constants for code in linked.modules)
+    constants += linked.constants_bytes
     if flash is not None and constants > flash:
         raise _flash_error(factories, constants, flash)
 
 
-def _ram_error(details: Mapping[str, dict[str, Any]], used: int, limit: int) -> BudgetError:
-    name, heaviest = max(
-        details.items(), key=lambda item: int(item[1]["memory"]["workspace_bytes"] + item[1]["memory"]["io_bytes"])
-    )
-    peak = heaviest["peak"]
-    sizes = heaviest["memory"]
+def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:
+    apart = sum(item.code.sizes.workspace for item in modules if item.factory.module_name in linked.workspace_modules)
+    return sum(item.ram for item in modules) - apart + linked.workspace_bytes
+
+
+def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit: int) -> BudgetError:
+    heaviest = max(modules, key=lambda item: item.ram)
+    peak = module_details(heaviest.factory, heaviest.code)["peak"]
+    sizes = heaviest.code.sizes
     cause = f"{used:,} bytes of RAM are {used - limit:,} over the budget of {limit:,}"
-    if len(details) > 1:
-        cause += f", the largest part for module '{name}'"
+    if len(modules) > 1:
+        cause += f", the largest part for module '{heaviest.factory.module_name}'"
+    if linked.workspace_bytes:
+        cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
+    loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     if peak is None:
-        return BudgetError(f"{cause}: all of them are inputs and outputs ({sizes['io_bytes']:,})")
+        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {sizes.io:,}{loaded}")
     busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
     largest = ", ".join(f"{shortened(tensor['name'])} ({tensor['bytes']:,})" for tensor in peak["tensors"])
     return BudgetError(
-        f"{cause}: workspace {sizes['workspace_bytes']:,}, inputs and outputs {sizes['io_bytes']:,}; "
+        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {sizes.io:,}{loaded}; "
         f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
         f"the largest tensors there: {largest}",
         next_step="Make these tensors smaller, or quantize the model",

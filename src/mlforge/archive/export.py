@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlforge.archive import layout, metadata
+from mlforge.archive import metadata
 from mlforge.archive.members import archive_members, linked_code
-from mlforge.archive.model import RFC, TVM
+from mlforge.archive.older import convert, metadata_path
 from mlforge.archive.options import ExportOptions
 from mlforge.library.toolchain import compile_objects, compile_shared
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
@@ -88,13 +88,8 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
     """
     members = archive_members(factories, options, seconds)
     document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
-    if options.format_version == layout.VERSION and not options.rfc and options.params_forms == ("params",):
-        return {**members.files, layout.METADATA: metadata.to_bytes(document)}
-    from mlforge.archive.older import convert
-
     files, document = convert(members.files, document, options)
-    place = layout.layout_of(options.format_version, RFC if options.rfc else TVM).metadata
-    return {**files, place: metadata.to_bytes(document)}
+    return {**files, metadata_path(options): metadata.to_bytes(document)}
 
 
 def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[str]) -> Path:

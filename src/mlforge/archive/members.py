@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from mlforge.archive import layout
 from mlforge.archive.devices import ImportTree, import_tree
 from mlforge.archive.metadata import ModuleFacts, utc
-from mlforge.archive.model import RFC, TVM
 from mlforge.archive.options import ExportOptions
 from mlforge.archive.source import source_files
 from mlforge.archive.templates.build_files import build_plan, cmake_lists, makefile
 from mlforge.archive.templates.demo import demo_files
 from mlforge.archive.templates.readme import readme
-from mlforge.archive.templates.subject import Subject, subject
+from mlforge.archive.templates.subject import subject
 from mlforge.archive.vectors import computed_vectors
 from mlforge.codegen import LinkedCode
 from mlforge.compiler import link
@@ -128,43 +127,23 @@ def _runtime_files() -> dict[str, Data]:
 def _documents(
     factories: Sequence[Factory], linked: LinkedCode, files: Mapping[str, Data], options: ExportOptions, timestamp: int
 ) -> dict[str, Data]:
-    """Return the description, the build files and the demo, for the layout in which the archive will be written."""
-    final = layout.layout_of(options.format_version, RFC if options.rfc else TVM)
-    latest = layout.layout_of(layout.VERSION)
-    first = factories[0].module_name
+    """Return the description, the build files and the demo."""
+    places = layout.layout_of(layout.VERSION)
     subjects = [
-        subject(factory, code, final, computed_vectors(factory, options))
+        subject(factory, code, places, computed_vectors(factory, options))
         for factory, code in zip(factories, linked.modules, strict=True)
     ]
-    paths = [layout.moved(path, first, latest, final) for path in files]
     name = bounded("_".join(factory.module_name for factory in factories))
     graphs = _uses_runtime(factories)
     documents: dict[str, Data] = {}
     if options.runtime or not graphs:
         documents.update(demo_files(subjects))
-        plan = build_plan(name, [*paths, *documents], final.runtime if graphs else None)
+        plan = build_plan(name, [*files, *documents], places.runtime if graphs else None)
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
-    documents[_README] = _readme(subjects, [*paths, *documents], name, final, options, timestamp).encode()
+    library = f"lib{name}.a" if _MAKEFILE in documents else None
+    documents[_README] = readme(subjects, [*files, *documents], library, utc(timestamp)).encode()
     return documents
-
-
-def _readme(
-    subjects: Sequence[Subject],
-    paths: Sequence[str],
-    name: str,
-    final: layout.Layout,
-    options: ExportOptions,
-    timestamp: int,
-) -> str:
-    return readme(
-        subjects,
-        paths,
-        f"lib{name}.a" if _MAKEFILE in paths else None,
-        version=options.format_version,
-        date=utc(timestamp),
-        metadata=final.metadata,
-    )
 
 
 def check_tree(paths: Iterable[str]) -> None:

@@ -22,6 +22,6 @@ def filled(name: str, values: Mapping[str, str]) -> str:
     return _Template(text_of(name)).substitute(values)
 
 
-def listed(items: Sequence[str], indent: str, separator: str = "") -> str:
+def listed(items: Sequence[str], indent: str) -> str:
     """Return one item a line."""
-    return f"{separator}\n".join(indent + item for item in items)
+    return "\n".join(indent + item for item in items)

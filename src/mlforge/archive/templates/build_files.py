@@ -119,8 +119,8 @@ def cmake_lists(plan: BuildPlan) -> str:
         "languages": "C ASM" if assembler else "C",
         "option": f"{target.upper()}_DEMO",
         "settings": setting,
-        "sources": listed(plan.library, "  ") + ")",
-        "folders": listed(folders, "  ") + ")",
-        "demo_sources": listed(plan.demo, "  ") + ")",
+        "sources": listed(plan.library, "  "),
+        "folders": listed(folders, "  "),
+        "demo_sources": listed(plan.demo, "    "),
     }
     return filled("CMakeLists.txt.in", values)

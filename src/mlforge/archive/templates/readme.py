@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import mlforge
-from mlforge.archive.layout import HEADERS, OBJECTS, SOURCES
+from mlforge.archive.layout import HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlforge.archive.templates import filled
 from mlforge.archive.templates.demo import FOLDER
 from mlforge.archive.templates.subject import Subject, Tensor
@@ -19,19 +19,14 @@ _FILES = (
     ("codegen", "code for other devices"),
     ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
     ("executor-config", "the graph executor's graphs"),
-    ("runtime-config", "the graph executor's graphs"),
     ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
-    ("crt", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
     ("templates", "a configuration and a platform of the runtime, to be filled in for a board"),
     (FOLDER, "the demo, with its test vectors"),
     ("src", "the model as Relay text and its weights: what compiling for another target takes"),
-    ("relay.txt", "the model as Relay text"),
 )
 
 
-def readme(
-    subjects: Sequence[Subject], paths: Iterable[str], library: str | None, *, version: int, date: str, metadata: str
-) -> str:
+def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | None, date: str) -> str:
     """Return the text.
 
     Parameters
@@ -41,22 +36,18 @@ def readme(
         The archive's other members.
     library : str
         File name of the static library that the Makefile makes; None without a Makefile.
-    version : int
-        Of the format.
     date : str
-    metadata : str
-        Path of the metadata.
     """
     known = list(paths)
-    carried = any(path.startswith(("runtime/", "crt/")) for path in known)
+    carried = any(path.startswith("runtime/") for path in known)
     values = {
         "title": ", ".join(item.name for item in subjects[:8]) + (", ..." if len(subjects) > 8 else ""),
-        "version": str(version),
+        "version": str(VERSION),
         "writer": mlforge.__version__,
         "date": date,
         "modules": "\n".join(_module(item) for item in subjects),
         "build": "\n".join(_build(subjects, library)),
-        "files": "\n".join(_file_rows(known, metadata)),
+        "files": "\n".join(_file_rows(known)),
         "runtime": " and the runtime" if carried else "",
     }
     return filled("README.md.in", values)
@@ -77,14 +68,14 @@ def _build(subjects: Sequence[Subject], library: str | None) -> Iterable[str]:
     yield f"path{more}. The code is C99 and needs no other library than C's own with its mathematics (`-lm`)."
 
 
-def _file_rows(paths: Sequence[str], metadata: str) -> Iterable[str]:
-    yield f"| `{metadata}` | all facts about the modules, for programs |"
+def _file_rows(paths: Sequence[str]) -> Iterable[str]:
+    yield f"| `{METADATA}` | all facts about the modules, for programs |"
     taken: set[str] = set()
     for folder, what in _FILES:
-        found = [path for path in paths if path not in taken and (path == folder or path.startswith(f"{folder}/"))]
+        found = [path for path in paths if path not in taken and path.startswith(f"{folder}/")]
         taken.update(found)
         if found:
-            yield f"| `{folder}` | {what} |"
+            yield f"| `{folder}/` | {what} |"
 
 
 def _module(item: Subject) -> str:

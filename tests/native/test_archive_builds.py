@@ -1,0 +1,196 @@
+"""What a firmware engineer does with an archive: extract, make, run the demo."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.codegen.constants import BLOB_THRESHOLD
+from mlforge.errors import ToolchainError
+from mlforge.relay import ir
+from tests.conftest import need
+from tests.native.extracted import WARNINGS, extracted, imported, make, sum_factory
+
+
+@pytest.fixture(scope="module")
+def kws(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    factory = imported(models / "kws_ref_model.tflite", "kws")
+    return extracted(factory, tmp_path_factory.mktemp("kws"), test_vectors=2)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "gcc -m32", "gcc -fsanitize=address,undefined"])
+def test_make_test_passes_without_warnings(kws: Path, compiler: str) -> None:
+    need(compiler.split()[0], compiler.split()[0])
+    make(kws, "clean")
+    printed = make(kws, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
+    assert printed.count("PASS kws, vector") == 2
+    assert printed.rstrip().endswith("PASS")
+
+
+def test_make_alone_gives_the_library_and_the_demo(kws: Path) -> None:
+    make(kws, "clean")
+    assert not (kws / "libkws.a").exists()
+    make(kws)
+    assert (kws / "libkws.a").is_file()
+    again = make(kws)
+    assert "-c" not in again.split(), "what is built is not built again"
+    assert subprocess.run([kws / "demo" / "demo"], cwd=kws, check=False).returncode == 0
+
+
+def test_the_vectors_are_what_litert_computes(models: Path, kws: Path) -> None:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(models / "kws_ref_model.tflite"))
+    interpreter.allocate_tensors()
+    text = (kws / "demo" / "kws_vectors.c").read_text()
+    arrays = [
+        np.array([int(number) for number in body.split(",") if number.strip()], np.int8)
+        for body in re.findall(r"\.\w+ = \{(.*?)\}", text, re.DOTALL)
+    ]
+    for vector, expected in zip(arrays[0::2], arrays[1::2], strict=True):
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], vector.reshape(1, 49, 10, 1))
+        interpreter.invoke()
+        output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        np.testing.assert_array_equal(output.reshape(-1), expected)
+
+
+def test_the_demo_fails_where_one_output_differs(models: Path, tmp_path: Path) -> None:
+    folder = extracted(imported(models / "hello_world_int8.tflite", "hello"), tmp_path, test_vectors=1)
+    vectors = folder / "demo" / "hello_vectors.c"
+    head, last, tail = re.split(r"(-?\d+)(?=,\n    \},\n  \},\n\};)", vectors.read_text())
+    vectors.write_text(f"{head}{int(last) ^ 1}{tail}")
+    printed = make(folder, "test", fails=True)
+    assert "FAIL hello, vector 0" in printed
+    assert "largest difference 1" in printed
+
+
+def test_firmware_for_cortex_m_links_the_library(kws: Path) -> None:
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+    make(kws, "clean")
+    target = ["CC=arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb", "AR=arm-none-eabi-ar", f"CFLAGS={WARNINGS}"]
+    make(kws, "library", *target)
+    symbols = subprocess.run(["arm-none-eabi-nm", kws / "libkws.a"], capture_output=True, text=True, check=True).stdout
+    make(kws, "clean")
+    assert "T tvmgen_kws_run" in symbols
+
+
+@pytest.mark.parametrize("vectors", [0, 1])
+def test_cmake_builds_and_tests_it(models: Path, tmp_path: Path, vectors: int) -> None:
+    cmake = need("cmake", "cmake")
+    folder = extracted(imported(models / "hello_world_int8.tflite", "test"), tmp_path, test_vectors=vectors)
+    build = tmp_path / "build"
+    subprocess.run([cmake, "-S", folder, "-B", build], check=True, capture_output=True)
+    subprocess.run([cmake, "--build", build], check=True, capture_output=True)
+    result = subprocess.run(["ctest", "--output-on-failure"], cwd=build, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+    assert "100% tests passed" in result.stdout
+
+
+def test_a_project_of_cmake_takes_archives_as_folders(models: Path, tmp_path: Path) -> None:
+    cmake = need("cmake", "cmake")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        extracted(imported(models / "hello_world_int8.tflite", name), tmp_path / name)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(firmware C)\n"
+        "add_subdirectory(one/extracted)\nadd_subdirectory(two/extracted)\n"
+        "add_executable(firmware main.c)\ntarget_link_libraries(firmware PRIVATE one two)\n"
+    )
+    (tmp_path / "main.c").write_text(
+        '#include "tvmgen_one.h"\n#include "tvmgen_two.h"\n'
+        "int main(void) { return tvmgen_one_run(0, 0) == -1 && tvmgen_two_run(0, 0) == -1 ? 0 : 1; }\n"
+    )
+    subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build"], check=True, capture_output=True)
+    subprocess.run([cmake, "--build", tmp_path / "build"], check=True, capture_output=True)
+    assert subprocess.run([tmp_path / "build" / "firmware"], check=False).returncode == 0
+    assert not list((tmp_path / "build").rglob("*_demo")), "demos are for archives that are built alone"
+
+
+ODD_NAMES = {
+    "a b": ((2, 3), "float32"),
+    "ünï/code*/??/": ((), "float32"),
+    "int": ((3,), "float32"),
+    "x" * 300: ((1,), "float32"),
+}
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize("name", ["Model 7 ü", "int", "demo", "M" * 150])
+def test_odd_names_compile_and_compute(name: str, executor: str, tmp_path: Path) -> None:
+    factory = sum_factory(name, ODD_NAMES, 'out "quoted" \\ %s', executor=executor)
+    printed = make(extracted(factory, tmp_path, test_vectors=1), "test", f"CFLAGS={WARNINGS}")
+    assert printed.rstrip().endswith("PASS")
+    assert 'out "quoted" \\ %s: largest difference 0' in printed
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16"]
+)
+def test_every_dtype_is_compared(dtype: str, executor: str, tmp_path: Path) -> None:
+    factory = sum_factory("sums", {"x": ((5,), dtype)}, "y", executor=executor)
+    printed = make(extracted(factory, tmp_path, test_vectors=2), "test", f"CFLAGS={WARNINGS}")
+    assert printed.count("PASS sums, vector") == 2
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize("inputs", [{}, {"x": ((), "float32")}], ids=["no_inputs", "scalar"])
+def test_models_without_extents(inputs: dict[str, tuple[tuple[int, ...], str]], executor: str, tmp_path: Path) -> None:
+    factory = sum_factory("small", inputs, "y", executor=executor)
+    assert "small, zeros, y: 1 checksum" in make(extracted(factory, tmp_path), "test", f"CFLAGS={WARNINGS}")
+
+
+def test_without_vectors_the_demo_prints_what_zeros_give(tmp_path: Path) -> None:
+    printed = make(extracted(sum_factory("sums", {"x": ((2,), "float32")}, "y"), tmp_path), "test")
+    # FNV-1a of the bytes 00 00 80 3f 00 00 80 3f
+    checksum = 2166136261
+    for byte in np.ones(2, "<f4").tobytes():
+        checksum = (checksum ^ byte) * 16777619 % 2**32
+    assert f"sums, zeros, y: 1 1 checksum {checksum:08x}" in printed
+    assert printed.rstrip().endswith("done")
+
+
+def test_large_constants_and_a_workspace_of_the_caller(tmp_path: Path) -> None:
+    size = BLOB_THRESHOLD // 4 + 8
+    x = ir.Var("x", ir.TensorType((size,), "float32"))
+    weights = ir.Var("w", ir.TensorType((size,), "float32"))
+    sums = ir.call("cumsum", [ir.call("add", [x, weights])], axis=0)
+    body = ir.call("cumsum", [sums], axis=0)
+    module = ir.IRModule({"main": ir.Function((x, weights), body)}, ("y",), {}, {"format": "test"})
+    params = {"w": np.arange(size, dtype=np.float32) % 3}
+    factory = mlforge.build(module, params=params, module_name="large", external_workspace=True)
+    folder = extracted(factory, tmp_path, test_vectors=1)
+    assert (folder / "codegen/host/src/large_lib2.S.bin").is_file()
+    assert factory.code.external_workspace
+    assert make(folder, "test", "CC=gcc -fsanitize=address,undefined").rstrip().endswith("PASS")
+
+
+def test_a_compiler_that_does_not_run_stops_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    factory = sum_factory("sums", {"x": ((2,), "float32")}, "y")
+    with pytest.raises(ToolchainError, match="no-such-compiler"):
+        mlforge.export_model_library_format(factory, tmp_path / "a.tar", test_vectors=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_several_modules_of_both_executors_in_one_demo(models: Path, tmp_path: Path, compiler: str) -> None:
+    need(compiler, compiler)
+    model = models / "hello_world_int8.tflite"
+    factories = [
+        imported(model, "first"),
+        imported(model, "second"),
+        imported(model, "third", executor="graph"),
+        imported(models / "ad01_int8.tflite", "fourth", executor="graph"),
+        imported(model, "fifth", external_workspace=True),
+    ]
+    folder = extracted(factories, tmp_path, test_vectors=2, share_workspace=True, share_weights=True)
+    printed = make(folder, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
+    assert printed.count("PASS ") == 10
+    for name in ("first", "second", "third", "fourth", "fifth"):
+        assert f"PASS {name}, vector 1" in printed
+    elsewhere = subprocess.run([folder / "demo" / "demo", folder], cwd=tmp_path, check=False)
+    assert elsewhere.returncode == 0

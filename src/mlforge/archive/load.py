@@ -7,101 +7,183 @@ checking an archive (`inspect`, `validate`) runs nothing of it.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlforge.archive.layout import CODE
-from mlforge.archive.read import Archive, missing_code, open_archive
-from mlforge.errors import ArchiveError
-from mlforge.library.toolchain import compile_cached
-from mlforge.runtime import AotModule, load_shared_library
-from mlforge.runtime.shared_library import pick_module
+from mlforge.archive.contents import Contents, read_contents
+from mlforge.archive.model import Tensor
+from mlforge.archive.tvm_interface import c_interface, graph_outputs
+from mlforge.errors import ArchiveError, OptionError
+from mlforge.library.host import HostLibrary
+from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.module import Module
+from mlforge.runtime.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
+    from mlforge.runtime.factory import FactoryModule
+    from mlforge.runtime.graph_module import GraphModule
+    from mlforge.runtime.shared_library import SharedLibrary
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _TAR_MAGIC = slice(257, 262)
 
 
-def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
-    """Load a module of an archive; its C is compiled once and cached by content.
+def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule | GraphModule:
+    """Load a model of an archive; its C is compiled once and cached by content.
 
     Parameters
     ----------
     path : path
-        An archive that mlforge wrote.
+        An archive that mlforge or TVM wrote, of any version.
     module : str, optional
         Which module, where the archive holds several.
 
     Returns
     -------
-    AotModule
+    AotModule or GraphModule
+        Both have ``inputs``, ``outputs``, ``run`` and ``bind``.
 
     Raises
     ------
     ArchiveError
-        If the archive is damaged, contradicts itself or was not written by mlforge.
+        If the archive is damaged, contradicts itself or holds no model.
     OptionError
         If there is no such module, or several and none is named.
     ToolchainError
         If there is no C compiler or it refuses the code.
     """
-    code, details = code_and_details(path, module)
-    return AotModule(compile_cached(code), details)
+    contents = read_contents(path, module)
+    if contents.executor is None:
+        raise OptionError(
+            "the archive holds functions, not a model",
+            place=contents.place,
+            next_step=f"Take them with mlforge.load_module({str(path)!r})",
+        )
+    return _model(contents, host_library(contents))
 
 
-def code_and_details(path: str | os.PathLike[str], module: str | None) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return all C of an archive by path, and the checked ``mlforge`` object of one module; raise as `load` does."""
-    with open_archive(path) as archive:
-        name = pick_module(archive.modules, module, archive.path)
-        details = archive.modules[name].get("mlforge")
-        if details is None:
-            raise ArchiveError(
-                f"module '{name}' was not compiled by mlforge, which can describe but not run it",
-                place=archive.path,
-                next_step="Compile the model with: mlforge compile MODEL",
-            )
-        return _code(archive, name), details
-
-
-def _code(archive: Archive, module: str) -> dict[str, bytes]:
-    for fault in (*archive.file_faults(), *missing_code(archive, module)):
-        raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
-    folder = f"{CODE}/"
-    return {
-        name.removeprefix(folder): archive.tar.read(name, size)
-        for name, size in archive.tar.sizes.items()
-        if name.startswith(folder)
-    }
-
-
-def load_factory(factory: Factory) -> AotModule:
-    """Return the module that `build` made, ready to run in this process."""
-    from mlforge.archive.metadata import module_details
-
-    return AotModule(compile_cached(factory.code.files), module_details(factory))
-
-
-def load_module(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
+def load_module(path: str | os.PathLike[str], module: str | None = None) -> FactoryModule | SharedLibrary | HostLibrary:
     """Load a module of an archive or of a shared library, told apart by content.
+
+    Returns
+    -------
+    FactoryModule
+        Of an archive with a model: unpacks as ``(graph_json, lib, params)``, makes executors, and runs like what `load`
+        gives.
+    SharedLibrary
+        Of a shared library: a module of its functions; with the model in it where mlforge made it.
+    HostLibrary
+        Of an archive of single functions: a module of them.
 
     Raises
     ------
     ArchiveError
-        If it is neither; as `load` otherwise.
+        If the file is neither; as `load` otherwise.
     """
     kind = artifact_kind(path)
     if kind == "library":
-        return load_shared_library(path, module)
-    if kind == "archive":
-        return load(path, module)
-    raise ArchiveError(
-        "this is neither an archive nor a shared library",
-        place=str(path),
-        next_step="Compile a model first with: mlforge compile MODEL",
+        from mlforge.runtime.shared_library import SharedLibrary
+
+        return SharedLibrary(path, module)
+    if kind != "archive":
+        raise ArchiveError(
+            "this is neither an archive nor a shared library",
+            place=str(path),
+            next_step="Compile a model first with: mlforge compile MODEL",
+        )
+    contents = read_contents(path, module)
+    lib = host_library(contents)
+    return lib if contents.executor is None else factory_module(contents, lib)
+
+
+def factory_module(contents: Contents, lib: HostLibrary) -> FactoryModule:
+    """Return the factory of a module of an archive."""
+    from mlforge.runtime.factory import FactoryModule
+
+    return FactoryModule(
+        contents.record.name,
+        lib,
+        lambda: _model(contents, lib),
+        graph_json=contents.graph_json,
+        params=contents.params,
     )
+
+
+def load_factory(factory: Factory) -> AotModule | GraphModule:
+    """Return the module that `build` made, ready to run in this process."""
+    from mlforge.archive.metadata import module_details
+
+    lib = HostLibrary(factory.code.files, params=factory.params)
+    details = module_details(factory)
+    if not factory.graph_json:
+        return AotModule(lib.path, details)
+    return graph_module(factory.graph_json, lib, details)
+
+
+def host_library(contents: Contents) -> HostLibrary:
+    """Return the code of a module of an archive, with the modules that it imports."""
+    lib = HostLibrary(contents.code, params=contents.params, digests=contents.digests)
+    for module in contents.imports:
+        lib.import_module(module)
+    return lib
+
+
+def _model(contents: Contents, lib: HostLibrary) -> AotModule | GraphModule:
+    details = contents.record.details
+    if contents.executor == "graph":
+        return load_graph(contents, lib)
+    if details is not None:
+        return AotModule(lib.path, details)
+    if contents.header is not None:
+        return AotModule(lib.path, c_interface(contents.record, contents.header, contents.relay, contents.place))
+    from mlforge.runtime.packed_aot_module import PackedAotModule
+
+    return PackedAotModule(lib.loaded(), contents.record.name)
+
+
+def load_graph(contents: Contents, lib: HostLibrary) -> GraphModule:
+    """Return the model of an archive for the graph executor."""
+    place = f"{contents.place}: {contents.record.files.graph}"
+    main = contents.record.main
+    return graph_module(
+        contents.graph_json, lib, contents.record.details, outputs=main[0].outputs if main else (), place=place
+    )
+
+
+def graph_module(
+    graph_json: str,
+    lib: Module,
+    details: Mapping[str, Any] | None,
+    *,
+    outputs: Sequence[Tensor] = (),
+    place: str = "graph JSON",
+) -> GraphModule:
+    """Return a model for the graph executor.
+
+    Parameters
+    ----------
+    graph_json : str
+    lib : Module
+        The code, with the parameters linked.
+    details : mapping or None
+        What mlforge says of the module.
+    outputs : sequence of Tensor
+        What the metadata say of the outputs, where there are no details.
+    place : str
+        The graph's file, for messages.
+    """
+    from mlforge.runtime.graph_executor import GraphExecutor
+    from mlforge.runtime.graph_json import parse_graph
+    from mlforge.runtime.graph_module import GraphModule
+
+    executor = GraphExecutor(parse_graph(graph_json, place), lib)
+    if details is None:
+        return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
+    inputs, given = (tuple(map(TensorInfo.from_json, details[kind])) for kind in ("inputs", "outputs"))
+    return GraphModule(executor, inputs, given, details["operators"])
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlforge.archive.load import artifact_kind, code_and_details
-from mlforge.archive.metadata import module_details
+from mlforge.archive.contents import Contents, read_contents
+from mlforge.archive.load import artifact_kind, host_library, load_graph
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import NATIVE, compile_cached
+from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.profiled_module import TRACE_FLAG, ProfiledModule, trace_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from mlforge.compiler import Factory
+    from mlforge.support.content import Data
 
 
-def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> ProfiledModule:
-    """Load a module of an archive for profiling; its C is compiled once more, with the hook for tracing turned on.
+def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> ProfiledModule | GraphModule:
+    """Load a model of an archive for profiling.
 
     Parameters
     ----------
     path : path
-        An archive that mlforge wrote. A shared library has lost its C, so there is nothing to turn on.
+        An archive with a model for the graph executor, which times its operators itself, or one that mlforge compiled
+        ahead of time: its C is compiled once more, with the hook for tracing turned on. A shared library has lost its
+        C, so there is nothing to turn on.
     module : str, optional
         Which module, where the archive holds several.
 
     Returns
     -------
-    ProfiledModule
+    ProfiledModule or GraphModule
+        Both have ``profile``.
 
     Raises
     ------
     OptionError
-        For a shared library; otherwise as `mlforge.load`.
+        For a shared library, and for code without the hook; otherwise as `mlforge.load`.
 
     Examples
     --------
@@ -48,14 +54,32 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
             place=str(path),
             next_step="Profile the archive, or the model that the library was made from",
         )
-    code, details = code_and_details(path, module)
-    return ProfiledModule(_library(code), details)
+    contents = read_contents(path, module)
+    if contents.executor == "graph":
+        return load_graph(contents, host_library(contents))
+    return ProfiledModule(_library(contents.code), _hooked(contents))
 
 
-def profiled_factory(factory: Factory) -> ProfiledModule:
+def _hooked(contents: Contents) -> Mapping[str, object]:
+    if contents.record.details is None:
+        raise OptionError(
+            f"the code of '{contents.record.name}' has no hook for timers: mlforge did not generate it",
+            place=contents.place,
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
+    return contents.record.details
+
+
+def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:
     """Return the module that `build` made, ready to be profiled in this process."""
+    from mlforge.archive.load import load_factory
+    from mlforge.archive.metadata import module_details
+
+    model = load_factory(factory) if factory.graph_json else None
+    if isinstance(model, GraphModule):
+        return model
     return ProfiledModule(_library(factory.code.files), module_details(factory))
 
 
-def _library(code: Mapping[str, bytes]) -> Path:
+def _library(code: Mapping[str, Data]) -> Path:
     return compile_cached({**code, **trace_files()}, (NATIVE, TRACE_FLAG))

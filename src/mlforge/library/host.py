@@ -19,6 +19,8 @@ from mlforge.support.content import Data, chunks_of, to_bytes
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include/", "src/runtime/crt/common/", "host/")
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/host")
+# functions are looked up in the library itself, whether or not it has a system library
+_RUNTIME_FLAG = "-DTVM_CRT_SYSTEM_LIB=0"
 _RUNTIME_HEADER = b"tvm/runtime/"
 _RUNTIME_SYMBOL = b"TVM"
 _SOURCES = (".c", ".cc", ".cpp", ".S", ".h")
@@ -131,7 +133,12 @@ def build_library(
         return compile_cached(chosen, flags, digests=digests)
     folders = sorted({str(PurePosixPath(name).parent) for name in chosen})
     runtime = {f"{_RUNTIME}/{name}": data for name, data in _runtime().items()}
-    return compile_cached({**chosen, **runtime}, flags, includes=(*folders, *_RUNTIME_INCLUDES), digests=digests)
+    return compile_cached(
+        {**chosen, **runtime},
+        (*flags, _RUNTIME_FLAG),
+        includes=(*folders, *_RUNTIME_INCLUDES),
+        digests=digests,
+    )
 
 
 def host_code(files: Mapping[str, Data]) -> dict[str, Data]:

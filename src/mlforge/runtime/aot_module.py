@@ -43,6 +43,7 @@ class AotModule:
         The shared library that the archive's C was compiled to.
     description : mapping
         The module's checked ``mlforge`` object of ``metadata.json``: ``entry``, ``inputs``, ``outputs``, ``memory``.
+        With ``pools``, the sizes of the workspaces that the caller passes in, instead of ``external_workspace``.
 
     Notes
     -----
@@ -55,9 +56,8 @@ class AotModule:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in description["inputs"])
         self.outputs = tuple(TensorInfo.from_json(entry) for entry in description["outputs"])
         self.device: Device = cpu()
-        self._workspace_bytes: int = (
-            description["memory"]["workspace_bytes"] if description.get("external_workspace") else 0
-        )
+        external = [description["memory"]["workspace_bytes"]] if description.get("external_workspace") else []
+        self._pools: Sequence[int] = description.get("pools", external)
         self._lock = threading.Lock()
         self._function = _entry(os.fspath(library), description["entry"])
 
@@ -125,13 +125,17 @@ class AotModule:
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
         arguments = [_pointers(inputs), _pointers(outputs)]
-        if self._workspace_bytes:
-            workspace = np.empty(self._workspace_bytes + _WORKSPACE_ALIGNMENT, np.uint8)
-            start = -workspace.ctypes.data % _WORKSPACE_ALIGNMENT
-            arguments.append(_pointers({"workspace": workspace[start:]}))
+        if self._pools:
+            arguments.append(_pointers({str(index): _workspace(size) for index, size in enumerate(self._pools)}))
         call = BoundCall(self._function, *map(ctypes.byref, arguments))
         call.inputs, call.outputs = inputs, outputs
         return call
+
+
+def _workspace(size: int) -> Array:
+    memory = np.empty(size + _WORKSPACE_ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _WORKSPACE_ALIGNMENT
+    return memory[start:]
 
 
 def _pointers(arrays: Mapping[str, Array]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class BoundGraph:
     def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._executor = executor
-        for name, array in inputs.items():
+        for name, array in zip(executor.get_input_info(), inputs.values(), strict=True):
             executor.set_input_zero_copy(name, array)
         self._calls = [call for _, call in executor.calls()]
         self._results = list(outputs.values())
@@ -86,14 +86,13 @@ class GraphModule:
         known = executor.get_input_info()
         self.inputs = tuple(known.values()) if inputs is None else tuple(inputs)
         self.outputs = executor.output_infos() if outputs is None else tuple(outputs)
-        expected = [(info.name, info.shape, info.dtype) for info in known.values()]
-        if [(info.name, info.shape, info.dtype) for info in self.inputs] != expected:
+        # by place, not by name: a node's name may be a spelling of the model's own that C and JSON can hold
+        if not _fit(self.inputs, known.values()) or not _fit(self.outputs, executor.output_infos()):
             raise InputError(
-                f"the graph's inputs are {', '.join(map(str, known.values())) or 'none'}, not as described"
+                f"the graph takes {_shown(known.values())} and gives {_shown(executor.output_infos())}; it is described"
+                f" as one that takes {_shown(self.inputs)} and gives {_shown(self.outputs)}"
             )
-        shapes = [(info.shape, info.dtype) for info in executor.output_infos()]
-        if [(info.shape, info.dtype) for info in self.outputs] != shapes:
-            raise InputError("the graph's outputs are not as described", place=", ".join(map(str, self.outputs)))
+        self._keys = tuple(known)
         self._operators = operators
         self._lock = threading.Lock()
 
@@ -102,8 +101,8 @@ class GraphModule:
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
         arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
         with self._lock:
-            for name, array in arrays.items():
-                self.executor.set_input(name, array)
+            for key, array in zip(self._keys, arrays.values(), strict=True):
+                self.executor.set_input(key, array)
             self.executor.run()
             return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}
 
@@ -153,3 +152,11 @@ class GraphModule:
         if known is None or len(known) != len(called):
             known = [{"function": node.function, "nodes": [node.name], "macs": 0} for node in called]
         return operator_times(known, rows)
+
+
+def _fit(described: Iterable[TensorInfo], known: Iterable[TensorInfo]) -> bool:
+    return [(info.shape, info.dtype) for info in described] == [(info.shape, info.dtype) for info in known]
+
+
+def _shown(infos: Iterable[TensorInfo]) -> str:
+    return ", ".join(map(str, infos)) or "nothing"

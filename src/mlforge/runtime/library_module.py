@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cached_property
 
 from mlforge.errors import ToolchainError
 from mlforge.runtime.module import Function, Module
 from mlforge.runtime.packed_func import PackedFunc
 
 _SYSTEM_LIB = "TVMSystemLibEntryPoint"
-_COUNT_BYTES = 2
 
 
 class _FuncRegistry(ctypes.Structure):
@@ -50,7 +50,6 @@ class LibraryModule(Module):
                 place=self.path,
                 next_step="Remove this file and load the archive again",
             ) from error
-        self._registered = self._registry()
 
     @property
     def is_runnable(self) -> bool:
@@ -69,9 +68,9 @@ class LibraryModule(Module):
 
     def find_function(self, name: str) -> Function | None:
         """Return a packed function by its symbol or its name in the registry."""
-        address = self._registered.get(name)
+        address = self.address(name)
         if address is None:
-            address = self.address(name)
+            address = self._registered.get(name)
         return None if address is None else PackedFunc(address, name, last_error=self._last_error, owner=self)
 
     def address(self, symbol: str) -> int | None:
@@ -91,15 +90,19 @@ class LibraryModule(Module):
         text: bytes | None = function()
         return (text or b"").decode(errors="replace")
 
-    def _registry(self) -> dict[str, int]:
+    @cached_property
+    def _registered(self) -> dict[str, int]:
         if self.address(_SYSTEM_LIB) is None:
             return {}
         entry = self.library[_SYSTEM_LIB]
         entry.restype = ctypes.POINTER(_SystemLib)
         registry = entry().contents.registry.contents
         at = registry.names
-        count = int.from_bytes(ctypes.string_at(at, _COUNT_BYTES), "little")
-        at += _COUNT_BYTES
+        low, high = ctypes.string_at(at, 2)
+        # TVM 0.8 wrote one byte: what would be the high byte of the count is a letter of the first name
+        has_one_byte = high >= ord("A")
+        count = low if has_one_byte else low | high << 8
+        at += 1 if has_one_byte else 2
         found = {}
         for index in range(count):
             name = ctypes.string_at(at)

@@ -170,7 +170,8 @@ def test_several_modules_share_an_archive(factory: Factory, tmp_path: Path) -> N
 def test_inspect_tells_shapes_memory_and_operators(archive: Path) -> None:
     found = mlforge.inspect(archive)
     module = found["modules"]["tiny"]
-    assert module["inputs"] == [{"name": "x", "shape": [2, 4], "dtype": "float32", "scale": 0.5, "zero_point": 3}]
+    (tensor,) = module["inputs"]
+    assert tensor == {"name": "x", "shape": [2, 4], "dtype": "float32", "scale": 0.5, "zero_point": 3, "bytes": 32}
     assert module["memory"]["io_bytes"] == 80
     assert module["memory"]["constants_bytes"] >= WEIGHTS.nbytes
     assert [node for operator in module["operators"] for node in operator["nodes"]] == [

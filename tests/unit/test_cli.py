@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "compile", "run", "verify", "inspect", "validate", "operators", "targets"]
+    "command", ["check", "compile", "run", "verify", "inspect", "diff", "validate", "operators", "targets"]
 )
 def test_every_command_has_help_with_examples(tmp_path: Path, command: str) -> None:
     text = succeeded(command, "--help", cwd=tmp_path)
@@ -195,7 +195,7 @@ def test_shapes_go_to_the_models_that_they_name(tmp_path: Path) -> None:
 
 
 def test_tables_name_tensors_and_memory(folder: Path, tmp_path: Path) -> None:
-    text = succeeded("inspect", folder / "digits.tar", cwd=tmp_path)
+    text = succeeded("inspect", folder / "digits.tar", "--files", cwd=tmp_path)
     for part in ("module digits: aot", "float32[", "workspace", "tvmgen_digits_", "codegen/host/src/digits_lib1.c"):
         assert part in text
     assert "good" in succeeded("validate", folder / "digits.tar", cwd=tmp_path)

@@ -93,7 +93,7 @@ def live_during(blocks: Sequence[Block], num_calls: int) -> list[list[Block]] | 
     if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
         return None
     present: list[list[Block]] = [[] for _ in range(num_calls)]
-    for block in sorted(blocks, key=lambda block: (-block.nbytes, block.offset, block.name)):
+    for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
         for index in range(block.first, block.last + 1):
             present[index].append(block)
     return present

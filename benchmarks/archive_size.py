@@ -1,0 +1,175 @@
+"""Large archives and archives of many modules: time and memory of export and load, each step a process of its own."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+import mlforge
+from benchmarks.models import find, random_inputs
+from mlforge.compiler import Factory, build
+from mlforge.relay import ir
+
+LAYERS = 4
+MODULES = 100
+Result = dict[str, float]
+
+
+def dense_layers(mebibytes: int) -> Factory:
+    """Return a compiled module of a few dense layers whose weights have so many bytes together."""
+    rng = np.random.default_rng(0)
+    side = int((mebibytes * 2**20 / 4 / LAYERS) ** 0.5)
+    params = [ir.Var("x", ir.TensorType((1, side), "float32"))]
+    body: ir.Expr = params[0]
+    values = {}
+    for index in range(LAYERS):
+        weight = ir.Var(f"w{index}", ir.TensorType((side, side), "float32"))
+        values[weight.name] = rng.standard_normal((side, side), np.float32)
+        params.append(weight)
+        body = ir.call("nn.dense", [body, weight], units=side)
+    module = ir.IRModule({"main": ir.Function(tuple(params), body)})
+    return build(module, params=values, executor="graph", module_name="large")
+
+
+def peak_after(action: Callable[[], object]) -> tuple[float, int, int]:
+    """Return seconds of an action, and the bytes in memory before it and at its peak (on Linux; else 0 before)."""
+    status, before = Path("/proc/self/status"), 0
+    if status.exists():
+        # 5 resets the peak to what is in memory now
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _field(status, "VmRSS")
+    start = time.perf_counter()
+    action()
+    seconds = time.perf_counter() - start
+    peak = _field(status, "VmHWM") if before else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return seconds, before, peak
+
+
+def _field(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def export_large(folder: Path, mebibytes: int) -> Result:
+    """Write the archive of a large model."""
+    factory = dense_layers(mebibytes)
+    path = folder / "large.tar"
+    seconds, before, peak = peak_after(lambda: mlforge.export_model_library_format(factory, path))
+    with tarfile.open(path) as tar:
+        largest = max(info.size for info in tar)
+    return {"seconds": seconds, "grown": peak - before, "largest": largest, "archive": path.stat().st_size}
+
+
+def load_large(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001  (every step is called alike)
+    """Load the archive of a large model, its C compiled before."""
+    path = folder / "large.tar"
+    mlforge.load(path)  # fills the cache
+    seconds, before, peak = peak_after(lambda: mlforge.load(path))
+    return {"seconds": seconds, "grown": peak - before}
+
+
+def export_many(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
+    """Write one archive of many modules."""
+    (model,) = find(["digits_int8"])
+    mod, params = mlforge.import_model(model.path)
+    factories = [build(mod, params=params, module_name=f"m{index:03}") for index in range(MODULES)]
+    path = folder / "many.tar"
+    seconds, *_ = peak_after(lambda: mlforge.export_model_library_format(factories, path))
+    return {"seconds": seconds, "archive": path.stat().st_size}
+
+
+def load_many(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
+    """Load one of many modules up to its first result, its C compiled before."""
+    return _first_result(folder / "many.tar", "m050")
+
+
+def export_kws(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
+    """Write the keyword-spotting archive and compile its C."""
+    path = folder / "kws.tar"
+    (model,) = find(["kws_ref_model"])
+    mod, params = mlforge.import_model(model.path)
+    mlforge.export_model_library_format(build(mod, params=params, module_name="kws"), path)
+    return _first_result(path, None)
+
+
+def load_kws(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
+    """Load the keyword-spotting archive up to its first result, in a process that has loaded nothing yet."""
+    return _first_result(folder / "kws.tar", None, times=1)
+
+
+def _first_result(path: Path, module: str | None, times: int = 2) -> Result:
+    random_inputs([])  # numpy loads its random numbers on the first use
+    for _ in range(times):
+        start = time.perf_counter()
+        loaded = mlforge.load(path, module)
+        loaded.run(random_inputs(loaded.inputs))
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds}
+
+
+STEPS: dict[str, Callable[[Path, int], Result]] = {
+    step.__name__: step for step in (export_large, load_large, export_many, load_many, export_kws, load_kws)
+}
+
+
+def tar_seconds(archive: Path, folder: Path) -> float:
+    """Return the time that ``tar`` takes for the files of an archive."""
+    files, copy = folder / "files", folder / "copy.tar"
+    with tarfile.open(archive) as tar:
+        tar.extractall(files, filter="data")
+    start = time.perf_counter()
+    subprocess.run(["tar", "cf", copy, "-C", files, "."], check=True)
+    seconds = time.perf_counter() - start
+    copy.unlink()
+    shutil.rmtree(files)
+    return seconds
+
+
+def step(name: str, folder: Path, mebibytes: int) -> Result:
+    """Run a step in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.archive_size", name, str(folder), str(mebibytes)]
+    result: Result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return result
+
+
+def table(folder: Path, mebibytes: int = 1024) -> Table:
+    """Return the table of all steps."""
+    result = Table(title=f"Archives: {mebibytes} MiB of weights, {MODULES} modules, cold start")
+    for name in ("step", "s", "goal s", "memory on top MiB", "goal MiB"):
+        result.add_column(name, justify="left" if name == "step" else "right")
+    exported = step("export_large", folder, mebibytes)
+    tar = tar_seconds(folder / "large.tar", folder)
+    largest = exported["largest"]
+    # the weights themselves lie in memory before the export and count as the file, which 1.3 times may be taken
+    goal = 0.3 * largest
+    loaded = step("load_large", folder, mebibytes)
+    (folder / "large.tar").unlink()
+    many = step("export_many", folder, mebibytes)
+    rows = [
+        (f"tar of {exported['archive'] / 2**20:,.0f} MiB", tar, None, None, None),
+        ("export", exported["seconds"], 1.5 * tar, exported["grown"], goal),
+        ("load, compiled before", loaded["seconds"], 1.5 * tar, loaded["grown"], 1.3 * largest),
+        (f"export of {MODULES} modules, {many['archive'] / 2**20:.1f} MiB", many["seconds"], None, None, None),
+        ("load one of them to its first result", step("load_many", folder, mebibytes)["seconds"], None, None, None),
+    ]
+    step("export_kws", folder, mebibytes)
+    rows.append(("load kws to its first result", step("load_kws", folder, mebibytes)["seconds"], 0.05, None, None))
+    for title, seconds, limit, memory, memory_limit in rows:
+        cells = [title, f"{seconds:.3f}", "" if limit is None else f"{limit:.2f}"]
+        cells += ["" if size is None else f"{size / 2**20:,.0f}" for size in (memory, memory_limit)]
+        result.add_row(*cells)
+    return result
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(STEPS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))))

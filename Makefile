@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
@@ -12,13 +12,17 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks examples docs
-	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src tests benchmarks examples docs fuzz
+	$(BIN)/ruff format --check src tests benchmarks examples docs fuzz
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/tiny
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# FUZZ_SECONDS=600 make fuzz: the readers of archives, in Python and in C, under random input
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60)
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def kws(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "gcc -m32", "gcc -fsanitize=address,undefined"])
 def test_make_test_passes_without_warnings(kws: Path, compiler: str) -> None:
-    need(compiler.split()[0], compiler.split()[0])
+    program = compiler.split(maxsplit=1)[0]
+    need(program, program)
     make(kws, "clean")
     printed = make(kws, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
     assert printed.count("PASS kws, vector") == 2
@@ -194,3 +196,55 @@ def test_several_modules_of_both_executors_in_one_demo(models: Path, tmp_path: P
         assert f"PASS {name}, vector 1" in printed
     elsewhere = subprocess.run([folder / "demo" / "demo", folder], cwd=tmp_path, check=False)
     assert elsewhere.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def graph(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    factory = imported(models / "hello_world_int8.tflite", "hello", executor="graph")
+    return extracted(factory, tmp_path_factory.mktemp("graph"), test_vectors=2)
+
+
+@pytest.mark.parametrize(
+    "compiler", ["gcc -m32", "gcc -fsanitize=address,undefined", "clang -fsanitize=address,undefined"]
+)
+def test_graphs_run_clean(graph: Path, compiler: str) -> None:
+    program = compiler.split(maxsplit=1)[0]
+    need(program, program)
+    make(graph, "clean")
+    assert make(graph, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}").count("PASS hello, vector") == 2
+
+
+def test_graphs_build_for_cortex_m_and_with_cmake(graph: Path, tmp_path: Path) -> None:
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+    make(graph, "clean")
+    make(graph, "library", "CC=arm-none-eabi-gcc -mcpu=cortex-m0 -mthumb", f"CFLAGS={WARNINGS}")
+    make(graph, "clean")
+    cmake = need("cmake", "cmake")
+    subprocess.run([cmake, "-S", graph, "-B", tmp_path], check=True, capture_output=True)
+    subprocess.run([cmake, "--build", tmp_path], check=True, capture_output=True)
+    assert subprocess.run(["ctest"], cwd=tmp_path, check=False, capture_output=True).returncode == 0
+
+
+def test_a_graph_that_is_not_there_is_named(graph: Path, tmp_path: Path) -> None:
+    make(graph)
+    result = subprocess.run([graph / "demo" / "demo"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "./executor-config/graph/hello.graph: cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize("compiler", ["gcc -O0", "gcc -O3 -m32", "clang -O3 -march=native -ffast-math"])
+def test_floats_agree_within_the_tolerance_that_the_demo_states(models: Path, tmp_path: Path, compiler: str) -> None:
+    folder = extracted(imported(models / "kws_ref_model_float32.tflite", "kws"), tmp_path, test_vectors=1)
+    printed = make(folder, "test", f"CC={compiler}")
+    (difference, allowed), *_ = re.findall(r"largest difference (\S+), (\S+) allowed", printed)
+    assert 0 <= float(difference) <= float(allowed) < 1e-3
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize(
+    "options", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}], ids=["5", "6", "rfc"]
+)
+def test_older_forms_build_too(models: Path, tmp_path: Path, options: dict[str, Any], executor: str) -> None:
+    factory = imported(models / "hello_world_int8.tflite", "hello", executor=executor)
+    folder = extracted(factory, tmp_path, test_vectors=1, **options)
+    assert make(folder, "test", f"CFLAGS={WARNINGS}").rstrip().endswith("PASS")

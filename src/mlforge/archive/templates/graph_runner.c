@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tvm/runtime/crt/crt.h>
-#include <tvm/runtime/crt/packed_func.h>
+#include <tvm/runtime/crt/module.h>
 #include <tvm/runtime/crt/platform.h>
 
 static TVMModuleHandle library;
@@ -16,16 +16,10 @@ static int fail(const char *what) {
 }
 
 int graph_start(void) {
-  TVMPackedFunc function;
-  TVMArgs none = TVMArgs_Create(NULL, NULL, 0);
-  if (TVMPlatformInitialize() != kTvmErrorNoError || TVMInitializeRuntime() != kTvmErrorNoError) {
+  if (TVMPlatformInitialize() != kTvmErrorNoError || TVMInitializeRuntime() != kTvmErrorNoError ||
+      TVMModCreateFromCModule(TVMSystemLibEntryPoint(), &library) != 0) {
     return fail("the runtime does not start");
   }
-  if (TVMPackedFunc_InitGlobalFunc(&function, "runtime.SystemLib", &none) != 0) {
-    return fail("the functions of the modules are not registered");
-  }
-  TVMPackedFunc_Call(&function);
-  library = TVMArgs_AsModuleHandle(&function.ret_value, 0);
   return 0;
 }
 

@@ -1,0 +1,40 @@
+"""Code from archives of every age computes what TVM's own build of the model computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from tests.interop.archive_versions import VERSIONS, older_archive, proposed_archive
+
+
+def check(archive: Path, shared: Path) -> None:
+    expected = np.load(shared / "fixtures/tvm-0.14/kws_io.npz")
+    module = mlforge.load(archive)
+    for x, y in zip(expected["inputs"], expected["outputs"], strict=True):
+        (output,) = module.run({"input_1": x.reshape(module.inputs[0].shape)}).values()
+        np.testing.assert_array_equal(output.reshape(y.shape), y)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_graph_executor_runs_archives_of_every_version(shared: Path, tmp_path: Path, version: int) -> None:
+    original = shared / "fixtures/tvm-0.14/kws_graph_c.tar.xz"
+    old = older_archive(original, version, tmp_path / "old.tar")
+    check(old, shared)
+    check(mlforge.migrate(old, tmp_path / "new.tar").path, shared)
+
+
+def test_the_graph_executor_runs_the_proposed_form(shared: Path, tmp_path: Path) -> None:
+    old = proposed_archive(shared / "fixtures/tvm-0.14/kws_graph_c.tar.xz", tmp_path / "kws.model-lib")
+    check(old, shared)
+    check(mlforge.migrate(old, tmp_path / "new.tar").path, shared)
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_the_c_interface_runs_in_all_versions_that_have_it(shared: Path, tmp_path: Path, version: int) -> None:
+    old = older_archive(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz", version, tmp_path / "old.tar")
+    check(old, shared)
+    check(mlforge.migrate(old, tmp_path / "new.tar").path, shared)

@@ -197,13 +197,13 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
 def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return operators removed, added and changed, matched by the model's nodes, else by their functions.
 
-    Where one archive lists calls and the other functions, or only one names the nodes, there is nothing to match by:
-    then ``count`` has the numbers of operators, if they differ.
+    Where one archive lists calls and the other functions or nothing, or only one names the nodes, there is nothing to
+    match by: then ``count`` has the numbers of operators, if they differ.
     """
     old, new = a["operators"], b["operators"]
     told = [bool(group) and all(operator["nodes"] is not None for operator in group) for group in (old, new)]
     result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
-    if old and new and (told[0] != told[1] or (not all(told) and a["executor"] != b["executor"])):
+    if told[0] != told[1] or not (old and new) or (not all(told) and a["executor"] != b["executor"]):
         return {**result, "count": [len(old), len(new)] if len(old) != len(new) else []}
     before, after = (_by_name(group, by_nodes=any(told)) for group in (old, new))
     for name, operator in before.items():

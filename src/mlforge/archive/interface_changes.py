@@ -95,7 +95,7 @@ def _struct_changes(a: Header, b: Header) -> Iterator[Change]:
         for gone in [field for field in old if field not in new]:
             yield Change(BREAK, f"struct {name} lost the field {gone}")
         for added in [field for field in new if field not in old]:
-            yield Change(BREAK, f"struct {name} got the field {added}, which the caller does not set")
+            yield Change(BREAK, f"struct {name} got the field {added}")
         for field in old:
             if field in new and old[field] != new[field]:
                 yield Change(BREAK, f"struct {name}: the type of {field}", old[field], new[field])

@@ -37,8 +37,8 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
         live_bytes = operator.get("live_bytes")
         if graph is not None and live is not None and tensors is not None:
             # the graph executor takes scratch from elsewhere than storages
-            scratch = operator["workspace_bytes"] or 0
-            live_bytes = span_bytes(live[index]) + scratch
+            scratch = operator["workspace_bytes"]
+            live_bytes = None if scratch is None else span_bytes(live[index]) + scratch
             tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
             tensors.sort(key=lambda item: -item["bytes"])
         result.append(

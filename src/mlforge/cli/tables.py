@@ -60,11 +60,12 @@ def _print_rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Console().print(table)
 
 
-def bar(part: int, whole: int, width: int = 24) -> str:
+def bar(part: int, whole: int, width: int = 20) -> str:
     """Return a bar whose length says how much of `whole` is `part`; something, however small, is never nothing."""
     filled = min(width, -(-part * width // whole)) if whole > 0 else 0
-    # other programs that read the output may take ASCII only
-    return ("\N{FULL BLOCK}" if sys.stdout.isatty() else "#") * filled
+    # other programs that read the output, and some terminals, may take ASCII only
+    wide = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().startswith("utf")
+    return ("\N{FULL BLOCK}" if wide else "#") * filled
 
 
 def _text(cell: object) -> str:

@@ -85,7 +85,8 @@ def _function(item: Subject) -> str:
 def _aot_setup(writer: Writer, item: Subject) -> None:
     if item.details["external_workspace"]:
         size = f"{item.prefix.upper()}_{POOL.upper()}_WORKSPACE_POOL_SIZE"
-        writer.line(f"static uint8_t pool[{size} + 63]; /* its part that starts at a multiple of 64 is handed over */")
+        writer.line("/* what is handed over starts at a multiple of 64 */")
+        writer.line(f"static uint8_t pool[{size} + 63];")
         writer.line(f"struct {item.prefix}_workspace_pools pools = {{pool + (64 - (uintptr_t)pool % 64) % 64}};")
     writer.line(f"struct {item.prefix}_inputs inputs = {{0}};")
     writer.line(f"struct {item.prefix}_outputs outputs = {{0}};")

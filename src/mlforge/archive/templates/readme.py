@@ -41,6 +41,7 @@ def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | Non
     known = list(paths)
     carried = any(path.startswith("runtime/") for path in known)
     values = {
+        "what": "A compiled model" if len(subjects) == 1 else f"{len(subjects)} compiled models",
         "title": ", ".join(item.name for item in subjects[:8]) + (", ..." if len(subjects) > 8 else ""),
         "version": str(VERSION),
         "writer": mlforge.__version__,
@@ -83,15 +84,13 @@ def _module(item: Subject) -> str:
     executor = "compiled ahead of time" if item.is_aot else "for the graph executor"
     lines = [f"## Module `{item.name}`", "", f"Target `{item.target}`, {executor}.{_origin(source)}", ""]
     lines += ["| | name | in C | shape | dtype | real value |", "|---|---|---|---|---|---|"]
-    lines += [_tensor_row("input", tensor) for tensor in item.inputs]
-    lines += [_tensor_row("output", tensor) for tensor in item.outputs]
+    for kind, tensors in (("input", item.inputs), ("output", item.outputs)):
+        for index, tensor in enumerate(tensors):
+            lines.append(_tensor_row(kind, tensor, tensor.field if item.is_aot else str(index)))
     lines += ["", "| memory | bytes | |", "|---|---:|---|"]
-    place = "passed in by the caller" if item.details["external_workspace"] else "in the library"
-    if not item.is_aot:
-        place = "allocated by the executor"
-    where = "in the library" if item.is_aot else "in `parameters`"
+    where = "in the library" if item.is_aot else f"in `{item.params_path}`, and RAM where the executor copies them"
     lines += [
-        f"| workspace | {sizes['workspace_bytes']:,} | RAM, {place} |",
+        f"| workspace | {sizes['workspace_bytes']:,} | RAM, {_workspace_place(item)} |",
         f"| inputs and outputs | {sizes['io_bytes']:,} | RAM, yours |",
         f"| constants | {sizes['constants_bytes']:,} | flash, {where}; machine code comes on top |",
         "",
@@ -101,16 +100,29 @@ def _module(item: Subject) -> str:
     return "\n".join(lines)
 
 
+def _workspace_place(item: Subject) -> str:
+    if not item.is_aot:
+        return "allocated by the executor"
+    if item.details["external_workspace"]:
+        return "passed in by the caller"
+    if item.workspace_peers:
+        peers = ", ".join(f"`{name}`" for name in item.workspace_peers[:8]) + (
+            ", ..." if item.workspace_peers[8:] else ""
+        )
+        return f"in the library, the same as that of {peers}: never run two of them at once"
+    return "in the library: one run at a time"
+
+
 def _origin(source: dict[str, str]) -> str:
     name, digest = source.get("name"), source.get("sha256")
     text = f" The model: {_plain(name)}" if name else ""
     return f"{text}, SHA-256 `{digest}`." if text and digest else f"{text}." if text else ""
 
 
-def _tensor_row(kind: str, tensor: Tensor) -> str:
+def _tensor_row(kind: str, tensor: Tensor, place: str) -> str:
     real = "" if tensor.scale is None else f"{tensor.scale!r} * (value - {tensor.zero_point})"
     shape = " x ".join(map(str, tensor.shape)) or "scalar"
-    return f"| {kind} | {_plain(tensor.name)} | `{tensor.field}` | {shape} | {tensor.dtype} | {real} |"
+    return f"| {kind} | {_plain(tensor.name)} | `{place}` | {shape} | {tensor.dtype} | {real} |"
 
 
 def _peak(item: Subject) -> list[str]:

@@ -79,6 +79,8 @@ class Subject:
     details : mapping
         What `archive.details.module_details` says.
     inputs, outputs : tuple of Tensor
+    workspace_peers : tuple of str
+        Modules that work in the same memory.
     graph_path, params_path : str
         Where the graph executor's files lie in the archive.
     vectors : tuple of Vector
@@ -89,6 +91,7 @@ class Subject:
     details: Mapping[str, Any]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    workspace_peers: tuple[str, ...]
     graph_path: str
     params_path: str
     vectors: tuple[Vector, ...] = ()
@@ -120,6 +123,7 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         details,
         tuple(tensor(item.value.name, item.field) for item in inputs),
         tuple(tensor(item.value.name, item.field) for item in outputs),
+        code.workspace_peers,
         (layout.graph or "").format(module=factory.module_name),
         (layout.params or "").format(module=factory.module_name),
         vectors,

@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlforge.archive.contents import Contents, read_contents
-from mlforge.archive.model import Tensor
-from mlforge.archive.tvm_interface import c_interface, graph_outputs
+from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import ArchiveError, OptionError
-from mlforge.library.host import HostLibrary
+from mlforge.library.build import build_library
 from mlforge.runtime.aot_module import AotModule
-from mlforge.runtime.module import Module
 from mlforge.runtime.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
+    from mlforge.archive.model import Tensor
     from mlforge.compiler import Factory
+    from mlforge.library.host import HostLibrary
     from mlforge.runtime.factory import FactoryModule
     from mlforge.runtime.graph_module import GraphModule
+    from mlforge.runtime.module import Module
     from mlforge.runtime.shared_library import SharedLibrary
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
@@ -55,14 +55,14 @@ def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule |
     ToolchainError
         If there is no C compiler or it refuses the code.
     """
-    contents = read_contents(path, module)
-    if contents.executor is None:
+    parts = read_parts(path, module)
+    if parts.executor is None:
         raise OptionError(
             "the archive holds functions, not a model",
-            place=contents.place,
+            place=parts.place,
             next_step=f"Take them with mlforge.load_module({str(path)!r})",
         )
-    return _model(contents, host_library(contents))
+    return _model(parts)
 
 
 def load_module(path: str | os.PathLike[str], module: str | None = None) -> FactoryModule | SharedLibrary | HostLibrary:
@@ -94,21 +94,21 @@ def load_module(path: str | os.PathLike[str], module: str | None = None) -> Fact
             place=str(path),
             next_step="Compile a model first with: mlforge compile MODEL",
         )
-    contents = read_contents(path, module)
-    lib = host_library(contents)
-    return lib if contents.executor is None else factory_module(contents, lib)
+    parts = read_parts(path, module)
+    lib = host_library(parts)
+    return lib if parts.executor is None else factory_module(parts, lib)
 
 
-def factory_module(contents: Contents, lib: HostLibrary) -> FactoryModule:
+def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
     """Return the factory of a module of an archive."""
     from mlforge.runtime.factory import FactoryModule
 
     return FactoryModule(
-        contents.record.name,
+        parts.record.name,
         lib,
-        lambda: _model(contents, lib),
-        graph_json=contents.graph_json,
-        params=contents.params,
+        lambda: _model(parts, lib),
+        graph_json=parts.graph_json,
+        params=parts.params,
     )
 
 
@@ -116,40 +116,49 @@ def load_factory(factory: Factory) -> AotModule | GraphModule:
     """Return the module that `build` made, ready to run in this process."""
     from mlforge.archive.metadata import module_details
 
-    lib = HostLibrary(factory.code.files, params=factory.params)
     details = module_details(factory)
     if not factory.graph_json:
-        return AotModule(lib.path, details)
-    return graph_module(factory.graph_json, lib, details)
+        return AotModule(build_library(factory.code.files), details)
+    from mlforge.library.host import HostLibrary
+
+    return graph_module(factory.graph_json, HostLibrary(factory.code.files, params=factory.params), details)
 
 
-def host_library(contents: Contents) -> HostLibrary:
+def host_library(parts: ModuleParts) -> HostLibrary:
     """Return the code of a module of an archive, with the modules that it imports."""
-    lib = HostLibrary(contents.code, params=contents.params, digests=contents.digests)
-    for module in contents.imports:
+    from mlforge.library.host import HostLibrary
+
+    lib = HostLibrary(parts.code, params=parts.params, digests=parts.digests)
+    for module in parts.imports:
         lib.import_module(module)
     return lib
 
 
-def _model(contents: Contents, lib: HostLibrary) -> AotModule | GraphModule:
-    details = contents.record.details
-    if contents.executor == "graph":
-        return load_graph(contents, lib)
-    if details is not None:
-        return AotModule(lib.path, details)
-    if contents.header is not None:
-        return AotModule(lib.path, c_interface(contents.record, contents.header, contents.relay, contents.place))
+def _model(parts: ModuleParts, lib: HostLibrary | None = None) -> AotModule | GraphModule:
+    if parts.executor == "graph":
+        return load_graph(parts, lib or host_library(parts))
+    if parts.record.details is not None:
+        return AotModule(_built(parts), parts.record.details)
+    if parts.header is not None:
+        from mlforge.archive.tvm_interface import c_interface
+
+        description = c_interface(parts.record, parts.header, parts.relay, parts.place)
+        return AotModule(_built(parts), description)
     from mlforge.runtime.packed_aot_module import PackedAotModule
 
-    return PackedAotModule(lib.loaded(), contents.record.name)
+    return PackedAotModule((lib or host_library(parts)).loaded(), parts.record.name)
 
 
-def load_graph(contents: Contents, lib: HostLibrary) -> GraphModule:
+def _built(parts: ModuleParts) -> Path:
+    return build_library(parts.code, digests=parts.digests)
+
+
+def load_graph(parts: ModuleParts, lib: HostLibrary) -> GraphModule:
     """Return the model of an archive for the graph executor."""
-    place = f"{contents.place}: {contents.record.files.graph}"
-    main = contents.record.main
+    place = f"{parts.place}: {parts.record.files.graph}"
+    main = parts.record.main
     return graph_module(
-        contents.graph_json, lib, contents.record.details, outputs=main[0].outputs if main else (), place=place
+        parts.graph_json, lib, parts.record.details, outputs=main[0].outputs if main else (), place=place
     )
 
 
@@ -181,6 +190,8 @@ def graph_module(
 
     executor = GraphExecutor(parse_graph(graph_json, place), lib)
     if details is None:
+        from mlforge.archive.tvm_interface import graph_outputs
+
         return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
     inputs, given = (tuple(map(TensorInfo.from_json, details[kind])) for kind in ("inputs", "outputs"))
     return GraphModule(executor, inputs, given, details["operators"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mlforge.archive.contents import Contents, read_contents
 from mlforge.archive.load import artifact_kind, host_library, load_graph
+from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import NATIVE, compile_cached
 from mlforge.runtime.graph_module import GraphModule
@@ -54,20 +54,20 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
             place=str(path),
             next_step="Profile the archive, or the model that the library was made from",
         )
-    contents = read_contents(path, module)
-    if contents.executor == "graph":
-        return load_graph(contents, host_library(contents))
-    return ProfiledModule(_library(contents.code), _hooked(contents))
+    parts = read_parts(path, module)
+    if parts.executor == "graph":
+        return load_graph(parts, host_library(parts))
+    return ProfiledModule(_library(parts.code), _hooked(parts))
 
 
-def _hooked(contents: Contents) -> Mapping[str, object]:
-    if contents.record.details is None:
+def _hooked(parts: ModuleParts) -> Mapping[str, object]:
+    if parts.record.details is None:
         raise OptionError(
-            f"the code of '{contents.record.name}' has no hook for timers: mlforge did not generate it",
-            place=contents.place,
+            f"the code of '{parts.record.name}' has no hook for timers: mlforge did not generate it",
+            place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return contents.record.details
+    return parts.record.details
 
 
 def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:

@@ -15,8 +15,6 @@ from mlforge.archive.model import ModuleRecord, Tensor
 from mlforge.errors import ArchiveError
 from mlforge.runtime.tensor_info import TensorInfo
 
-MAX_RELAY = 64 << 20
-
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _PARAMETER = re.compile(r"%([^\s,()]+?):\s*(?:Tensor\[\(([0-9, ]*)\),\s*(\w+)\]|(\w+))")
 _SIGNATURE = "def @main("

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -259,6 +258,9 @@ def compile_objects(
         target = f"{name}.o"
         _run([*compiler.command, *compiler.flags, *flags, *found, "-c", name, "-o", target], folder)
         return folder / target
+
+    # importing it takes longer than loading what is in the cache
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_JOBS) as pool:
         compiled = list(pool.map(compile_one, sources))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mlforge.errors import ArchiveError, OptionError, ToolchainError
+from mlforge.errors import ArchiveError, ToolchainError
 from mlforge.runtime.aot_module import AotModule
 from mlforge.runtime.arrays import Array
+from mlforge.runtime.choice import pick_module
 from mlforge.runtime.library_module import LibraryModule
 from mlforge.runtime.runnable import Bound
 from mlforge.runtime.tensor_info import TensorInfo
@@ -96,15 +97,3 @@ class SharedLibrary(LibraryModule):
 def load_shared_library(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
     """Return the model in a shared library; raise as `SharedLibrary` and its `model` do."""
     return SharedLibrary(path, module).model
-
-
-def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
-    """Return the module that is meant; raise OptionError if that is not clear."""
-    known = sorted(modules)
-    names = ", ".join(known)
-    if name is None and len(known) != 1:
-        raise OptionError(f"there are {len(known)} modules", place=place, next_step=f"Name one of: {names}")
-    chosen = known[0] if name is None else name
-    if chosen not in known:
-        raise OptionError(f"there is no module '{chosen}'", place=place, next_step=f"There is: {names}")
-    return chosen

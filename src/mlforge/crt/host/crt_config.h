@@ -22,7 +22,7 @@
 #define TVM_CRT_THREAD_LOCAL __declspec(thread)
 #endif
 
-/* A program without a system library is compiled with -DTVM_CRT_SYSTEM_LIB=0. */
+/* A program whose generated code defines no TVMSystemLibEntryPoint is compiled with -DTVM_CRT_SYSTEM_LIB=0. */
 #ifndef TVM_CRT_SYSTEM_LIB
 #define TVM_CRT_SYSTEM_LIB 1
 #endif

@@ -7,7 +7,7 @@
 #include <tvm/runtime/crt/logging.h>
 #include <tvm/runtime/crt/platform.h>
 
-#include <crt_config.h>
+#include "../src/runtime/crt/common/config.h"
 
 static TVM_CRT_THREAD_LOCAL clock_t started = (clock_t)-1;
 

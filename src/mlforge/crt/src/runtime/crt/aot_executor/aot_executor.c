@@ -112,8 +112,8 @@ static TVMAotExecutor* allocate(int num_args) {
 
 int TVMAotExecutor_Create(TVMModuleHandle module_handle, const DLDevice device, TVMAotExecutor** executor,
                           const char* module_name) {
-  const TVMMetadata* metadata;
-  TVMBackendPackedCFunc run;
+  const TVMMetadata* metadata = NULL;
+  TVMBackendPackedCFunc run = NULL;
   *executor = NULL;
   if (device.device_type != kDLCPU) {
     return tvm_crt_fail(kTvmErrorExecutorModuleBadContext, "the AOT executor runs on the CPU alone");

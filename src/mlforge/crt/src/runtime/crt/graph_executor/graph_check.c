@@ -23,7 +23,8 @@ static tvm_crt_error_t check_nodes(const GraphInfo* graph) {
     }
     if (node->kind == GRAPH_CALL &&
         (node->num_inputs > TVM_CRT_MAX_ARGS || node->num_outputs > TVM_CRT_MAX_ARGS - node->num_inputs)) {
-      return tvm_crt_fail(kTvmErrorDataLimitExceeded, "graph JSON: node %u has more arguments than TVM_CRT_MAX_ARGS", i);
+      return tvm_crt_fail(kTvmErrorDataLimitExceeded, "graph JSON: node %u has more arguments than TVM_CRT_MAX_ARGS",
+                          i);
     }
   }
   return kTvmErrorNoError;

@@ -1,0 +1,79 @@
+"""Building programs with the C runtime, as a user of an archive does: from the files that travel in it."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from mlforge.crt import crt_files
+from tests.conftest import need
+
+PROGRAMS = Path(__file__).parent / "crt"
+PACKAGES = {"gcc": "gcc", "clang": "clang", "arm-none-eabi-gcc": "gcc-arm-none-eabi"}
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+NO_SYSTEM_LIB = "-DTVM_CRT_SYSTEM_LIB=0"
+
+
+def write_tree(folder: Path) -> Path:
+    """Write the runtime's files into a folder, with the templates' files beside in ``board``, ready to compile."""
+    for name, content in crt_files().items():
+        path = folder / "runtime" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        if path.suffix == ".template":
+            board = folder / "board" / path.stem
+            board.parent.mkdir(exist_ok=True)
+            board.write_bytes(content)
+    return folder
+
+
+def sources(tree: Path) -> list[Path]:
+    """Return the runtime's C files but those of a platform."""
+    found = sorted((tree / "runtime/src").rglob("*.c"))
+    assert len(found) > 10
+    return found
+
+
+def compile_c(
+    tree: Path, output: str, files: Sequence[Path], flags: Sequence[str] = (), compiler: str = "gcc", host: bool = True
+) -> Path:
+    """Compile and link files with the runtime's headers and the limits of the host or of the template."""
+    command = [need(compiler, PACKAGES[compiler]), *flags, "-I", str(tree / "runtime/include")]
+    command += ["-I", str(tree / ("runtime/host" if host else "board")), "-o", str(tree / output)]
+    result = subprocess.run([*command, *map(str, files), "-lm"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return tree / output
+
+
+def check_c(tree: Path, files: Sequence[Path], flags: Sequence[str], compiler: str, host: bool = True) -> None:
+    """Compile files to nothing: only that there is no warning counts."""
+    command = [need(compiler, PACKAGES[compiler]), *STRICT, *flags, "-c", "-I", str(tree / "runtime/include")]
+    command += ["-I", str(tree / ("runtime/host" if host else "board")), "-o", "/dev/null"]
+    for file in files:
+        result = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+
+
+def run(program: Path, *arguments: str | Path) -> bytes:
+    """Run a program and return what it printed; its complaints fail the test."""
+    result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr.decode()
+    assert not result.stderr, result.stderr.decode()
+    return result.stdout
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack an archive that TVM wrote."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            assert ".." not in PurePosixPath(member.name).parts
+            if member.isfile():
+                path = folder / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = tar.extractfile(member)
+                assert file is not None
+                path.write_bytes(file.read())
+    return folder

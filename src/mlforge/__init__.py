@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlforge.archive.load import load as load
     from mlforge.archive.load import load_module
     from mlforge.archive.migrate import migrate as migrate
+    from mlforge.archive.rebuild import rebuild as rebuild
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
 
@@ -31,6 +32,7 @@ _HOMES = {
     "inspect": "mlforge.archive",
     "diff": "mlforge.archive",
     "migrate": "mlforge.archive",
+    "rebuild": "mlforge.archive",
 }
 _MODULES = ("errors", "runtime")
 
@@ -46,6 +48,7 @@ __all__ = [
     "load",
     "load_module",
     "migrate",
+    "rebuild",
     "runtime",
 ]
 

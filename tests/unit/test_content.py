@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,36 @@ def test_each_of_many_gets_its_own_hash(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(content, "PIECE", 64)
     items = [bytes([index]) * size for index, size in enumerate((0, 100, 10, 1000, 64, 65))]
     assert content.sha256_of_each(items) == [hashlib.sha256(item).hexdigest() for item in items]
+
+
+def test_export_and_load_hold_large_weights_once(tmp_path: Path) -> None:
+    params = {"weights": np.arange(8 << 20, dtype="<f4"), "scales": np.arange(4 << 20, dtype="<f4")}
+    held = params["weights"].nbytes + params["scales"].nbytes
+    tracemalloc.start()
+    try:
+        path = archive_of(params, tmp_path)
+        content.sha256_of(params_content(params))
+        assert tracemalloc.get_traced_memory()[1] < held // 8
+        tracemalloc.reset_peak()
+        with tar.open_tar(path) as reader:
+            loaded = load_params(reader.view("p"))
+        # 13 letters of names put the elements at odd addresses: each array is one copy
+        assert held <= tracemalloc.get_traced_memory()[1] < held * 9 // 8
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(loaded["weights"], params["weights"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the kernel does not tell what is in memory")
+def test_what_was_copied_out_of_a_map_leaves_memory(tmp_path: Path) -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Rss:")).split()[1]) << 10
+
+    params = {"odd": np.ones(16 << 20, "<f4")}
+    path = archive_of(params, tmp_path)
+    before = resident()
+    with tar.open_tar(path) as reader:
+        loaded = load_params(reader.view("p"))
+    assert resident() - before < params["odd"].nbytes * 3 // 2
+    np.testing.assert_array_equal(loaded["odd"], params["odd"])

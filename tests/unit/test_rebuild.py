@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +200,17 @@ def test_the_options_of_an_export_are_told(models: Path, tmp_path: Path, options
     assert recorded_options(old) == options
     mlforge.export_model_library_format(rebuild(old), again, options=recorded_options(old))
     assert again.read_bytes() == old.read_bytes()
+
+
+def test_an_archive_is_not_taken_for_a_damaged_model(tmp_path: Path) -> None:
+    exported(small(), tmp_path / "a.tar")
+    (problem,) = mlforge.check(tmp_path / "a.tar")
+    assert "an archive, not a model" in str(problem)
+
+
+def test_relay_text_is_read_by_a_process_that_has_compiled_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.relay"
+    path.write_bytes(to_bytes(source_files(small())[MEMBER]))
+    code = f"import mlforge; print(*mlforge.import_model({str(path)!r})[0].output_names)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "y\n"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mlforge.archive.load import load_module
     from mlforge.archive.migrate import migrate as migrate
     from mlforge.archive.profile import load_profiled
+    from mlforge.archive.rebuild import rebuild as rebuild
+    from mlforge.archive.rebuild import recorded_options
     from mlforge.archive.validate import validate as validate
 
 _HOMES = {
@@ -31,6 +33,8 @@ _HOMES = {
     "load_profiled": "profile",
     "migrate": "migrate",
     "object_files": "export",
+    "rebuild": "rebuild",
+    "recorded_options": "rebuild",
     "validate": "validate",
 }
 
@@ -45,6 +49,8 @@ __all__ = [
     "load_profiled",
     "migrate",
     "object_files",
+    "rebuild",
+    "recorded_options",
     "validate",
 ]
 

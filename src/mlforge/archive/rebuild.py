@@ -27,8 +27,8 @@ def rebuild(
     path : path
         An archive that mlforge wrote with source parameters.
     target, executor, optimize, external_workspace
-        As `build` takes them; what is None is as it was. Whose rounding integers follow cannot be chosen again:
-        importing the model decided it.
+        As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
+        chosen again: importing the model decided it.
 
     Returns
     -------
@@ -87,9 +87,7 @@ def _module(
         )
     recorded = details.get("build", details)
     chosen = executor or recorded.get("executor", "aot")
-    if external_workspace is None:
-        # only AOT code has a workspace to pass in
-        external_workspace = recorded["external_workspace"] and chosen == "aot"
+    outside = recorded["external_workspace"] if external_workspace is None else external_workspace
     return build(
         module,
         recorded.get("target", " ".join(archive.record.modules[name].targets)) if target is None else target,
@@ -98,5 +96,6 @@ def _module(
         module_name=name,
         optimize=optimize or recorded["optimize"],
         numerics=recorded["numerics"],
-        external_workspace=external_workspace,
+        # the graph executor has no workspace that could be passed in
+        external_workspace=outside and chosen == "aot",
     )

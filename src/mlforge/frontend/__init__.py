@@ -17,6 +17,8 @@ __all__ = ["check", "import_model"]
 NUMERICS = ("litert", "tflm")
 _SIZE_LIMIT = (1 << 31) - 1
 _RELAY_TEXT = b"#[version"
+_TAR_MAGIC = slice(257, 262)
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 
 
 def import_model(
@@ -136,12 +138,19 @@ def _dispatch(
         return import_tflite(data, name, shapes=shapes, numerics=numerics)
     if data.lstrip().startswith(_RELAY_TEXT):
         return _relay_text(data, name)
+    if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
+        raise ModelError(
+            "this is an archive, not a model",
+            place=name,
+            next_step="Run it as it is, or compile it again with: mlforge compile ARCHIVE",
+        )
     from mlforge.frontend.onnx import import_onnx
 
     return import_onnx(data, name, shapes=shapes, folder=folder)
 
 
 def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:
+    import mlforge.ops  # noqa: F401  (registers the operators)
     from mlforge.relay.text import from_text
 
     try:

@@ -6,6 +6,7 @@ size, data. The reader takes bytes that nobody has checked: each length is compa
 
 from __future__ import annotations
 
+import mmap
 import struct
 from math import prod
 from typing import Any
@@ -103,9 +104,24 @@ def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
     else:
         stored = np.frombuffer(raw, dtypes.to_numpy(dtype).newbyteorder("<"))
         native = dtypes.to_numpy(dtype)
-        array = stored.astype(native, copy=stored.dtype != native or not stored.flags.aligned)
+        in_place = stored.dtype == native and stored.flags.aligned
+        array = stored if in_place else stored.astype(native)
+        if not in_place:
+            _forget(raw)
     array.flags.writeable = False
     return array
+
+
+def _forget(copied: memoryview) -> None:
+    """Give back the memory of a part of a mapped file that was copied, lest both be held; its file has it still."""
+    mapped = copied.obj
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not copied.nbytes:
+        return
+    offset = np.frombuffer(copied, np.uint8).ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (offset + copied.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 class Cursor:

@@ -3,23 +3,58 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from itertools import islice
 
-from mlforge.archive.layout import VERSION, params_path, relay_path
-from mlforge.archive.model import FULL_MODEL
-from mlforge.archive.read import metadata_faults, missing_code, read_archive
-from mlforge.errors import ArchiveError
-from mlforge.support.params import load_params
-from mlforge.support.tar import TarReader, open_tar
+from mlforge.archive.fault import Fault, fault_of_text
+from mlforge.archive.parsed_files import ParsedFiles
+from mlforge.archive.read import metadata_faults, read_archive
+from mlforge.archive.validate_code import code_faults
+from mlforge.archive.validate_graph import graph_faults
+from mlforge.archive.validate_layout import layout_faults
+from mlforge.archive.validate_metadata import consistency_faults
+from mlforge.archive.validate_modules import module_tree_faults
+from mlforge.archive.validate_params import params_faults
+from mlforge.archive.validate_plan import plan_faults
+from mlforge.archive.validate_relay import relay_faults
+from mlforge.support.tar import open_tar
 
-_MAX_PARAMS = 4 << 30
+MAX_FAULTS = 1000
+"""More would help nobody, and an archive can be made to have any number of them."""
 
 
-def validate(path: str | os.PathLike[str]) -> list[str]:
-    """Return every fault of an archive, each with its place; an empty list for a good one.
+def _manifest_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+    return (fault_of_text("manifest", text) for text in parsed.archive.file_faults())
+
+
+CHECKS: tuple[Callable[[ParsedFiles], Iterator[Fault]], ...] = (
+    _manifest_faults,
+    layout_faults,
+    consistency_faults,
+    plan_faults,
+    code_faults,
+    graph_faults,
+    params_faults,
+    relay_faults,
+    module_tree_faults,
+)
+"""What is looked at once the metadata fit their schema, in this order."""
+
+
+def find_faults(path: str | os.PathLike[str]) -> list[Fault]:
+    """Return every fault of an archive of any version, each with its place; an empty list for a good one.
+
+    Nothing of the archive runs, and nothing is written. What TVM's own writer got wrong in every archive (sizes of
+    inputs and outputs together, sizes of storages, local time) is no fault in an archive of TVM's.
 
     Parameters
     ----------
     path : path
+
+    Returns
+    -------
+    list of Fault
+        At most `MAX_FAULTS`.
 
     Raises
     ------
@@ -27,25 +62,14 @@ def validate(path: str | os.PathLike[str]) -> list[str]:
         If the file is not a tar that can be read at all.
     """
     with open_tar(path) as tar:
-        found = list(metadata_faults(tar))
+        found = [fault_of_text("metadata", text) for text in islice(metadata_faults(tar), MAX_FAULTS)]
         if found:
+            # nothing else can be compared with metadata that are wrong themselves
             return found
-        archive = read_archive(tar)
-        found += archive.file_faults()
-        for name, module in archive.record.modules.items():
-            if archive.record.version == VERSION and archive.record.style == FULL_MODEL:
-                found += _member_faults(tar, name)
-            if module.executor == "aot" and module.files.headers:
-                found += missing_code(archive, name)
-        return found
+        parsed = ParsedFiles(read_archive(tar))
+        return list(islice((fault for check in CHECKS for fault in check(parsed)), MAX_FAULTS))
 
 
-def _member_faults(tar: TarReader, module: str) -> list[str]:
-    if params_path(module) not in tar.sizes:
-        return [f"{params_path(module)}: the file is missing"]
-    found = [] if relay_path(module) in tar.sizes else [f"{relay_path(module)}: the file is missing"]
-    try:
-        load_params(tar.read(params_path(module), _MAX_PARAMS), place=params_path(module))
-    except ArchiveError as error:
-        found.append(str(error))
-    return found
+def validate(path: str | os.PathLike[str]) -> list[str]:
+    """Return every fault of an archive as text, ``place: what is wrong``; as `find_faults` otherwise."""
+    return [str(fault) for fault in find_faults(path)]

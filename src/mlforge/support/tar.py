@@ -11,6 +11,7 @@ import mmap
 import os
 import tarfile
 import tempfile
+import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,8 @@ MAX_NAME: Final = 1_024
 MAX_EXPANSION: Final = 100
 MIN_EXPANDED: Final = 256 << 20
 MAX_EXPANDED: Final = 4 << 30
+# a file of holes takes no place on a disk and days to read
+MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
 _CHUNK: Final = 1 << 20
 _END_OF_9999: Final = 253_402_300_799
@@ -119,6 +122,8 @@ class TarReader:
         self._file = file
         self._map: memoryview | None = None
         self._members: dict[str, tarfile.TarInfo] = {}
+        if total > MAX_BYTES:
+            raise ArchiveError(f"the archive has more than {MAX_BYTES:,} bytes", place=path)
         folders: set[str] = set()
         for count, info in enumerate(tar, 1):
             if count > MAX_MEMBERS:
@@ -154,9 +159,14 @@ class TarReader:
 
     def _check_tree(self, folders: set[str]) -> None:
         for name in self._members:
-            parents = {str(parent) for parent in PurePosixPath(name).parents}
-            if name in folders or not parents.isdisjoint(self._members):
+            if name in folders or not _parents(name).isdisjoint(self._members):
                 raise self.error("the member is both a file and a folder", name)
+        spelled: dict[str, str] = {}
+        for name in {*self._members, *folders}.union(*map(_parents, self._members)):
+            # file systems that do not tell such names apart would take one for the other
+            other = spelled.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise self.error(f"the member is {min(other, name)!r} but for case or spelling", max(other, name))
 
     def missing(self, name: str) -> ArchiveError:
         """Return the error about a file that the archive lacks."""
@@ -201,6 +211,10 @@ class TarReader:
             with self.open(name) as source, target.open("xb") as copy:
                 while piece := source.read(_CHUNK):
                     copy.write(piece)
+
+
+def _parents(name: str) -> set[str]:
+    return {str(parent) for parent in PurePosixPath(name).parents}
 
 
 _KINDS = {
@@ -273,14 +287,14 @@ def _plain(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
         yield file
         return
     size = os.fstat(file.fileno()).st_size
-    limit = min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * size))
     with opened as source, tempfile.TemporaryFile() as expanded:
         count = 0
         while piece := source.read(_CHUNK):
             count += len(piece)
-            if count > limit:
+            # by what was read so far, so that a large bomb is no worse than a small one
+            if count > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * file.tell())):
                 raise ArchiveError(
-                    f"{size:,} compressed bytes expand to more than {limit:,}",
+                    f"{size:,} compressed bytes expand to {count:,} and more",
                     place=place,
                     next_step="If the archive is good, decompress it first",
                 )

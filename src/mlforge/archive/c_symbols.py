@@ -1,0 +1,110 @@
+"""Which functions and arrays C code defines: enough of C to tell code from comments, strings and declarations.
+
+No preprocessor runs: of branches that exclude each other both count. The code is read once from start to end, in place,
+whatever is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+# each alternative takes what it begins to the end of the text at worst, so that no text is searched twice
+_SKIPPED = (
+    rb"""//(?:[^\n\\]|\\.)*"""
+    rb"""|/\*.*?(?:\*/|\Z)"""
+    rb"""|"(?:[^"\\\n]|\\.)*"?"""
+    rb"""|'(?:[^'\\\n]|\\.)*'?"""
+    rb"""|^[ \t]*\#(?:[^\n\\/"']|\\.|/(?!\*)|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*"?|')*"""
+)
+_OUTSIDE = re.compile(_SKIPPED + rb"|(?P<token>[A-Za-z_]\w*|\d\w*|[(){}\[\];=,])", re.DOTALL | re.MULTILINE)
+_INSIDE = re.compile(_SKIPPED + rb"|(?P<token>[{}])", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_LONGEST = 4096  # tokens of one declaration; what is longer is no code that anyone calls
+_NUMBER = re.compile(r"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")
+
+
+@dataclass
+class CSymbols:
+    """What a file defines.
+
+    Attributes
+    ----------
+    functions : dict of str to bool
+        By name, whether other files can call it.
+    arrays : dict of str to int
+        Elements of each array of one dimension whose size is a number.
+    """
+
+    functions: dict[str, bool] = field(default_factory=dict)
+    arrays: dict[str, int] = field(default_factory=dict)
+
+
+def defined_symbols(code: bytes | memoryview) -> CSymbols:
+    """Return what C or C++ code defines outside of any function."""
+    found = CSymbols()
+    declaration: list[str] = []
+    position = 0
+    while match := _OUTSIDE.search(code, position):
+        position = match.end()
+        word = (match["token"] or match[0][:1]).decode()
+        if match["token"] is None:
+            if word == '"':
+                declaration.append(word)
+        elif word == ";":
+            _note_array(declaration, found)
+            declaration = []
+        elif word == "{":
+            if declaration[-2:] == ["extern", '"']:
+                # the braces of extern "C" hold declarations like those outside
+                declaration = []
+                continue
+            if _note_function(declaration, found):
+                declaration = []
+            else:
+                declaration.append(word)
+            position = _end_of_braces(code, position)
+        elif word == "}":
+            declaration = []
+        else:
+            declaration.append(word)
+        if len(declaration) > _LONGEST:
+            declaration = []
+    return found
+
+
+def _end_of_braces(code: bytes | memoryview, position: int) -> int:
+    depth = 1
+    while depth and (match := _INSIDE.search(code, position)):
+        position = match.end()
+        if match["token"]:
+            depth += 1 if match["token"] == b"{" else -1
+    return len(code) if depth else position
+
+
+def _note_function(declaration: list[str], found: CSymbols) -> bool:
+    """Note a function if these tokens are what stands before its body."""
+    if declaration[-1:] != [")"] or "=" in declaration:
+        return False
+    depth = 0
+    for index in range(len(declaration) - 1, 0, -1):
+        depth += (declaration[index] == ")") - (declaration[index] == "(")
+        if depth == 0:
+            name = declaration[index - 1]
+            if _NAME.fullmatch(name):
+                found.functions[name] = "static" not in declaration[:index]
+            break
+    return True
+
+
+def _note_array(declaration: list[str], found: CSymbols) -> None:
+    """Note an array if these tokens define one: a name, a number in brackets, perhaps attributes or a value."""
+    if "extern" in declaration or "typedef" in declaration:
+        return
+    for index in range(1, len(declaration) - 2):
+        name, opening, number, closing = declaration[index - 1 : index + 3]
+        if opening == "[" and closing == "]" and _NAME.fullmatch(name) and (size := _NUMBER.fullmatch(number)):
+            found.arrays[name] = int(size[1], 0)
+            return
+        if name == "=":
+            return

@@ -1,0 +1,43 @@
+"""What validation finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlforge.errors import MlforgeError
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with an archive.
+
+    Attributes
+    ----------
+    check : str
+        What was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
+        ``relay`` or ``modules``.
+    place : str
+        The file, and where in it.
+    cause : str
+    """
+
+    check: str
+    place: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause}" if self.place else self.cause
+
+
+def fault_of_text(check: str, text: str) -> Fault:
+    """Return the fault that a text ``place: cause`` describes."""
+    place, separator, cause = text.partition(": ")
+    return Fault(check, place, cause) if separator else Fault(check, "", text)
+
+
+def fault_of_error(check: str, place: str, error: MlforgeError) -> Fault:
+    """Return the fault that an error of a reader is; `place` is the file, which the error's own place may name."""
+    where = error.place or ""
+    if not where:
+        return Fault(check, place, error.cause)
+    return Fault(check, where if where.startswith(place) else f"{place}: {where}", error.cause)

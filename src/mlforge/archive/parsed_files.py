@@ -1,0 +1,64 @@
+"""The parsed files of an archive under validation: each file is read once, whoever asks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mlforge.archive.c_symbols import CSymbols, defined_symbols
+from mlforge.archive.elf_symbols import defined_functions
+from mlforge.archive.read import Archive
+from mlforge.errors import ArchiveError
+from mlforge.runtime.graph_json import MAX_TEXT, Graph, parse_graph
+
+_C_ENDINGS = (".c", ".cc", ".cpp")
+OBJECT_ENDING = ".o"
+
+
+class ParsedFiles:
+    """Files of one archive, parsed when they are first asked for.
+
+    Attributes
+    ----------
+    archive : Archive
+    errors : dict of str to ArchiveError
+        By path, what is wrong with files that could not be parsed.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.errors: dict[str, ArchiveError] = {}
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """The sound graphs of modules for the graph executor, by path."""
+        graphs: dict[str, Graph] = {}
+        for module in self.archive.record.modules.values():
+            path = module.files.graph
+            if path is None or module.executor != "graph":
+                continue
+            try:
+                graphs[path] = parse_graph(self.archive.tar.read(path, MAX_TEXT), path)
+            except ArchiveError as error:
+                self.errors[path] = error
+        return graphs
+
+    @cached_property
+    def c_code(self) -> dict[str, CSymbols]:
+        """What each file of C code defines, by path in sorted order."""
+        paths = {path for module in self.archive.record.modules.values() for path in module.files.sources}
+        return {
+            path: defined_symbols(self.archive.tar.view(path)) for path in sorted(paths) if path.endswith(_C_ENDINGS)
+        }
+
+    @cached_property
+    def objects(self) -> dict[str, set[str]]:
+        """The functions that each sound object file defines, by path."""
+        paths = {path for module in self.archive.record.modules.values() for path in module.files.objects}
+        found: dict[str, set[str]] = {}
+        for path in sorted(paths):
+            if path.endswith(OBJECT_ENDING):
+                try:
+                    found[path] = defined_functions(self.archive.tar.view(path), path)
+                except ArchiveError as error:
+                    self.errors[path] = error
+        return found

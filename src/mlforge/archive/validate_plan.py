@@ -1,0 +1,85 @@
+"""Whether two blocks of a workspace lie over each other while both are needed, by what the metadata say of the plan.
+
+`memory.prove` does this for the compiler by replaying every byte; here numbers come from a file, so the work must not
+depend on how large they are: blocks are taken in the order of their births, and each is compared with its neighbours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from mlforge.archive.fault import Fault
+from mlforge.archive.parsed_files import ParsedFiles
+
+
+def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+    """Yield blocks that cannot be where the plan of a module puts them."""
+    archive = parsed.archive
+    for name, module in archive.record.modules.items():
+        details = module.details
+        if details is None or details.get("plan") is None:
+            continue
+        place = f"{archive.metadata_path}: {name}: plan"
+        blocks = details["plan"]
+        wrong = dict(_single_faults(blocks, len(details["operators"]), details["memory"]["workspace_bytes"]))
+        for cause in wrong.values():
+            yield Fault("plan", place, cause)
+        for cause in _overlaps(blocks, wrong):
+            yield Fault("plan", place, cause)
+
+
+def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -> Iterator[tuple[int, str]]:
+    """Yield the number of a block and what is wrong with it by itself."""
+    for index, block in enumerate(blocks):
+        shown, reused = _shown(block, index), block["reuses"]
+        if not 0 <= block["first"] <= block["last"] < calls:
+            yield index, f"{shown} lives from call {block['first']} to call {block['last']} of {calls}"
+        elif block["offset"] + block["bytes"] > size:
+            yield index, f"{shown} ends at byte {block['offset'] + block['bytes']} of a workspace of {size}"
+        elif reused is not None and not (0 <= reused < len(blocks) and reused != index):
+            yield index, f"{shown} takes the place of block {reused}, which there is not"
+
+
+def _overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) -> Iterator[str]:
+    """Yield blocks that share bytes with another one while both are needed.
+
+    Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
+    another one begins with the second moment of the call with whose first moment the other one ends, so that in-place
+    work is no exception to anything.
+    """
+    handed_over = {
+        block["reuses"]
+        for index, block in enumerate(blocks)
+        if index not in skipped and block["reuses"] is not None and blocks[block["reuses"]]["last"] == block["first"]
+    }
+    lives = []
+    for index, block in enumerate(blocks):
+        if index in skipped or not block["bytes"]:
+            continue
+        takes = block["reuses"] is not None and blocks[block["reuses"]]["last"] == block["first"]
+        start, end = 2 * block["first"] + takes, 2 * block["last"] + (index not in handed_over)
+        lives.append((start, end, index))
+    alive: list[tuple[int, int, int]] = []
+    deaths: list[tuple[int, tuple[int, int, int]]] = []
+    for start, end, index in sorted(lives):
+        while deaths and deaths[0][0] < start:
+            dead = heappop(deaths)[1]
+            del alive[bisect_left(alive, dead)]
+        block = blocks[index]
+        item = (block["offset"], block["offset"] + block["bytes"], index)
+        at = bisect_left(alive, item)
+        # what is alive never overlaps, so if anything is in the way, a neighbour is
+        for other in alive[max(0, at - 1) : at + 1]:
+            if other[0] < item[1] and item[0] < other[1]:
+                yield f"{_shown(block, index)} overlaps {_shown(blocks[other[2]], other[2])} while both are needed"
+                break
+        else:
+            insort(alive, item)
+            heappush(deaths, (end, item))
+
+
+def _shown(block: Mapping[str, Any], index: int) -> str:
+    return f"block {index}, '{block['name'][:80]}',"

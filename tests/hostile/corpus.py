@@ -1,0 +1,106 @@
+"""The hostile corpus: archives of one named fault each, made when they are needed.
+
+A fault is a function that returns the bytes of its file, or writes a file that is too large for that. The families
+(`corpus_tar`, `corpus_json`, ...) register theirs here; everything else of a file is good, its hashes included, so that
+nothing but the named fault can be what is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One file of the corpus.
+
+    Attributes
+    ----------
+    name : str
+        Its name without the suffix.
+    expected : str
+        A regular expression for what `validate` lists or the refusal says.
+    refused : bool
+        Whether nothing at all may take the file; otherwise `validate` alone must find the fault, and others may.
+    write : callable
+        Writes the file.
+    """
+
+    name: str
+    expected: str
+    refused: bool
+    write: Callable[[Path], object]
+
+
+FAULTS: dict[str, Fault] = {}
+
+Build = Callable[[], bytes]
+
+
+def fault(expected: str, *, refused: bool = True) -> Callable[[Build], Build]:
+    """Register a function that returns the bytes of a file; the function's name is the file's."""
+
+    def register(build: Build) -> Build:
+        add(build.__name__, expected, build, refused=refused)
+        return build
+
+    return register
+
+
+def add(name: str, expected: str, build: Build, *, refused: bool = True) -> None:
+    """Register a fault."""
+    add_large(name, expected, lambda path: path.write_bytes(build()), refused=refused)
+
+
+def add_large(name: str, expected: str, write: Callable[[Path], object], *, refused: bool = True) -> None:
+    """Register a fault whose file is written piece by piece."""
+    if name in FAULTS:
+        raise ValueError(f"two files of the corpus have the name {name}")
+    FAULTS[name] = Fault(name, expected, refused, write)
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar of files, with nothing of mlforge's in the way of making it."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as out:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"./{name}")
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def encoded(document: Any) -> bytes:
+    """Return JSON as archives hold it."""
+    return json.dumps(document, indent=2, sort_keys=True).encode()
+
+
+def with_manifest(files: Mapping[str, bytes], document: Mapping[str, Any]) -> Files:
+    """Return files with a ``metadata.json`` whose list of files is right."""
+    listed = {
+        name: {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+        for name, data in sorted(files.items())
+        if name != "metadata.json"
+    }
+    complete = {**document, "mlforge": {**document["mlforge"], "files": listed}}
+    return {**files, "metadata.json": encoded(complete)}
+
+
+def set_at(document: Any, path: str, value: Any) -> Any:
+    """Return a copy of a document with the value at ``a/b/0`` replaced or added."""
+    copy = json.loads(json.dumps(document))
+    *keys, last = [int(key) if key.isdigit() else key for key in path.split("/")]
+    holder = copy
+    for key in keys:
+        holder = holder[key]
+    holder[last] = value
+    return copy

@@ -1,0 +1,37 @@
+"""Relay text inside an archive that is made to harm whoever parses it."""
+
+from __future__ import annotations
+
+from tests.hostile.corpus import add, packed
+from tests.hostile.good_archives import graph_files
+
+_HEAD = '#[version = "0.0.5"]\n'
+
+
+def _main(body: str) -> str:
+    return f"{_HEAD}def @main(%x: Tensor[(1, 4), float32]) {{ {body} }}"
+
+
+TEXTS: dict[str, str] = {
+    "relay_nested_parentheses": _main("(" * 100_000),
+    "relay_nested_calls": _main("exp(" * 100_000),
+    "relay_nested_functions": _main("fn () {" * 50_000),
+    "relay_nested_comments": _main("/*" * 100_000),
+    "relay_huge_integer": _main("9" * 200_000),
+    "relay_huge_shape": f"{_HEAD}def @main(%x: Tensor[({'999999, ' * 9}1), int8]) {{ %x }}",
+    "relay_long_name": _main(f"%{'x' * 1_000_000}"),
+    "relay_lying_constant": _main("meta[relay.Constant][99999999999]") + '\n#[metadata]\n{"root": 1, "nodes": []}',
+    "relay_deep_metadata": _main("%x") + "\n#[metadata]\n" + "[" * 100_000,
+    "relay_constant_of_no_bytes": _main("meta[relay.Constant][0]")
+    + '\n#[metadata]\n{"root": 1, "nodes": [{"type_key": ""}], "b64ndarrays": ["AAAA"], "attrs": {}}',
+    "relay_terminal_escapes": _main("\x1b[2J\x1b[H"),
+}
+
+
+def _add(name: str, text: str) -> None:
+    add(name, r"hand\.relay", lambda: packed(graph_files(relay=text.encode())), refused=False)
+
+
+for _name, _text in TEXTS.items():
+    _add(_name, _text)
+add("relay_not_utf8", r"hand\.relay", lambda: packed(graph_files(relay=b"\xff\xfe")), refused=False)

@@ -1,0 +1,195 @@
+"""Reads files that nobody trusts, each in a process of its own, and measures what that took.
+
+Run as a program it stays and takes a line of JSON for each file: a process that has everything imported forks for each
+reading, so that memory and time are the reading's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# of data in memory, beyond what the process has: far above what a reading may take, far below what would hurt
+_GUARD = 1 << 30
+_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What came of one file.
+
+    Attributes
+    ----------
+    error : str or None
+        The class of the exception, if there was one.
+    code : str or None
+        Of an error of ours.
+    text : str
+        Its message, or the list of faults of `validate`.
+    seconds : float
+        Of the processor.
+    megabytes : float
+        Most memory, beyond what the process had before.
+    """
+
+    error: str | None
+    code: str | None
+    text: str
+    seconds: float
+    megabytes: float
+
+
+class Reader:
+    """A process that reads files.
+
+    Parameters
+    ----------
+    folder : path
+        Where it stands and what it takes for its home, temporary files and caches.
+    good : path
+        A good archive, for getting ready.
+    """
+
+    def __init__(self, folder: Path, good: Path) -> None:
+        environment = {
+            **os.environ, "TMPDIR": str(folder), "HOME": str(folder), "XDG_CACHE_HOME": str(folder), "CC": "false",
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))), "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hostile.reading"],
+            cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._send(str(good))
+
+    def read(self, action: str, path: Path) -> Reading:
+        """Do one of `ACTIONS` with a file."""
+        assert self._process.stdout
+        self._send(json.dumps([action, str(path)]))
+        line = self._process.stdout.readline()
+        assert line, "the reading process ended"
+        return Reading(**json.loads(line))
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin
+        print(line, file=self._process.stdin, flush=True)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def _inspect(path: Path) -> str:
+    from mlforge import archive
+
+    return str(archive.inspect(path))
+
+
+def _validate(path: Path) -> str:
+    from mlforge import archive
+
+    return "\n".join(archive.validate(path))
+
+
+def _load(path: Path) -> str:
+    from mlforge import archive
+
+    # CC is a program that fails, so what gets as far as being compiled ends there
+    archive.load(path)
+    return "loaded"
+
+
+def _migrate(path: Path) -> str:
+    from mlforge.archive.migrate import migrate
+
+    target = Path("migrated.tar")
+    try:
+        migrate(path, target)
+    finally:
+        target.unlink(missing_ok=True)
+    return "migrated"
+
+
+ACTIONS: dict[str, Callable[[Path], str]] = {
+    "inspect": _inspect,
+    "validate": _validate,
+    "load": _load,
+    "migrate": _migrate,
+}
+
+
+def _measured(action: str, path: Path) -> dict[str, Any]:
+    before = _resident_bytes()
+    soft = _limited()
+    started = time.process_time()
+    error, code, text = None, None, ""
+    try:
+        text = ACTIONS[action](path)
+    except BaseException as caught:  # whatever it is, it is what came of the file
+        error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
+    seconds = time.process_time() - started
+    resource.setrlimit(resource.RLIMIT_DATA, soft)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # a reading is small enough to travel whole, but for the faults of a file that has thousands
+    return {
+        "error": error, "code": code, "text": text[:100_000], "seconds": seconds,
+        "megabytes": max(0, peak - before) / 2**20,
+    }  # fmt: skip
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def _limited() -> tuple[int, int]:
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    soft = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + _GUARD, soft[1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    return soft
+
+
+def _forked(action: str, path: Path) -> str:
+    source, target = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        with os.fdopen(target, "w") as pipe:
+            pipe.write(json.dumps(_measured(action, path)))
+        os._exit(0)
+    os.close(target)
+    with os.fdopen(source) as pipe:
+        line = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if line:
+        return line
+    lost = {"error": "died", "code": None, "text": f"status {status}", "seconds": _SECONDS, "megabytes": 0}
+    return json.dumps(lost)
+
+
+def main() -> None:
+    """Serve readings until the input ends."""
+    good = Path(sys.stdin.readline().strip())
+    for action in ACTIONS.values():
+        try:
+            action(good)
+        except Exception:
+            # this is only for everything to be imported before memory is measured
+            continue
+    for line in sys.stdin:
+        action, path = json.loads(line)
+        sys.stdout.write(f"{_forked(action, Path(path))}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Every file of the hostile corpus is refused with a coded error or its fault is listed: soon, in little memory.
+
+And nothing is written: not beside the file, not in the working folder, not in the home, cache or temporary folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import (  # noqa: F401  (each registers its files)
+    corpus_graph,
+    corpus_json,
+    corpus_metadata,
+    corpus_params,
+    corpus_tar,
+    corpus_text,
+)
+from tests.hostile.corpus import FAULTS, Fault, packed
+from tests.hostile.good_archives import compiled, graph_files
+from tests.hostile.reading import ACTIONS, Reader, Reading
+
+MAX_SECONDS = 2
+MAX_MEGABYTES = 256
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture(scope="module")
+def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    good = tmp_path_factory.mktemp("good") / "good.tar"
+    good.write_bytes(compiled())
+    process = Reader(place, good)
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("build", [compiled, lambda: packed(graph_files())], ids=["compiled", "graph"])
+def test_what_the_corpus_spoils_is_good(build, reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "good.tar"
+    path.write_bytes(build())
+    assert reader.read("validate", path).text == ""
+    assert reader.read("inspect", path).error is None
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    path = tmp_path / f"{name}.tar"
+    fault.write(path)
+    before = sorted(place.iterdir())
+    readings = {action: reader.read(action, path) for action in ACTIONS}
+    for action, reading in readings.items():
+        check(fault, action, reading)
+    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(place.iterdir()) == before
+    path.unlink()
+
+
+def check(fault: Fault, action: str, reading: Reading) -> None:
+    """Assert that one reading of one file ended as it must."""
+    said = f"{action}: {reading.error}: {reading.text[:600]}"
+    assert reading.error is None or (reading.code is not None and reading.code != "MLF900"), said
+    assert reading.seconds < MAX_SECONDS, f"{reading.seconds:.1f} s, {said}"
+    assert reading.megabytes < MAX_MEGABYTES, f"{reading.megabytes:.0f} MiB, {said}"
+    if fault.refused and action != "validate":
+        assert reading.error == "ArchiveError", said
+    if action == "validate":
+        assert re.search(fault.expected, reading.text), said
+    if reading.error and action != "load":
+        # whoever reads the message can tell which file it is about
+        assert f"{fault.name}.tar" in reading.text, said

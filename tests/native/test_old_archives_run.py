@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mlforge
+from mlforge.errors import ArchiveError
 from tests.interop.archive_versions import VERSIONS, older_archive, proposed_archive
 
 
@@ -33,8 +34,13 @@ def test_the_graph_executor_runs_the_proposed_form(shared: Path, tmp_path: Path)
     check(mlforge.migrate(old, tmp_path / "new.tar").path, shared)
 
 
-@pytest.mark.parametrize("version", [5, 6, 7])
-def test_the_c_interface_runs_in_all_versions_that_have_it(shared: Path, tmp_path: Path, version: int) -> None:
+def test_the_c_interface_runs_after_migration(shared: Path, tmp_path: Path) -> None:
+    check(mlforge.migrate(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz", tmp_path / "new.tar").path, shared)
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_c_interface_of_a_time_without_sizes_says_what_it_lacks(shared: Path, tmp_path: Path, version: int) -> None:
+    # outputs got sizes and dtypes in version 7, with TVM 0.11; neither the header nor the Relay text has them before
     old = older_archive(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz", version, tmp_path / "old.tar")
-    check(old, shared)
-    check(mlforge.migrate(old, tmp_path / "new.tar").path, shared)
+    with pytest.raises(ArchiveError, match="how large 'Identity' is"):
+        mlforge.load(old)

@@ -123,7 +123,18 @@ HEAD, MAIN = '#[version = "0.0.5"]\n', "def @main(%x: float32) { exp(%x) }"
 
 @pytest.mark.parametrize(
     "comment",
-    ["span=conv:0:0", "span=", 'span="a', "span=[]", 'span="\\x"', 'ty=int8 span="a"', "a comment", "span=[1]"],
+    [
+        "span=conv:0:0",
+        " " * 300_000 + "x",
+        'span="a"' + " " * 300_000 + "x",
+        "span=",
+        'span="a',
+        "span=[]",
+        'span="\\x"',
+        'ty=int8 span="a"',
+        "a comment",
+        "span=[1]",
+    ],
 )
 def test_other_comments_say_nothing(comment: str) -> None:
     module = from_text(f"{HEAD}/* {comment} */ {MAIN[:-2]} /* {comment} */ }}")
@@ -144,6 +155,7 @@ def test_other_comments_say_nothing(comment: str) -> None:
         ('{"quantization": {"y": [1e999, 0]}}', "scale and a zero point"),
         ('{"quantization": {"y": [1.0, true]}}', "scale and a zero point"),
         ('{"source": {"sha256": 5}}', "strings by name"),
+        ("{}" + " " * 300_000 + "x", "does not tell"),
         ('{"source": ' + "[" * 100_000, "nested too deeply|does not tell"),
         ('{"quantization": {"y": [0.5, ' + "9" * 10_000 + "]}}", "does not tell"),
     ],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # constants up to this many bytes together travel in the text, which other tools of Relay then read on its own
 _SECTION_LIMIT = 64 << 10
-_MAX_TEXT = 1 << 30
+_MAX_TEXT = 64 << 20
 
 
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:

@@ -32,12 +32,12 @@ _TAR_MAGIC = slice(257, 262)
 
 
 def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule | GraphModule:
-    """Load a model of an archive; its C is compiled once and cached by content.
+    """Load a model; the C of an archive is compiled once and cached by content.
 
     Parameters
     ----------
     path : path
-        An archive that mlforge or TVM wrote, of any version.
+        An archive that mlforge or TVM wrote, of any version, or a shared library that mlforge made.
     module : str, optional
         Which module, where the archive holds several.
 
@@ -55,6 +55,10 @@ def load(path: str | os.PathLike[str], module: str | None = None) -> AotModule |
     ToolchainError
         If there is no C compiler or it refuses the code.
     """
+    if artifact_kind(path) == "library":
+        from mlforge.runtime.shared_library import load_shared_library
+
+        return load_shared_library(path, module)
     parts = read_parts(path, module)
     if parts.executor is None:
         raise OptionError(

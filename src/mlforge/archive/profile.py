@@ -57,17 +57,14 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
     parts = read_parts(path, module)
     if parts.executor == "graph":
         return load_graph(parts, host_library(parts))
-    return ProfiledModule(_library(parts.code), _hooked(parts))
-
-
-def _hooked(parts: ModuleParts) -> Mapping[str, object]:
-    if parts.record.details is None:
+    details = parts.record.details
+    if details is None:
         raise OptionError(
             f"the code of '{parts.record.name}' has no hook for timers: mlforge did not generate it",
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return parts.record.details
+    return ProfiledModule(_library(parts.code), details)
 
 
 def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:

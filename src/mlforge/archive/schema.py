@@ -12,9 +12,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import mlforge.schema
 from mlforge.support.text import shortened
 
 Schema = Mapping[str, Any]
@@ -33,7 +34,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 @cache
 def load_schema(name: str) -> Schema:
     """Return a schema that comes with the package, by its file's name without the ending, as ``metadata-7``."""
-    text = files("mlforge.schema").joinpath(f"{name}.json").read_text(encoding="utf-8")
+    # importlib.resources would take longer to import than all of this takes
+    text = (Path(mlforge.schema.__file__).parent / f"{name}.json").read_text(encoding="utf-8")
     schema: Schema = json.loads(text)
     return schema
 

@@ -17,7 +17,8 @@ from mlforge.errors import OptionError, RunError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.runtime import AotModule, OperatorTime
+    from mlforge.compiler import Factory
+    from mlforge.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlforge.runtime.arrays import Array
 
 EXAMPLES = (
@@ -53,7 +54,6 @@ def run_model(
     as_json: Json = False,
 ) -> None:
     """Run a compiled model on this machine."""
-    from mlforge.runtime import ProfiledModule
     from mlforge.runtime.fill import fill as filled
     from mlforge.runtime.npz import read_npz, write_npz
     from mlforge.support.atomic import check_writable
@@ -64,21 +64,22 @@ def run_model(
     if outputs is not None:
         check_writable(outputs)
     with stage(f"loading {artifact}"):
-        compiled = _load(artifact, module, shape, profile=profile)
+        profiled = _profiled(artifact, module, shape) if profile else None
+        compiled: Runnable = profiled or _load(artifact, module, shape)
     given = filled(compiled.inputs, fill, seed) if inputs is None else read_npz(inputs, compiled.inputs)
-    if isinstance(compiled, ProfiledModule):
-        measured = compiled.profile(given, runs)
+    if profiled is not None:
+        measured = profiled.profile(given, runs)
         results, times, operators = measured.outputs, measured.runs, measured.operators
     else:
-        results, times = _timed(compiled, given, runs, artifact)
         operators = None
+        results, times = _timed(compiled, given, runs, artifact)
     if outputs is not None:
         write_npz(outputs, results)
     _report(compiled, results, times, operators, top, as_json)
 
 
 def _timed(
-    compiled: AotModule, given: Mapping[str, Array], runs: int, artifact: Path
+    compiled: Runnable, given: Mapping[str, Array], runs: int, artifact: Path
 ) -> tuple[Mapping[str, Array], tuple[float, ...]]:
     call = compiled.bind(given)
     times = []
@@ -91,27 +92,45 @@ def _timed(
     return call.outputs, tuple(times)
 
 
-def _load(artifact: Path, module: str | None, shape: list[str] | None, *, profile: bool) -> AotModule:
-    from mlforge.archive import load_module, load_profiled
-    from mlforge.archive.load import artifact_kind, load_factory
-    from mlforge.archive.profile import profiled_factory
+def _load(artifact: Path, module: str | None, shape: list[str] | None) -> Runnable:
+    from mlforge.archive.load import load, load_factory
+
+    if _is_compiled(artifact, module, shape):
+        return load(artifact, module)
+    return load_factory(_built(artifact, shape))
+
+
+def _profiled(artifact: Path, module: str | None, shape: list[str] | None) -> ProfiledModule | GraphModule:
+    from mlforge.archive.profile import load_profiled, profiled_factory
+
+    if _is_compiled(artifact, module, shape):
+        return load_profiled(artifact, module)
+    return profiled_factory(_built(artifact, shape))
+
+
+def _is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
+    """Tell an archive or library from a model, and refuse options of the other kind."""
+    from mlforge.archive.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
         if shape:
             raise OptionError("--shape is for models; the shapes of an archive are fixed")
-        return load_profiled(artifact, module) if profile else load_module(artifact, module)
+        return True
     if module is not None:
         raise OptionError("--module is for archives and shared libraries; a model is one module")
+    return False
+
+
+def _built(model: Path, shape: list[str] | None) -> Factory:
     from mlforge.compiler import build
     from mlforge.frontend import import_model
 
-    mod, params = import_model(artifact, shapes=parse_shapes(shape))
-    factory = build(mod, "c", params)
-    return profiled_factory(factory) if profile else load_factory(factory)
+    mod, params = import_model(model, shapes=parse_shapes(shape))
+    return build(mod, "c", params)
 
 
 def _report(
-    compiled: AotModule,
+    compiled: Runnable,
     results: Mapping[str, Array],
     times: Sequence[float],
     operators: Sequence[OperatorTime] | None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -80,7 +79,13 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
     """Return numpy's dtype of the same element."""
     scalar = element(dtype)
     bits(scalar)
-    return np.dtype(ml_dtypes.bfloat16) if scalar == "bfloat16" else np.dtype(scalar)
+    if scalar == "bfloat16":
+        # numpy has no bfloat16 of its own, and importing this one takes a while
+        import ml_dtypes
+
+        bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(scalar)
 
 
 def from_numpy(dtype: npt.DTypeLike) -> str:

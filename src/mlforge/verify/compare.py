@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlforge.archive.load import artifact_kind, load_factory, load_module
+from mlforge.archive.load import artifact_kind, load, load_factory
 from mlforge.compiler import build
 from mlforge.errors import OptionError
 from mlforge.frontend import import_model
-from mlforge.runtime import AotModule, TensorInfo
+from mlforge.runtime import Runnable, TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
 from mlforge.verify.layers import with_all_tensors
@@ -139,7 +139,7 @@ def verify(
         )
     title, reference = _reference(Path(model), layers)
     if artifact is not None:
-        compiled = load_module(artifact, module=module)
+        compiled: Runnable = load(artifact, module=module)
         outputs = [info.name for info in compiled.outputs]
     else:
         imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
@@ -197,7 +197,7 @@ def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
 
 
 def _compare(
-    compiled: AotModule, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
+    compiled: Runnable, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
 ) -> list[Difference]:
     worst: dict[str, Difference] = {}
     for sample, inputs in sets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import subprocess
 import sys
 import tarfile
@@ -132,6 +133,25 @@ def test_every_module_of_an_archive_with_its_own_options_rebuilds(models: Path, 
     assert {factory.executor for factory in turned} == {"graph"}
     with pytest.raises(OptionError, match="no executor"):
         rebuild(tmp_path / "old.tar", executor="vm")
+
+
+@pytest.mark.parametrize("form", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}])
+def test_archives_of_other_forms_rebuild(tmp_path: Path, form: dict[str, int | bool]) -> None:
+    old = mlforge.export_model_library_format(small(), tmp_path / "old.tar", options=ExportOptions(**form))
+    assert exported(rebuild(old), tmp_path / "again.tar") == exported(small(), tmp_path / "direct.tar")
+
+
+def test_a_compressed_archive_rebuilds(tmp_path: Path) -> None:
+    original = exported(small(), tmp_path / "old.tar")
+    (tmp_path / "old.tar.xz").write_bytes(lzma.compress(original))
+    assert exported(rebuild(tmp_path / "old.tar.xz"), tmp_path / "again.tar") == original
+
+
+def test_the_rounding_that_the_import_chose_stays(models: Path, tmp_path: Path) -> None:
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite", numerics="tflm")
+    factory = mlforge.build(module, params=params, module_name="tiny", numerics="tflm")
+    original = exported(factory, tmp_path / "old.tar")
+    assert exported(rebuild(tmp_path / "old.tar"), tmp_path / "again.tar") == original
 
 
 def test_the_weights_lie_in_the_archive(models: Path, tmp_path: Path) -> None:

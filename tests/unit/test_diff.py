@@ -12,6 +12,7 @@ import mlforge
 from mlforge.errors import ArchiveError, OptionError
 from tests.show_archive import CODE, CODE_PATH, HEADER, HEADER_PATH, document, write_archive
 from tests.unit.test_cli import mlforge as program
+from tests.unit.test_cli import succeeded
 
 Metadata = dict[str, Any]
 FIXTURES = "fixtures/tvm-0.14"
@@ -204,8 +205,29 @@ def test_code_that_needs_a_runtime_breaks_callers_that_link_none(tmp_path: Path)
     plain, needy = write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", files={CODE_PATH: code})
     (change,) = mlforge.diff(plain, needy)["modules"]["net"]["interface"]
     assert change["level"] == "break"
-    assert "TVMBackendAllocWorkspace, TVMBackendFreeWorkspace" in change["what"]
+    assert (change["a"], change["b"]) == (None, "TVMBackendAllocWorkspace, TVMBackendFreeWorkspace")
     assert not mlforge.diff(needy, plain)["breaks"]
+
+
+def test_code_that_needs_more_of_a_runtime_that_is_linked_breaks_nobody(tmp_path: Path) -> None:
+    some = CODE.replace("return 0", "return TVMBackendFreeWorkspace(1, 0, 0)")
+    more = some.replace("1, 0, 0", "1, 0, TVMBackendAllocWorkspace(1, 0, 8, 0, 8)")
+    a, b = (
+        write_archive(tmp_path / f"{index}.tar", files={CODE_PATH: code}) for index, code in enumerate((some, more))
+    )
+    (change,) = mlforge.diff(a, b)["modules"]["net"]["interface"]
+    assert (change["level"], change["b"]) == ("note", "TVMBackendAllocWorkspace")
+
+
+def test_weights_of_graphs_are_known_by_the_names_behind_the_numbers(tmp_path: Path) -> None:
+    metadata = document()
+    for index, item in enumerate(details(metadata)["constants"]):
+        item.update(source=item["name"], name=f"p{index}")
+    found = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
+    assert not any(found["modules"]["net"]["weights"].values())
+    details(metadata)["constants"][1]["sha256"] = "9" * 64
+    found = mlforge.diff(tmp_path / "a.tar", write_archive(tmp_path / "c.tar", metadata))
+    assert [pair[0]["name"] for pair in found["modules"]["net"]["weights"]["changed"]] == ["weights"]
 
 
 def test_modules_pair_up_by_name_or_as_told(tmp_path: Path) -> None:
@@ -273,3 +295,23 @@ def test_a_plan_beyond_the_calls_is_refused(tmp_path: Path) -> None:
     details(metadata)["plan"][0]["last"] = 3
     with pytest.raises(ArchiveError, match="plan"):
         mlforge.inspect(write_archive(tmp_path / "a.tar", metadata))
+
+
+def test_what_modules_share_counts_once(tmp_path: Path) -> None:
+    apart = document()
+    apart["modules"]["twin"] = {**apart["modules"]["net"], "model_name": "twin"}
+    shared = {**apart, "mlforge": dict(apart["mlforge"])}
+    shared["mlforge"]["shared"] = {
+        "workspace_bytes": 224,
+        "workspace_modules": ["net", "twin"],
+        "constants_bytes": 608,
+        "functions": ["tvmgen_net_conv"],
+    }
+    found = mlforge.diff(write_archive(tmp_path / "a.tar", apart), write_archive(tmp_path / "b.tar", shared))
+    assert found["totals"] == {"ram_bytes": [2 * (224 + 96), 224 + 2 * 96], "constants_bytes": [2 * 608, 608]}
+    assert found["modules"]["net"]["interface"] == [
+        {"level": "warning", "what": "may not run at the same time as", "a": None, "b": "twin"}
+    ]
+    text = succeeded("inspect", tmp_path / "b.tar", cwd=tmp_path)
+    assert "workspace of net, twin    224" in text
+    assert "constants                 608" in text

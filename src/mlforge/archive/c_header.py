@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import StringIO
 
-MAX_HEADER_BYTES = 16 << 20  # constants for pools of the caller's own are macros, byte by byte
+MAX_HEADER_BYTES = 4 << 20  # constants for pools of the caller's own are macros, byte by byte
+_LONGEST = 1 << 20  # a struct of ten thousand tensors
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|[^\s\w]|\w+")
 _BOUNDARY = re.compile(r"[{};]")
@@ -78,15 +80,16 @@ def parse_header(text: str) -> Header:
     header = Header()
     lines = []
     for line in _lines_for_c("".join(_without_comments(text)).replace("\\\n", " ")):
-        define = _DEFINE.match(line)
+        define = _DEFINE.match(line) if "#" in line else None
         if define:
             name, value = define[1], " ".join(define[2].split())
             if value:
                 header.macros.setdefault(name, value)
         elif not line.lstrip().startswith("#"):
             lines.append(line)
-    for statement, body in _statements("\n".join(lines)):
-        _declare(header, statement, body)
+    for statement, body in _statements("".join(lines)):
+        if len(statement) + len(body or "") <= _LONGEST:
+            _declare(header, statement, body)
     return header
 
 
@@ -110,14 +113,14 @@ def _without_comments(text: str) -> Iterator[str]:
 def _lines_for_c(text: str) -> Iterator[str]:
     """Yield the lines that a C compiler sees: not those between ``#ifdef __cplusplus`` and its end."""
     hidden = 0
-    for line in text.split("\n"):
-        directive = _DIRECTIVE.match(line)
+    for line in StringIO(text):
+        directive = _DIRECTIVE.match(line) if "#" in line else None
         word = directive[1] if directive else ""
         if hidden:
             hidden += (word in ("if", "ifdef", "ifndef")) - (word == "endif")
         elif directive and word == "ifdef" and directive[2] == "__cplusplus":
             hidden = 1
-        else:
+        elif not line.isspace():
             yield line
 
 

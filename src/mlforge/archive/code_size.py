@@ -36,7 +36,7 @@ def code_sizes(archive: Archive) -> dict[str, int]:
         name: archive.tar.read(name, size) for name, size in archive.tar.sizes.items() if name.startswith(f"{CODE}/")
     }
     # code that TVM wrote includes the headers of its runtime
-    headers = {f"runtime/{name}": data for name, data in crt_files().items() if name.startswith(("include/", "host/"))}
+    headers = {f"runtime/{name}": data for name, data in crt_files().items() if name.endswith(".h")}
     total: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
     with tempfile.TemporaryDirectory(prefix="mlforge-sizes-") as folder:
         for path in compile_objects({**headers, **files}, Path(folder), includes=_INCLUDES):

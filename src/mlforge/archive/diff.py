@@ -112,8 +112,8 @@ def _module_diff(
 ) -> dict[str, Any]:
     a, b = (item["modules"][name] for item, name in zip(described, names, strict=True))
     first, second = (
-        _face(archive, archive.record.modules[name], module)
-        for archive, name, module in zip(archives, names, (a, b), strict=True)
+        _face(archive, archive.record.modules[name], item)
+        for archive, name, item in zip(archives, names, described, strict=True)
     )
     return {
         "b": names[1],
@@ -135,9 +135,22 @@ def _breaks(module: Mapping[str, Any]) -> bool:
     return any(change["level"] == BREAK for change in module["interface"])
 
 
-def _face(archive: Archive, module: ModuleRecord, description: Mapping[str, Any]) -> Face:
+def _face(archive: Archive, module: ModuleRecord, described: Mapping[str, Any]) -> Face:
     prefix = f"tvmgen_{module.name.lower()}"
-    return Face(prefix, _header(archive, module, prefix), _runtime_calls(archive, module.files.sources), description)
+    together = _workspace_partners(described)
+    return Face(
+        prefix,
+        _header(archive, module, prefix),
+        _runtime_calls(archive, module.files.sources),
+        together - {module.name} if module.name in together else frozenset(),
+        described["modules"][module.name],
+    )
+
+
+def _workspace_partners(described: Mapping[str, Any]) -> frozenset[str]:
+    """Return the modules that have one workspace together."""
+    shared = described["shared"] or {}
+    return frozenset(shared["workspace_modules"]) if shared.get("workspace_bytes") else frozenset()
 
 
 def _header(archive: Archive, module: ModuleRecord, prefix: str) -> Header | None:
@@ -181,7 +194,7 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     """Return RAM and constants of a whole archive: what modules share counts once."""
     modules = described["modules"]
     shared = described["shared"] or {}
-    together = set(shared.get("workspace_modules") or ()) if shared.get("workspace_bytes") else set()
+    together = _workspace_partners(described)
     memory = {name: module["memory"] for name, module in modules.items()}
     if any(item["workspace_bytes"] is None for item in memory.values()):
         return {"ram_bytes": None, "constants_bytes": None}
@@ -238,26 +251,39 @@ def _weight_changes(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | No
     """Return weights removed, added, changed and renamed (equal content under another name)."""
     if a is None or b is None:
         return {"removed": [], "added": [], "changed": [], "renamed": []}
-    old, new = ({item["name"]: item for item in group} for group in (a, b))
-    removed = [item for item in a if item["name"] not in new]
-    added = [item for item in b if item["name"] not in old]
-    places = {_content(item): item for item in reversed(added)}
-    renamed = [(item, places[_content(item)]) for item in removed if _content(item) in places]
-    moved = {item["name"] for pair in renamed for item in pair}
+    old, new = _by_weight(a), _by_weight(b)
+    removed = [(name, item) for name, item in old.items() if name not in new]
+    added = [(name, item) for name, item in new.items() if name not in old]
+    places = {_content(item): name for name, item in reversed(added)}
+    renamed = [[name, places[_content(item)]] for name, item in removed if _content(item) in places]
+    moved = {name for pair in renamed for name in pair}
     return {
-        "removed": [item for item in removed if item["name"] not in moved],
-        "added": [item for item in added if item["name"] not in moved],
-        "changed": [[item, new[item["name"]]] for item in a if _differs(item, new.get(item["name"]))],
-        "renamed": [[before["name"], after["name"]] for before, after in renamed],
+        "removed": [item for name, item in removed if name not in moved],
+        "added": [item for name, item in added if name not in moved],
+        "changed": [[item, new[name]] for name, item in old.items() if name in new and _differs(item, new[name])],
+        "renamed": renamed,
     }
+
+
+def _by_weight(weights: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return weights by the names that the compiler gave them; graph executors know them by numbers."""
+    sources = [item.get("source") for item in weights]
+    told = None not in sources and len(set(sources)) == len(sources)
+    seen: Counter[str] = Counter()
+    named = {}
+    for item in weights:
+        name = item["source"] if told else item["name"]
+        seen[name] += 1
+        named[name if seen[name] == 1 else f"{name} ({seen[name]})"] = item
+    return named
 
 
 def _content(weight: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     return weight["sha256"], weight["dtype"], tuple(weight["shape"])
 
 
-def _differs(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> bool:
-    return b is not None and _content(a) != _content(b)
+def _differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return _content(a) != _content(b)
 
 
 def _file_changes(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict[str, list[str]]:

@@ -51,6 +51,8 @@ class Face:
     header : Header or None
     calls : frozenset of str
         Functions of TVM's C runtime that its code calls: the caller must link them.
+    shares : frozenset of str
+        Other modules that work in the same memory: no two may run at the same time.
     module : mapping
         Of `inspect`.
     """
@@ -58,6 +60,7 @@ class Face:
     prefix: str
     header: Header | None
     calls: frozenset[str]
+    shares: frozenset[str]
     module: Mapping[str, Any]
 
 
@@ -79,8 +82,13 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
         changes += _function_changes(a.header, header)
         changes += _macro_changes(a, header, "TVMBackendAllocWorkspace" in b.calls)
     if b.calls - a.calls:
-        called = ", ".join(sorted(b.calls - a.calls))
-        changes.append(Change(BREAK, f"the code calls functions of TVM's C runtime that must be linked: {called}"))
+        # who runs graphs, or code that calls some of it, links that runtime already
+        linked = bool(a.calls) or a.module["executor"] == "graph"
+        called = [", ".join(sorted(calls)) or None for calls in (a.calls, b.calls - a.calls)]
+        changes.append(Change(NOTE if linked else BREAK, "the code calls TVM's C runtime", *called))
+    if a.shares != b.shares:
+        partners = [", ".join(sorted(face.shares)) or None for face in (a, b)]
+        changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
     changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
     changes += _buffer_changes(a.module["functions"] or {}, b.module["functions"] or {})
     return sorted(changes, key=lambda change: _LEVELS.index(change.level))

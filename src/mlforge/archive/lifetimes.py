@@ -13,7 +13,7 @@ from typing import Any
 from mlforge.errors import ArchiveError
 from mlforge.runtime.graph_json import NOP, Entry, Graph
 
-MAX_LISTED = 1_000_000
+MAX_LISTED = 200_000
 """Tensors of all calls together; beyond it only sums are of use to anybody."""
 
 _NEXT = "Export the archive again"

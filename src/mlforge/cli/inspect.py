@@ -152,7 +152,13 @@ def _print_weights(constants: list[dict[str, Any]]) -> None:
         "weights",
         ("name", "type", "bytes", "share %", ""),
         [
-            (item["name"], describe_tensor(item), item["bytes"], 100 * item["share"], bar(item["bytes"], largest))
+            (
+                f"{item['name']} = {item['source']}" if "source" in item else item["name"],
+                describe_tensor(item),
+                item["bytes"],
+                100 * item["share"],
+                bar(item["bytes"], largest),
+            )
             for item in constants
         ],
     )

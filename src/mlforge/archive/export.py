@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from mlforge.archive import metadata
 from mlforge.archive.members import archive_members, linked_code
 from mlforge.archive.older import convert, metadata_path
 from mlforge.archive.options import ExportOptions
+from mlforge.crt import crt_files
+from mlforge.library.build import build_library, needs_runtime
 from mlforge.library.toolchain import compile_objects, compile_shared
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
 from mlforge.support.atomic import atomic_file, check_writable
@@ -22,6 +25,8 @@ from mlforge.support.tar import source_date, write_tar
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
+
+_RUNTIME = "runtime"
 
 
 def export_model_library_format(
@@ -98,7 +103,8 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     Parameters
     ----------
     factories : sequence of Factory
-        What `build` returned; the modules' names must differ.
+        What `build` returned; the modules' names must differ. Of modules for the graph executor the library has the
+        packed functions: their graphs and parameters come from elsewhere.
     path : path
 
     Raises
@@ -108,13 +114,25 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     OutputError
         If the place cannot be written.
     """
-    modules = {factory.module_name: metadata.module_details(factory) for factory in factories}
+    linked = linked_code(factories, ExportOptions())
+    modules = {
+        factory.module_name: metadata.module_details(factory, code)
+        for factory, code in zip(factories, linked.modules, strict=True)
+        if code.entry is not None
+    }
     text = json.dumps({"modules": modules}, sort_keys=True).encode()
-    files = code_files(factories)
     # numbers, because C promises string literals of no more than 4,095 characters
     numbers = ",".join(map(str, (*text, 0)))
-    files["src/mlforge_description.c"] = f"const char {DESCRIPTION_SYMBOL}[] = {{{numbers}}};\n".encode()
-    return compile_shared(files, path)
+    description = f"const char {DESCRIPTION_SYMBOL}[] = {{{numbers}}};\n".encode()
+    files = {**linked.files, "src/mlforge_description.c": description}
+    if not needs_runtime(files):
+        return compile_shared(files, path)
+    target = Path(path)
+    with atomic_file(target) as file, build_library(files).open("rb") as built:
+        shutil.copyfileobj(built, file, 1 << 20)
+    if target.is_file():  # a device keeps its mode
+        target.chmod(0o755)
+    return target
 
 
 def object_files(factories: Sequence[Factory]) -> dict[str, Data]:
@@ -127,8 +145,11 @@ def object_files(factories: Sequence[Factory]) -> dict[str, Data]:
     """
     code = code_files(factories)
     files = {path: data for path, data in code.items() if path.endswith(".h")}
+    runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
+    sources = {**code, **runtime} if needs_runtime(code) else code
+    folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
     with tempfile.TemporaryDirectory(prefix="mlforge-objects-") as folder:
-        for built in compile_objects(code, Path(folder)):
+        for built in compile_objects(sources, Path(folder), includes=folders):
             files[f"lib/{built.name.removesuffix('.o').rpartition('.')[0]}.o"] = built.read_bytes()
     return files
 

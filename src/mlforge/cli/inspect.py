@@ -187,9 +187,11 @@ def _print_shared(shared: Mapping[str, Any] | None) -> None:
     if not shared or not (shared["workspace_bytes"] or shared["constants_bytes"] or shared["functions"]):
         return
     typer.echo("")
-    rows = [
-        (f"workspace of {', '.join(shared['workspace_modules'])}", shared["workspace_bytes"]),
-        ("constants", shared["constants_bytes"]),
-        (f"code: {len(shared['functions'])} functions", None),
-    ]
-    print_table("shared by modules", ("", "bytes"), [row for row in rows if row[1] or row[1] is None])
+    rows: list[tuple[str, int | None]] = []
+    if shared["workspace_bytes"]:
+        rows.append((f"workspace of {', '.join(shared['workspace_modules'])}", shared["workspace_bytes"]))
+    if shared["constants_bytes"]:
+        rows.append(("constants", shared["constants_bytes"]))
+    if shared["functions"]:
+        rows.append((f"code: {len(shared['functions'])} functions", None))
+    print_table("shared by modules", ("", "bytes"), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,20 +12,25 @@ from mlforge.cli.options import Json
 from mlforge.cli.tables import print_json
 from mlforge.errors import ArchiveError, ProblemsError
 
-EXAMPLES = ("mlforge validate kws.tar",)
+EXAMPLES = ("mlforge validate kws.tar", "mlforge validate kws.tar --json")
 
 
 def validate(
-    artifact: Annotated[Path, typer.Argument(help="An archive.")],
+    artifact: Annotated[Path, typer.Argument(help="An archive of any version.")],
     as_json: Json = False,
 ) -> None:
-    """List every fault of an archive."""
-    from mlforge import archive
+    """List every fault of an archive.
 
-    faults = archive.validate(artifact)
+    Layout, schema, hashes, memory plan, functions and sizes in the code, graph, parameters, Relay text, modules of
+    other devices. Nothing of the archive runs.
+    """
+    from mlforge.archive.validate import find_faults
+
+    faults = find_faults(artifact)
     if as_json:
-        print_json({"artifact": str(artifact), "faults": faults})
+        shown = {"faults": [str(fault) for fault in faults], "details": [asdict(fault) for fault in faults]}
+        print_json({"artifact": str(artifact), **shown})
     elif not faults:
         typer.echo(f"{artifact}: good")
     if faults:
-        raise ProblemsError([ArchiveError(fault) for fault in faults], place=str(artifact))
+        raise ProblemsError([ArchiveError(fault.cause, place=fault.place) for fault in faults], place=str(artifact))

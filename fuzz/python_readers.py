@@ -1,0 +1,263 @@
+"""Every reader in Python under damaged input: it returns or raises an error of ours, soon and in little memory.
+
+Seeds are good files, made here; a seed number fixes what is done to them, so that whatever fails can be repeated.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fuzz.mutation import BLIND, Mutator, json_changed
+from mlforge.errors import InternalError, MlforgeError
+
+MAX_SECONDS = 2.0
+MAX_BYTES = 256 << 20
+_DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_int8.tflite"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader with what to feed it.
+
+    Attributes
+    ----------
+    name : str
+    read : callable
+        Takes the bytes of a file.
+    seeds : sequence of bytes
+        Good files.
+    mutators : sequence of Mutator
+    """
+
+    name: str
+    read: Callable[[bytes], object]
+    seeds: Sequence[bytes]
+    mutators: Sequence[Mutator]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An input that a reader did not stand.
+
+    Attributes
+    ----------
+    target : str
+    data : bytes
+    cause : str
+    """
+
+    target: str
+    data: bytes
+    cause: str
+
+
+def inputs(target: Target, chance: random.Random) -> Iterator[bytes]:
+    """Yield damaged files without end."""
+    while True:
+        data = chance.choice(target.seeds)
+        mutator = chance.choice(target.mutators)
+        try:
+            yield mutator(data, chance)
+        except (ValueError, RecursionError):
+            # what the seed cannot be changed to, such as JSON of half a character
+            continue
+
+
+def failure_of(target: Target, data: bytes) -> Failure | None:
+    """Read a file; return what went wrong."""
+    started = time.process_time()
+    try:
+        target.read(data)
+    except InternalError as error:
+        return Failure(target.name, data, f"an error that blames mlforge: {error}")
+    except MlforgeError:
+        pass
+    except Exception as error:  # this is what is being looked for
+        return Failure(target.name, data, f"{type(error).__name__}: {error}")
+    seconds = time.process_time() - started
+    return Failure(target.name, data, f"it took {seconds:.1f} s") if seconds > MAX_SECONDS else None
+
+
+def fuzz(target: Target, seconds: float, seed: int = 0, *, count: int = sys.maxsize) -> list[Failure]:
+    """Feed a reader for some time, or so many files; return what it did not stand, of each kind one.
+
+    Parameters
+    ----------
+    target : Target
+    seconds : float
+    seed : int
+        The same seed gives the same files in the same order.
+    count : int
+    """
+    failures: dict[str, Failure] = {}
+    end = time.monotonic() + seconds
+    tracemalloc.start()
+    try:
+        for index, data in enumerate(inputs(target, random.Random(f"{target.name} {seed}"))):
+            if index >= count or time.monotonic() > end:
+                break
+            tracemalloc.reset_peak()
+            failure = failure_of(target, data)
+            peak = tracemalloc.get_traced_memory()[1]
+            if failure is None and peak > MAX_BYTES:
+                failure = Failure(target.name, data, f"it took {peak:,} bytes of memory")
+            if failure is not None:
+                failures.setdefault(failure.cause[:40], failure)
+    finally:
+        tracemalloc.stop()
+    return list(failures.values())
+
+
+def targets() -> tuple[Target, ...]:
+    """Return every reader, with seeds from a small model compiled for both executors."""
+    from mlforge.archive import bson
+    from mlforge.archive.c_header import parse_header
+    from mlforge.archive.c_symbols import defined_symbols
+    from mlforge.archive.elf_symbols import defined_functions
+    from mlforge.archive.params_forms import load_bson, load_json, params_bson, params_json
+    from mlforge.relay.text import from_text
+    from mlforge.runtime.graph_json import parse_graph
+    from mlforge.support.content import to_bytes
+    from mlforge.support.params import load_params, save_params
+
+    aot, graph = _archive("aot"), _archive("graph")
+    weights = {"p0": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((), np.int64), "e": np.zeros((0, 3))}
+    member = _member(graph)
+    text = (*BLIND, json_changed)
+    code = [member("codegen/host/src/digits_lib0.c")[:3000], member("codegen/host/src/digits_lib1.c")[-6000:]]
+    return (
+        Target("tar", _read_tar, [_small_tar()], BLIND),
+        Target("archive", _read_archive, [aot, graph], (*BLIND, _metadata_changed)),
+        Target("parameters", load_params, [save_params(weights), save_params({})], BLIND),
+        Target("parameters as JSON", load_json, [to_bytes(params_json(weights))], text),
+        Target("parameters as BSON", load_bson, [to_bytes(params_bson(weights))], BLIND),
+        Target("BSON", lambda data: bson.decode(data, "fuzz"), [to_bytes(params_bson(weights))], BLIND),
+        Target("graph JSON", parse_graph, [member("executor-config/graph/digits.graph")], text),
+        Target(
+            "Relay text",
+            lambda data: from_text(data.decode("utf-8", "replace")),
+            [member("src/digits.relay"), _RELAY],
+            BLIND,
+        ),
+        Target("C code", defined_symbols, code, BLIND),
+        Target("C header", lambda data: parse_header(data.decode("latin-1")), [_header(aot)], BLIND),
+        Target("ELF object", lambda data: defined_functions(data, "fuzz"), [elf_object(32), elf_object(64)], BLIND),
+    )
+
+
+_RELAY = b"""#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 4), float32]) {
+  %0 = fn (%p: float32, Primitive=1) { exp(%p) };
+  (sum(%x, axis=[1]), %x * 2f, 1i64).0 + %0(1f)
+}
+"""
+
+
+def _archive(executor: str) -> bytes:
+    import mlforge
+
+    module, params = mlforge.import_model(_DIGITS)
+    factory = mlforge.build(module, params=params, module_name="digits", executor=executor)
+    with tempfile.TemporaryDirectory() as folder:
+        path = mlforge.export_model_library_format(factory, Path(folder) / "digits.tar", runtime=False)
+        return path.read_bytes()
+
+
+def _member(archive: bytes) -> Callable[[str], bytes]:
+    import tarfile
+
+    def read(name: str) -> bytes:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            file = tar.extractfile(f"./{name}")
+            assert file is not None
+            return file.read()
+
+    return read
+
+
+def _header(archive: bytes) -> bytes:
+    return _member(archive)("codegen/host/include/tvmgen_digits.h")
+
+
+def _small_tar() -> bytes:
+    from mlforge.support.tar import write_tar
+
+    file = io.BytesIO()
+    write_tar(file, {"metadata.json": b"{}", "a/b": b"x" * 700, "a/" + "c" * 120: b"y"}, 0)
+    return file.getvalue()
+
+
+def elf_object(bits: int) -> bytes:
+    """Return a little object file that defines the function ``f``."""
+    import struct
+
+    strings, symbol, head, section = b"\0f\0", "<IIIBBH", "<16sHHIIIIIHHHHHH", "<10I"
+    wide = bits == 64
+    if wide:
+        symbol, head, section = "<IBBHQQ", "<16sHHIQQQIHHHHHH", "<IIQQQQIIQQ"
+    fields = (1, 0x12, 0, 1, 0, 4) if wide else (1, 0, 4, 0x12, 0, 1)
+    symbols = bytes(struct.calcsize(symbol)) + struct.pack(symbol, *fields)
+    start = struct.calcsize(head)
+    table = start + len(symbols) + len(strings)
+    ident = b"\x7fELF" + bytes((2 if wide else 1, 1, 1)) + bytes(9)
+    header = struct.pack(head, ident, 1, 62, 1, 0, 0, table, 0, start, 0, 0, struct.calcsize(section), 3, 0)
+    sections = struct.pack(section, *[0] * 10)
+    sections += struct.pack(section, 0, 2, 0, 0, start, len(symbols), 2, 1, 8, struct.calcsize(symbol))
+    sections += struct.pack(section, 0, 3, 0, 0, start + len(symbols), len(strings), 0, 0, 1, 0)
+    return header + symbols + strings + sections
+
+
+def _read_tar(data: bytes) -> None:
+    from mlforge.support.tar import open_tar
+
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        file.write(data)
+        file.flush()
+        with open_tar(file.name) as tar:
+            for name, size in tar.sizes.items():
+                if len(tar.read(name, size)) != size or len(tar.view(name)) != size:
+                    raise ValueError(f"{name} has not the {size} bytes that were announced")
+
+
+def _read_archive(data: bytes) -> None:
+    from mlforge import archive
+
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        file.write(data)
+        file.flush()
+        archive.validate(file.name)
+        archive.inspect(file.name)
+
+
+def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
+    """Return an archive with its metadata changed and everything else as it was."""
+    import tarfile
+
+    from mlforge.support.tar import write_tar
+
+    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
+        files = {
+            info.name.removeprefix("./"): tar.extractfile(info).read()  # type: ignore[union-attr]
+            for info in tar
+            if info.isreg()
+        }
+    document = json.loads(files["metadata.json"])
+    # the list of files is half of the text and says little
+    listed = document["mlforge"].pop("files")
+    changed = json.loads(json_changed(json.dumps(document).encode(), chance))
+    if isinstance(changed.get("mlforge"), dict):
+        changed["mlforge"].setdefault("files", listed)
+    file = io.BytesIO()
+    write_tar(file, {**files, "metadata.json": json.dumps(changed).encode()}, 0)
+    return file.getvalue()

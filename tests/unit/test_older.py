@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from mlforge.relay import ir
 from mlforge.support.params import load_params
 from tests.conftest import need
 from tests.unit.test_archive import X, dense_factory, members, rewritten
+from tests.unit.test_cli import succeeded
 
 FORMS: dict[str, dict[str, Any]] = {"5": {"format_version": 5}, "6": {"format_version": 6}, "rfc": {"rfc": True}}
 ALL_PARAMS = ("params", "json", "bson")
@@ -188,3 +190,20 @@ def test_damage_is_found_in_every_version(tmp_path: Path, name: str) -> None:
         mlforge.migrate(damaged, tmp_path / "c.tar")
     assert not (tmp_path / "c.tar").exists()
     assert any("lib1.c" in fault for fault in validate(damaged))
+
+
+def test_the_command_tells_what_it_did(tmp_path: Path) -> None:
+    export(dense_factory(), tmp_path / "old.model-lib", rfc=True)
+    text = succeeded("migrate", "old.model-lib", "-o", "new.tar", cwd=tmp_path)
+    assert text.startswith("old.model-lib: version 1, form of the proposal of 2021; new.tar: version 7\n")
+    assert re.search(r"^ *relay\.txt +src/tiny\.relay$", text, re.MULTILINE)
+    told = json.loads(succeeded("migrate", "old.model-lib", "-o", "again.tar", "--json", cwd=tmp_path))
+    assert told["renamed"]["metadata-1.json"] == "metadata.json"
+    assert {**told, "renamed": {}} == {
+        "output": "again.tar",
+        "version": 1,
+        "form": "rfc",
+        "renamed": {},
+        "warnings": [],
+    }
+    assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "new.tar").read_bytes()

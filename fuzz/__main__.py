@@ -1,4 +1,4 @@
-"""Fuzz the readers: ``python -m fuzz --seconds 600``. What one does not stand is kept in a folder; the status is 1."""
+"""Fuzz all readers: ``python -m fuzz [--seconds N] [TARGET ...]``. Ends with 1 if one does not stand its input."""
 
 from __future__ import annotations
 

@@ -1,0 +1,168 @@
+"""The C runtime's readers of graphs and parameter files under libFuzzer and sanitizers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mlforge.crt import crt_files
+from mlforge.support.params import save_params
+
+HERE = Path(__file__).resolve().parent
+TARGETS = ("crt_graph_json", "crt_params")
+MAX_LENGTH = 16384
+_COMPILER = "clang"
+_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1")
+_SANITIZERS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
+_LIMITS = ("-rss_limit_mb=256", "-timeout=2", f"-max_len={MAX_LENGTH}")
+# freed blocks are kept for a while to find uses of them: within the limit of memory
+_ASAN = "quarantine_size_mb=16"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a fuzzer gave.
+
+    Attributes
+    ----------
+    target : str
+    failure : bytes or None
+        The input that the reader did not stand.
+    log : str
+        What the fuzzer printed.
+    """
+
+    target: str
+    failure: bytes | None
+    log: str
+
+
+def available() -> bool:
+    """Say whether there is a compiler for the harnesses."""
+    return shutil.which(_COMPILER) is not None
+
+
+def seeds(target: str) -> dict[str, bytes]:
+    """Return good inputs of a target by name."""
+    if target == "crt_graph_json":
+        return {
+            "indented": json.dumps(_graph(), indent=2).encode(),
+            "compact": json.dumps(_graph(), separators=(",", ":")).encode(),
+            "reversed": json.dumps(dict(reversed(_graph().items()))).encode(),
+        }
+    arrays = {
+        "p0": np.float32([1, 2]),
+        "p1": np.arange(12, dtype=np.int8).reshape(3, 4),
+        "p2": np.array(3, np.float32),
+        "p3": np.array([4], np.int64),
+        "p4": np.arange(5, dtype=np.uint8),
+    }
+    files = {"all": save_params(arrays), "none": save_params({})}
+    files |= {name: save_params({name: array}) for name, array in arrays.items()}
+    return {f"{name}-{first:02x}": bytes([first]) + data for name, data in files.items() for first in (0, 0x21, 0x48)}
+
+
+def build(target: str, folder: Path) -> Path:
+    """Compile a harness with the C runtime.
+
+    Parameters
+    ----------
+    target : str
+        Of TARGETS.
+    folder : Path
+        Gets the runtime's files, the program and its seeds.
+    """
+    for name, content in crt_files().items():
+        path = folder / "runtime" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    corpus = folder / f"{target}_seeds"
+    corpus.mkdir(exist_ok=True)
+    for name, data in seeds(target).items():
+        (corpus / name).write_bytes(data)
+    program = folder / target
+    sources = sorted(path for part in ("common", "graph_executor") for path in _sources(folder, part))
+    includes = ("-I", str(folder / "runtime/include"), "-I", str(folder / "runtime/host"))
+    command = [_COMPILER, *_FLAGS, *_SANITIZERS, *includes, "-o", str(program), str(HERE / f"{target}.c")]
+    subprocess.run([*command, *map(str, sources)], check=True)
+    return program
+
+
+def run(target: str, folder: Path, seconds: int) -> Outcome:
+    """Run a harness that `build` made for some seconds.
+
+    Parameters
+    ----------
+    target : str
+    folder : Path
+        As given to `build`.
+    seconds : int
+    """
+    found = folder / f"{target}_found"
+    corpus = folder / f"{target}_corpus"
+    for path in (found, corpus):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+    command = [str(folder / target), f"-max_total_time={seconds}", "-seed=1", *_LIMITS, f"-artifact_prefix={found}/"]
+    if target == "crt_graph_json":
+        (folder / "json.dict").write_text(_dictionary())
+        command.append(f"-dict={folder / 'json.dict'}")
+    result = subprocess.run(
+        [*command, str(corpus), str(folder / f"{target}_seeds")],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "ASAN_OPTIONS": _ASAN},
+    )
+    log = result.stderr.decode("utf-8", "replace")
+    artifacts = sorted(found.iterdir())
+    if result.returncode == 0:
+        return Outcome(target, None, log)
+    return Outcome(target, artifacts[0].read_bytes() if artifacts else b"", log)
+
+
+def _sources(folder: Path, part: str) -> list[Path]:
+    return list((folder / "runtime/src/runtime/crt" / part).glob("*.c"))
+
+
+def _graph() -> dict[str, object]:
+    """Return a graph with every form of node that the C runtime reads."""
+
+    def call(name: str, inputs: list[list[int]], outputs: int = 1, flatten: int = 0) -> dict[str, object]:
+        counts = {"num_inputs": str(len(inputs)), "num_outputs": str(outputs), "flatten_data": str(flatten)}
+        return {"op": "tvm_op", "name": f"{name}_1", "attrs": {"func_name": name, **counts}, "inputs": inputs}
+
+    nodes: list[dict[str, object]] = [
+        {"op": "null", "name": "p0", "inputs": []},
+        {"op": "null", "name": "x", "inputs": []},
+        call("add", [[0, 0, 0], [1, 0, 0]], outputs=2),
+        call("__nop", [[2, 0, 0]]),
+        call("__copy", [[3, 0, 0]]),
+        call("add", [[4, 0, 0], [2, 1, 0]], flatten=1),
+    ]
+    return {
+        "nodes": nodes,
+        "arg_nodes": [0, 1],
+        "heads": [[5, 0, 0], [2, 1, 0]],
+        "attrs": {
+            "dltype": ["list_str", ["float32", "int8", "float32", "bool", "float32", "float32", "int64"]],
+            "shape": ["list_shape", [[], [2, 3], [4], [1, 1], [2, 2], [4], [3]]],
+            "storage_id": ["list_int", [0, 1, 2, 3, 2, 4, 5]],
+            "device_index": ["list_int", [1] * 7],
+        },
+        "node_row_ptr": [0, 1, 2, 4, 5, 6, 7],
+    }
+
+
+def _dictionary() -> str:
+    """Return libFuzzer's dictionary of what graphs are written with."""
+    names = ("nodes", "arg_nodes", "heads", "attrs", "node_row_ptr", "op", "name", "inputs", "func_name", "num_inputs")
+    names += ("num_outputs", "flatten_data", "dltype", "shape", "storage_id", "device_index", "null", "tvm_op", "__nop")
+    words = [f'"{name}"' for name in (*names, "__copy", "add", "list_int", "uint8", "bool", "float32x4", "0", "1", "2")]
+    words += ["[0,0,0]", "[1,0,0]", "[]", "{}", "18446744073709551616", "9223372036854775807", "4294967295", "\\\\"]
+    return "".join('"' + word.replace('"', '\\"') + '"\n' for word in words)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,30 +17,14 @@ import numpy.typing as npt
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
 from mlforge.errors import InternalError, OptionError
+from mlforge.library.host import HostLibrary
 from mlforge.relay.ir import IRModule
+from mlforge.runtime.module import Module
 from mlforge.support.c_names import module_name as checked_module_name
-from mlforge.support.content import to_bytes
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
 
 EXECUTORS = ("aot", "graph")
-
-
-@dataclass(frozen=True, eq=False)
-class Library:
-    """The generated code of one module."""
-
-    code: codegen.GeneratedCode
-
-    @property
-    def type_key(self) -> str:
-        """TVM's name for a module of C source."""
-        return "c"
-
-    def get_source(self) -> str:
-        """Return all C files as one text, in the order of their names."""
-        files = sorted(self.code.files.items())
-        return "\n".join(to_bytes(data).decode() for path, data in files if Path(path).suffix == ".c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +92,17 @@ class Factory:
         )
 
     @cached_property
-    def lib(self) -> Library:
-        """The code as a module."""
-        return Library(self.code)
+    def lib(self) -> HostLibrary:
+        """The code as a module: it builds itself for this machine when a function is asked for.
+
+        What it imports goes into archives with it.
+        """
+        return HostLibrary(self.code.files, params=self.params)
+
+    @property
+    def imported_modules(self) -> tuple[Module, ...]:
+        """The code, as the one module that a factory imports."""
+        return (self.lib,)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

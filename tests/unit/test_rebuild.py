@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import mlforge
 from mlforge.archive import source
@@ -234,3 +235,17 @@ def test_relay_text_is_read_by_a_process_that_has_compiled_nothing(tmp_path: Pat
     code = f"import mlforge; print(*mlforge.import_model({str(path)!r})[0].output_names)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "y\n"
+
+
+def test_a_scale_without_a_value_is_not_told(tmp_path: Path) -> None:
+    pair = ["s", "z"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *pair], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", *pair], ["d"]),
+        helper.make_node("Relu", ["d"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", *pair], ["y"]),
+    ]
+    weights = {"s": np.array(np.inf, np.float32), "z": np.array(0, np.int8)}
+    model = onnx_models.model(nodes, {"x": (1, 4)}, ["y"], weights).SerializeToString()
+    assert mlforge.import_model(model)[0].quantization == {}
+    assert_rebuilds(lambda target: built(model, target), tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,6 @@ _ORIGIN = re.compile(
     rf"(?:tensor=(?P<tensor>{_STRING})\s*)?(?:name=(?P<name>{_STRING})\s*)?"
 )
 _FACTS = "module="
-_SCALE_LIMIT = 1e300
 _ZERO_POINT_LIMIT = 1 << 63
 
 
@@ -123,4 +123,4 @@ def _is_quantization(value: Any) -> bool:
     if not isinstance(value, list) or [type(item) for item in value] not in ([float, int], [int, int]):
         return False
     scale, zero_point = value
-    return bool(abs(scale) < _SCALE_LIMIT and abs(zero_point) < _ZERO_POINT_LIMIT)
+    return bool(abs(scale) <= sys.float_info.max and abs(zero_point) < _ZERO_POINT_LIMIT)

@@ -105,8 +105,8 @@ def _saturated(node: Node, scaled: Expr, zero_point: Expr, dtype: str) -> Expr:
 
 
 def note(node: Node, expr: Expr, scale: Constant, zero_point: Constant) -> None:
-    """Remember what the integers of `expr` stand for, if one pair says it for all."""
-    if scale.data.ndim == 0 and zero_point.data.ndim == 0:
+    """Remember what the integers of `expr` stand for, if one pair says it for all and they stand for numbers."""
+    if scale.data.ndim == 0 and zero_point.data.ndim == 0 and np.isfinite(scale.data):
         node.note_quantization(expr, Quantization(float(scale.data), int(zero_point.data)))
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from mlforge.archive.rebuild import rebuild as rebuild
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
+    from mlforge.runtime.device import cpu
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "import_model": "mlforge.frontend",
     "check": "mlforge.frontend",
+    "cpu": "mlforge.runtime",
     "build": "mlforge.compiler",
     "export_model_library_format": "mlforge.archive",
     "load": "mlforge.archive",
@@ -40,6 +42,7 @@ __all__ = [
     "__version__",
     "build",
     "check",
+    "cpu",
     "diff",
     "errors",
     "export_model_library_format",

@@ -48,7 +48,7 @@ def build_library(
     if not needs_runtime(chosen):
         return compile_cached(chosen, flags, digests=digests)
     folders = sorted({str(PurePosixPath(name).parent) for name in chosen})
-    runtime = {f"{_RUNTIME}/{name}": data for name, data in _runtime().items()}
+    runtime = {f"{_RUNTIME}/{name}": data for name, data in runtime_files().items()}
     return compile_cached(
         {**chosen, **runtime},
         (*flags, _RUNTIME_FLAG),
@@ -97,5 +97,6 @@ def _start(data: Data) -> bytes:
 
 
 @cache
-def _runtime() -> Mapping[str, bytes]:
+def runtime_files() -> Mapping[str, bytes]:
+    """Return what code with packed functions is built with: the C runtime's headers and common part, by path."""
     return {name: data for name, data in crt_files().items() if name.startswith(_RUNTIME_PARTS)}

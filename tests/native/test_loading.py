@@ -1,0 +1,281 @@
+"""Loading gives back what was exported: factories, executors, imported modules; and links objects that fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import mlforge
+from mlforge.compiler import Factory
+from mlforge.errors import ArchiveError, InputError, OptionError, ToolchainError
+from mlforge.library import build, elf
+from mlforge.library.toolchain import NATIVE, compile_objects
+from mlforge.relay import ir
+from mlforge.runtime import FactoryModule, GraphExecutor, Module, OnnxRuntimeModule, OpaqueModule, cpu
+from mlforge.support.content import sha256_of
+from mlforge.support.tar import open_tar, write_tar
+from tests.harness import edge_inputs, module_of, seeded_inputs
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((4, 16)).astype(np.float32)
+WEIGHTS = RNG.standard_normal((8, 16)).astype(np.float32)
+
+
+def two_layers(executor: str, name: str = "layers") -> Factory:
+    def body(variables: dict[str, ir.Var]) -> ir.Expr:
+        product = ir.call("nn.dense", [variables["x"], ir.Constant(WEIGHTS)], units=8)
+        return ir.call("nn.relu", [product])
+
+    return mlforge.build(module_of({"x": X}, {"y": body}), module_name=name, executor=executor)
+
+
+def expected(x: Any) -> Any:
+    return np.maximum(x.astype(np.float64) @ WEIGHTS.T.astype(np.float64), 0)
+
+
+@pytest.fixture(scope="module", params=["aot", "graph"])
+def executor(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def archive(executor: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mlforge.export_model_library_format(two_layers(executor), tmp_path_factory.mktemp("load") / "a.tar")
+
+
+def rewritten(archive: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write an archive with other members, its list of files made to fit."""
+    with open_tar(archive) as tar:
+        members = {name: tar.read(name, size) for name, size in tar.sizes.items()}
+    change(members)
+    document = json.loads(members.pop("metadata.json"))
+    document["mlforge"]["files"] = {
+        name: {"bytes": len(data), "sha256": sha256_of(data)} for name, data in members.items()
+    }
+    members["metadata.json"] = json.dumps(document, indent=2, sort_keys=True).encode()
+    with target.open("wb") as file:
+        write_tar(file, members, 0)
+    return target
+
+
+def test_both_executors_give_the_same_bits_of_a_real_model(models: Path, tmp_path: Path) -> None:
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    loaded = {}
+    for kind in ("aot", "graph"):
+        factory = mlforge.build(module, params=params, module_name="kws", executor=kind)
+        loaded[kind] = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / f"{kind}.tar"))
+    ahead, graph = loaded["aot"], loaded["graph"]
+    assert (ahead.inputs, ahead.outputs) == (graph.inputs, graph.outputs)
+    for inputs in (seeded_inputs(ahead.inputs, 1), *edge_inputs(ahead.inputs)):
+        (first,), (second,) = ahead.run(inputs).values(), graph.run(inputs).values()
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_loaded_factory_is_what_was_built(archive: Path, executor: str) -> None:
+    built, loaded = two_layers(executor), mlforge.load_module(archive)
+    assert isinstance(loaded, FactoryModule)
+    assert loaded.type_key == {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}[executor]
+    graph_json, lib, params = loaded
+    assert graph_json == built.graph_json
+    assert loaded.imported_modules == (lib,)
+    assert lib.get_source() == built.lib.get_source()
+    assert params.keys() == built.params.keys()
+    for name, array in params.items():
+        np.testing.assert_array_equal(array, built.params[name])
+    assert loaded.get_function("get_graph_json")() == graph_json
+    assert loaded.get_function("list_module_names")() == ["layers"]
+    np.testing.assert_allclose(loaded.run(X)["y"], expected(X), rtol=1e-5)
+    np.testing.assert_allclose(loaded.bind([X]).outputs["y"].shape, (4, 8))
+
+
+@pytest.mark.parametrize("name", ["default", "layers"])
+def test_executors_are_made_by_the_name(archive: Path, name: str) -> None:
+    factory = mlforge.load_module(archive)
+    first, second = factory[name](cpu(0)), factory[name]()
+    first.set_input("x", X)
+    second.run(x=-X)
+    first.run()
+    np.testing.assert_allclose(first.get_output(0), expected(X), rtol=1e-5)
+    np.testing.assert_allclose(second.get_output(0, np.empty((4, 8), np.float32)), expected(-X), rtol=1e-5)
+    np.testing.assert_array_equal(first.get_input(0), X)
+    assert (first.get_num_outputs(), first.get_input_index("x"), first.get_input_index("z")) == (1, 0, -1)
+    with pytest.raises(InputError, match="no such input"):
+        first.set_input("z", X)
+    with pytest.raises(InputError, match="runs on the CPU"):
+        factory[name](mlforge.runtime.Device("cuda", 2))
+
+
+def test_a_built_graph_runs_without_an_archive() -> None:
+    graph_json, lib, params = two_layers("graph")
+    assert lib.linked_params().keys() == params.keys()
+    executor = GraphExecutor(graph_json, lib, cpu(0))
+    executor.set_input("x", X)
+    executor.run()
+    np.testing.assert_allclose(executor.get_output(0), expected(X), rtol=1e-5)
+
+
+def test_parameters_lie_in_the_archive(tmp_path: Path) -> None:
+    archive = mlforge.export_model_library_format(two_layers("graph"), tmp_path / "a.tar")
+    factory = mlforge.load_module(archive)
+    for array in factory.params.values():
+        assert not array.flags.writeable
+    # the file may go: its map stays
+    archive.unlink()
+    np.testing.assert_allclose(factory.run(X)["y"], expected(X), rtol=1e-5)
+
+
+def as_objects(folder: Path, machine: int | None = None, *, keep_sources: bool = True) -> Any:
+    """Return a change that adds objects of the C, for another machine if asked."""
+
+    def change(members: dict[str, bytes]) -> None:
+        code = {name: data for name, data in members.items() if name.startswith("codegen/host/")}
+        short = {name.removeprefix("codegen/host/"): data for name, data in code.items()}
+        runtime = {f"runtime/{name}": data for name, data in build.runtime_files().items()}
+        includes = ["src", "include", "runtime/include", "runtime/host"]
+        objects = compile_objects(short | runtime, folder, (NATIVE,), includes=includes)
+        for path in objects:
+            if path.parent.name == "src" and "runtime" not in path.parts:
+                data = bytearray(path.read_bytes())
+                if machine is not None:
+                    data[18:20] = machine.to_bytes(2, "little")
+                members[f"codegen/host/lib/{path.name.removesuffix('.c.o')}.o"] = bytes(data)
+        for name in code:
+            if not keep_sources and name.startswith("codegen/host/src/"):
+                del members[name]
+
+    return change
+
+
+def test_objects_of_this_machine_are_linked(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    change = as_objects(tmp_path / "o", keep_sources=False)
+    linked = rewritten(archive, tmp_path / "objects.tar", change)
+    np.testing.assert_allclose(mlforge.load(linked).run(X)["y"], expected(X), rtol=1e-5)
+
+
+def test_objects_of_another_machine_need_the_c(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    arm = 40
+    both = rewritten(archive, tmp_path / "both.tar", as_objects(tmp_path / "o", arm))
+    np.testing.assert_allclose(mlforge.load(both).run(X)["y"], expected(X), rtol=1e-5)
+    alone = rewritten(archive, tmp_path / "alone.tar", as_objects(tmp_path / "o", arm, keep_sources=False))
+    with pytest.raises(ToolchainError, match=r"layers_lib0\.o: this object cannot run here: it is for Arm, 64 bits"):
+        mlforge.load(alone).run(X)
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"", "not an ELF object"),
+        (b"!<arch>\n" + bytes(20), "not an ELF object"),
+        (b"\x7fELF\x09\x01" + bytes(20), "header is damaged"),
+        (b"\x7fELF\x02\x01" + bytes(10) + b"\x03\0\x3e\0", "not a relocatable object"),
+        (b"\x7fELF\x01\x02" + bytes(10) + b"\0\x01\0\x14", "PowerPC, 32 bits, big endian"),
+    ],
+)
+def test_headers_of_objects_are_read(head: bytes, reason: str) -> None:
+    assert reason in str(elf.misfit(head))
+
+
+def test_damage_is_found_before_anything_is_built(archive: Path, tmp_path: Path) -> None:
+    data = bytearray(archive.read_bytes())
+    at = data.index(b"int32_t tvmgen_layers")
+    data[at + 2] ^= 1
+    damaged = tmp_path / "damaged.tar"
+    damaged.write_bytes(data)
+    for load in (mlforge.load, mlforge.load_module):
+        with pytest.raises(ArchiveError, match="SHA-256 differs"):
+            load(damaged)
+
+
+def test_missing_files_are_named(archive: Path, executor: str, tmp_path: Path) -> None:
+    def without(text: str) -> Any:
+        def change(members: dict[str, bytes]) -> None:
+            for name in [name for name in members if text in name]:
+                del members[name]
+
+        return change
+
+    with pytest.raises(ArchiveError, match="no code of the module 'layers'"):
+        mlforge.load(rewritten(archive, tmp_path / "a.tar", without("codegen/host/src")))
+    lost = {"aot": "include/tvmgen_layers.h", "graph": ".graph"}[executor]
+    with pytest.raises(ArchiveError, match=r"tvmgen_layers.h: the file is missing|no graph of the module 'layers'"):
+        mlforge.load(rewritten(archive, tmp_path / "b.tar", without(lost)))
+
+
+def doubling() -> bytes:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b")]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "a"], ["b"])], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+def test_modules_of_other_kinds_travel_with_their_tree(executor: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    factory = two_layers(executor)
+    device = OnnxRuntimeModule(doubling(), "twice")
+    device.import_module(OpaqueModule("neural-chip", b"\x01\x02", "elf"))
+    factory.lib.import_module(device)
+    factory.lib.import_module(OnnxRuntimeModule(doubling(), "again"))
+    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+    loaded = mlforge.load_module(archive)
+    first, second = loaded.lib.imported_modules
+    np.testing.assert_array_equal(first["twice"](np.array([1, 2], np.float32))[0], [2, 4])
+    function = loaded.lib.get_function("again", query_imports=True)
+    np.testing.assert_array_equal(function(np.array([3, 4], np.float32))[0], [6, 8])
+    assert second.save_to_bytes() == OnnxRuntimeModule(doubling(), "again").save_to_bytes()
+    (chip,) = first.imported_modules
+    assert (chip.type_key, chip.format, chip.save_to_bytes()) == ("neural-chip", "elf", b"\x01\x02")
+    np.testing.assert_allclose(loaded.run(X)["y"], expected(X), rtol=1e-5)
+    # what came back is exported again as it was
+    other = two_layers(executor)
+    for module in loaded.lib.imported_modules:
+        other.lib.import_module(module)
+    again = mlforge.export_model_library_format(other, tmp_path / "b.tar")
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_a_tree_that_lies_is_refused(tmp_path: Path) -> None:
+    factory = two_layers("aot")
+    factory.lib.import_module(OpaqueModule("neural-chip", b"\x01", "elf"))
+    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+
+    def change(key: str, value: Any) -> Any:
+        def apply(members: dict[str, bytes]) -> None:
+            document = json.loads(members["metadata.json"])
+            document["modules"]["layers"]["mlforge"]["module_tree"][1][key] = value
+            members["metadata.json"] = json.dumps(document).encode()
+
+        return apply
+
+    for key, value in (("parent", 1), ("files", ["codegen/host/src/layers_lib0.c"]), ("files", [])):
+        with pytest.raises(ArchiveError, match="module_tree"):
+            mlforge.load(rewritten(archive, tmp_path / "b.tar", change(key, value)))
+
+
+def test_several_modules_are_chosen_by_name(tmp_path: Path) -> None:
+    factories = [two_layers("aot", "one"), two_layers("graph", "two")]
+    archive = mlforge.export_model_library_format(factories, tmp_path / "a.tar")
+    for name, kind in (("one", "AotExecutorFactory"), ("two", "GraphExecutorFactory")):
+        assert mlforge.load_module(archive, name).type_key == kind
+        np.testing.assert_allclose(mlforge.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
+    with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: one, two"):
+        mlforge.load(archive)
+
+
+def test_a_shared_library_is_a_module(tmp_path: Path) -> None:
+    from mlforge.archive import export_shared_library
+
+    library = mlforge.load_module(export_shared_library([two_layers("aot")], tmp_path / "a.so"))
+    assert isinstance(library, Module)
+    assert (library.type_key, library.imported_modules) == ("library", ())
+    np.testing.assert_allclose(library.run(X)["y"], expected(X), rtol=1e-5)
+    assert not library.implements_function("nothing")

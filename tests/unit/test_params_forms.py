@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from mlforge.archive import bson
-from mlforge.archive.params_forms import WRITERS, Base64, load_bson, load_json
-from mlforge.errors import ArchiveError
+from mlforge.archive.params_forms import MAX_JSON, WRITERS, Base64, load_bson, load_json
+from mlforge.errors import ArchiveError, OptionError
 from mlforge.support import dtypes
 from mlforge.support.content import to_bytes
 from mlforge.support.params import load_params
@@ -130,3 +130,12 @@ def test_data_that_are_no_base64_are_refused(data: Any) -> None:
     document = {"format": "mlforge-params", "version": 1, "params": [{**GOOD, "data": data}]}
     with pytest.raises(ArchiveError, match="tensor 'w'"):
         load_json(json.dumps(document).encode())
+
+
+def test_json_that_would_take_too_much_memory_is_neither_written_nor_read() -> None:
+    # an array of zeros that takes no memory
+    large = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), (MAX_JSON,), (0,))
+    with pytest.raises(OptionError, match="Write parameters in the form params"):
+        WRITERS["json"]({"w": large})
+    with pytest.raises(ArchiveError, match=r"Use the \.params file"):
+        load_json(large.data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Final
 
 from mlforge.archive.model import FULL_MODEL, OPERATOR, RFC, TVM, ModuleFiles
@@ -176,7 +175,7 @@ def _without(paths: list[str], modules: set[str], mark: str) -> tuple[str, ...]:
     numbered = re.compile(rf"{mark}[0-9]+\.")
 
     def is_left(path: str) -> bool:
-        name = PurePosixPath(path).name
+        name = path.rpartition("/")[2]
         return not any(name[: found.start()] in modules for found in numbered.finditer(name))
 
     return tuple(filter(is_left, paths))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mlforge.archive import bson
 from mlforge.archive.json_text import parse_json
-from mlforge.errors import ArchiveError
+from mlforge.errors import ArchiveError, OptionError
 from mlforge.support import dtypes
 from mlforge.support.content import ArrayContent, Content, Data, Joined, chunks_of, nbytes_of
 from mlforge.support.ndarray_bytes import MAX_DIMENSIONS
@@ -31,17 +31,31 @@ from mlforge.support.text import shortened
 
 FORMAT = "mlforge-params"
 VERSION = 1
+# JSON is read as a whole and held several times over meanwhile
+MAX_JSON = 512 << 20
 Params = Mapping[str, npt.NDArray[Any]]
 _AGAIN = "Export the archive again"
 
 
 def params_json(params: Params) -> Content:
-    """Return parameters as JSON, one tensor a line, sorted by name."""
+    """Return parameters as JSON, one tensor a line, sorted by name.
+
+    Raises
+    ------
+    OptionError
+        If they are too large to be read back.
+    """
     parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
     for index, name in enumerate(sorted(params)):
         head = json.dumps({"name": name, **_kind(params[name])}, ensure_ascii=False)[:-1]
         parts += [f'{"," if index else ""}\n{head}, "data": "'.encode(), Base64(_elements(params[name])), b'"}']
-    return Joined((*parts, b"\n]}\n"))
+    content = Joined((*parts, b"\n]}\n"))
+    if content.nbytes > MAX_JSON:
+        raise OptionError(
+            f"parameters of {content.nbytes:,} bytes as JSON are more than the {MAX_JSON:,} that are read",
+            next_step="Write parameters in the form params instead",
+        )
+    return content
 
 
 def params_bson(params: Params) -> Content:
@@ -66,6 +80,12 @@ WRITERS: Mapping[str, Callable[[Params], Content]] = {
 
 def load_json(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
     """Read parameters from JSON; raise ArchiveError naming the tensor at fault."""
+    if len(data) > MAX_JSON:
+        raise ArchiveError(
+            f"{len(data):,} bytes of JSON are more than the {MAX_JSON:,} that are read",
+            place=place,
+            next_step="Use the .params file",
+        )
     return _params(parse_json(bytes(data), place), _from_base64, place)
 
 

@@ -134,7 +134,7 @@ def test_data_that_are_no_base64_are_refused(data: Any) -> None:
 
 def test_json_that_would_take_too_much_memory_is_neither_written_nor_read() -> None:
     # an array of zeros that takes no memory
-    large = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), (MAX_JSON,), (0,))
+    large = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), (MAX_JSON + 1,), (0,))
     with pytest.raises(OptionError, match="Write parameters in the form params"):
         WRITERS["json"]({"w": large})
     with pytest.raises(ArchiveError, match=r"Use the \.params file"):

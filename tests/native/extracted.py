@@ -14,6 +14,7 @@ import mlforge
 import mlforge.ops
 from mlforge.compiler import Factory
 from mlforge.relay import ir
+from mlforge.support.dtypes import to_numpy
 from tests.conftest import need
 
 WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
@@ -45,7 +46,7 @@ def sum_factory(name: str, inputs: Mapping[str, tuple[tuple[int, ...], str]], ou
     """Compile a model that adds its inputs and one."""
     variables = [ir.Var(title, ir.TensorType(shape, dtype)) for title, (shape, dtype) in inputs.items()]
     dtype = variables[0].type.dtype if variables else "float32"
-    total: ir.Expr = ir.Constant(np.ones((), dtype))
+    total: ir.Expr = ir.Constant(np.ones((), to_numpy(dtype)))
     for variable in variables:
         total = ir.call("add", [total, variable])
     body = ir.call("nn.relu", [total])

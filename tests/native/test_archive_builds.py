@@ -44,6 +44,17 @@ def test_make_alone_gives_the_library_and_the_demo(kws: Path) -> None:
     assert subprocess.run([kws / "demo" / "demo"], cwd=kws, check=False).returncode == 0
 
 
+def test_what_is_extracted_over_another_archive_is_built(tmp_path: Path) -> None:
+    x = ir.Var("x", ir.TensorType((2,), "float32"))
+    printed = []
+    for operator in ("exp", "sigmoid"):
+        module = ir.IRModule({"main": ir.Function((x,), ir.call(operator, [x]))}, ("y",), {}, {"format": "test"})
+        folder = extracted(mlforge.build(module, module_name="same"), tmp_path)
+        printed.append(make(folder, "test"))
+    assert "same, zeros, y: 1 1 checksum" in printed[0]
+    assert "same, zeros, y: 0.5 0.5 checksum" in printed[1]
+
+
 def test_the_vectors_are_what_litert_computes(models: Path, kws: Path) -> None:
     interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(models / "kws_ref_model.tflite"))
     interpreter.allocate_tensors()
@@ -119,30 +130,51 @@ ODD_NAMES = {
 }
 
 
-@pytest.mark.parametrize("executor", ["aot", "graph"])
-@pytest.mark.parametrize("name", ["Model 7 ü", "int", "demo", "M" * 150])
-def test_odd_names_compile_and_compute(name: str, executor: str, tmp_path: Path) -> None:
-    factory = sum_factory(name, ODD_NAMES, 'out "quoted" \\ %s', executor=executor)
-    printed = make(extracted(factory, tmp_path, test_vectors=1), "test", f"CFLAGS={WARNINGS}")
+ODD_MODULES = ("Model 7 ü", "int", "demo", "M" * 150)
+OUTPUT = 'out "quoted" \\ %s'
+
+
+def test_odd_names_compile_and_compute(tmp_path: Path) -> None:
+    factories = [sum_factory(name, ODD_NAMES, OUTPUT) for name in ODD_MODULES]
+    factories += [sum_factory(f"{name} graph", ODD_NAMES, OUTPUT, executor="graph") for name in ODD_MODULES]
+    printed = make(extracted(factories, tmp_path, test_vectors=1), "test", f"CFLAGS={WARNINGS}")
     assert printed.rstrip().endswith("PASS")
-    assert 'out "quoted" \\ %s: largest difference 0' in printed
+    assert printed.count(f"{OUTPUT}: largest difference 0") == len(factories)
+
+
+@pytest.mark.parametrize("name", ["demo", "all", "M" * 150])
+def test_libraries_of_odd_names(name: str, tmp_path: Path) -> None:
+    folder = extracted(sum_factory(name, ODD_NAMES, OUTPUT), tmp_path, test_vectors=1)
+    assert make(folder, "test").rstrip().endswith("PASS")
+    make(folder, "clean")
+    cmake = need("cmake", "cmake")
+    subprocess.run([cmake, "-S", folder, "-B", tmp_path / "build"], check=True, capture_output=True)
+
+
+DTYPES = ("int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16")
+
+
+def test_every_dtype_is_compared(tmp_path: Path) -> None:
+    factories = [sum_factory(f"{dtype}_aot", {"x": ((5,), dtype)}, "y") for dtype in DTYPES]
+    factories.append(sum_factory("bfloat16_graph", {"x": ((5,), "bfloat16")}, "y", executor="graph"))
+    folder = extracted(factories, tmp_path, test_vectors=2)
+    printed = make(folder, "test", f"CFLAGS={WARNINGS}")
+    for factory in factories:
+        assert printed.count(f"PASS {factory.module_name}, vector") == 2
+    vectors = folder / "demo" / "float16_aot_vectors.c"
+    vectors.write_text(re.sub(r"(\.y = \{\s*)\d+", r"\g<1>15360", vectors.read_text()))  # the bits of 1.0
+    assert "FAIL float16_aot, vector 0, y" in make(folder, "test", f"CFLAGS={WARNINGS}", fails=True)
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
-@pytest.mark.parametrize(
-    "dtype", ["int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16"]
-)
-def test_every_dtype_is_compared(dtype: str, executor: str, tmp_path: Path) -> None:
-    factory = sum_factory("sums", {"x": ((5,), dtype)}, "y", executor=executor)
-    printed = make(extracted(factory, tmp_path, test_vectors=2), "test", f"CFLAGS={WARNINGS}")
-    assert printed.count("PASS sums, vector") == 2
-
-
-@pytest.mark.parametrize("executor", ["aot", "graph"])
-@pytest.mark.parametrize("inputs", [{}, {"x": ((), "float32")}], ids=["no_inputs", "scalar"])
-def test_models_without_extents(inputs: dict[str, tuple[tuple[int, ...], str]], executor: str, tmp_path: Path) -> None:
-    factory = sum_factory("small", inputs, "y", executor=executor)
-    assert "small, zeros, y: 1 checksum" in make(extracted(factory, tmp_path), "test", f"CFLAGS={WARNINGS}")
+def test_models_without_extents(executor: str, tmp_path: Path) -> None:
+    factories = [
+        sum_factory("none", {}, "y", executor=executor),
+        sum_factory("scalar", {"x": ((), "float32")}, "y", executor=executor),
+    ]
+    printed = make(extracted(factories, tmp_path), "test", f"CFLAGS={WARNINGS}")
+    assert "none, zeros, y: 1 checksum" in printed
+    assert "scalar, zeros, y: 1 checksum" in printed
 
 
 def test_without_vectors_the_demo_prints_what_zeros_give(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 import mlforge
 import mlforge.ops
 from mlforge.archive.budget import check_budget
+from mlforge.archive.devices import import_tree
+from mlforge.archive.members import check_tree
 from mlforge.archive.options import ExportOptions
 from mlforge.compiler import Factory
 from mlforge.errors import BudgetError, OptionError
@@ -255,24 +257,23 @@ def test_modules_for_other_devices_are_stored_with_their_tree(models: Path, tmp_
 
 
 @pytest.mark.parametrize("key", ["host", "../up", "", "a/b", "Con:"])
-def test_kinds_that_name_no_folder_are_refused(models: Path, tmp_path: Path, key: str) -> None:
-    factory = with_imports(imported(models, "hello_world_int8", "hello"), Stored(key, b"x"))
+def test_kinds_that_name_no_folder_are_refused(key: str) -> None:
     with pytest.raises(OptionError, match="no names for a folder"):
-        mlforge.export_model_library_format(factory, tmp_path / "a.tar")
-    assert list(tmp_path.iterdir()) == []
+        import_tree("model", "c", [], [Stored(key, b"x")])
 
 
-def test_names_that_clash_in_case_are_refused(models: Path, tmp_path: Path) -> None:
-    modules = Stored("npu", b"x"), Stored("NPU", b"y")
-    factory = with_imports(imported(models, "hello_world_int8", "hello"), *modules)
+def test_names_that_clash_are_refused() -> None:
+    upper, lower = Stored("NPU", b"x"), Stored("npu", b"y")
+    with pytest.raises(OptionError, match="both codegen/npu and codegen/NPU"):
+        check_tree(import_tree("model", "c", [], [lower, upper]).files)
     with pytest.raises(OptionError, match="take for one"):
-        mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+        check_tree(["src/a", "src/A/b"])
+    check_tree(["src/a", "src/ab/c", "a/src"])
 
 
-def test_modules_that_cannot_be_stored_are_refused(models: Path, tmp_path: Path) -> None:
-    factory = with_imports(imported(models, "hello_world_int8", "hello"), Module())
+def test_modules_that_cannot_be_stored_are_refused() -> None:
     with pytest.raises(OptionError, match="cannot be stored"):
-        mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+        import_tree("model", "c", [], [Module()])
 
 
 def test_names_are_plain_text_in_the_description(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from mlforge.archive import layout
+from mlforge.archive.details import constants
 from mlforge.archive.devices import ImportTree, import_tree
 from mlforge.archive.metadata import ModuleFacts, utc
 from mlforge.archive.options import ExportOptions
@@ -23,13 +25,14 @@ from mlforge.crt import crt_files
 from mlforge.errors import OptionError
 from mlforge.runtime.module import Module
 from mlforge.support.c_names import bounded
-from mlforge.support.content import Data
+from mlforge.support.content import Data, sha256_of
 from mlforge.support.params import params_content
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
 _TEMPLATES = "templates"
+_CODE = (".c", ".h", ".S")
 _README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
 
 
@@ -138,12 +141,25 @@ def _documents(
     documents: dict[str, Data] = {}
     if options.runtime or not graphs:
         documents.update(demo_files(subjects))
-        plan = build_plan(name, [*files, *documents], places.runtime if graphs else None)
+        digest = _digest(factories, {**files, **documents})
+        plan = build_plan(name, [*files, *documents], places.runtime if graphs else None, digest)
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
     library = f"lib{name}.a" if _MAKEFILE in documents else None
     documents[_README] = readme(subjects, [*files, *documents], library, utc(timestamp)).encode()
     return documents
+
+
+def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:
+    """Return a hash of all code, binary constants by theirs, which are known."""
+    digest = sha256()
+    for path, data in sorted(files.items()):
+        if path.endswith(_CODE):
+            digest.update(f"{path}\0{sha256_of(data)}\0".encode())
+    for factory in factories:
+        for constant in constants(factory):
+            digest.update(f"{constant['name']}\0{constant['sha256']}\0".encode())
+    return digest.hexdigest()
 
 
 def check_tree(paths: Iterable[str]) -> None:

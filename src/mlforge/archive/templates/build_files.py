@@ -15,6 +15,7 @@ _SOURCES = (".c", ".S")
 _RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "rebuild_cache", "test"}
 _RUNTIME_PARTS = ("common", "graph_executor", "memory")
 _OBJECTS = "build"
+_SHOWN_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class BuildPlan:
         What sources include beside headers.
     runtime : str or None
         The folder of the C runtime; None for modules that need none.
+    digest : str
+        Of all that is compiled. Members of archives have old times, so make would take objects of what was
+        extracted here before for new ones: those of another content lie in another folder.
     """
 
     name: str
@@ -43,9 +47,10 @@ class BuildPlan:
     headers: tuple[str, ...]
     binaries: tuple[str, ...]
     runtime: str | None
+    digest: str
 
 
-def build_plan(name: str, paths: Iterable[str], runtime: str | None) -> BuildPlan:
+def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str) -> BuildPlan:
     """Sort an archive's files into what a library and a demo are made of."""
     ordered = sorted(paths)
     library, demo = [f"{CODE}/"], [f"{FOLDER}/"]
@@ -65,6 +70,7 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None) -> BuildPla
         tuple(path for path in ordered if path.startswith((f"{HEADERS}/", f"{FOLDER}/")) and path.endswith(".h")),
         tuple(path for path in ordered if path.startswith(f"{CODE}/") and path.endswith(".bin")),
         runtime,
+        digest,
     )
 
 
@@ -81,8 +87,8 @@ def makefile(plan: BuildPlan) -> str:
         "config": config,
         "includes": "".join(f" -I{folder}" for folder in folders),
         "headers": _continued(plan.headers),
-        "objects": _continued([_object(path) for path in plan.library]),
-        "demo_objects": _continued([_object(path) for path in plan.demo]),
+        "objects": _continued([_object(plan, path) for path in plan.library]),
+        "demo_objects": _continued([_object(plan, path) for path in plan.demo]),
         "rules": "\n".join(_rule(plan, path) for path in (*plan.library, *plan.demo)),
     }
     return filled("Makefile.in", values)
@@ -92,16 +98,20 @@ def _continued(items: Sequence[str]) -> str:
     return "".join(f" \\\n  {item}" for item in items)
 
 
-def _object(path: str) -> str:
-    """Return the object of a source: a folder of its own for each origin, so that no two names meet."""
+def _folder(plan: BuildPlan) -> str:
+    return f"{_OBJECTS}/{plan.digest[:_SHOWN_DIGITS]}"
+
+
+def _object(plan: BuildPlan, path: str) -> str:
+    """Return the object of a source, named after its folder too, so that no two names meet."""
     folder = PurePosixPath(path).parent
-    return f"{_OBJECTS}/{'_'.join(folder.parts)}_{PurePosixPath(path).stem}.o"
+    return f"{_folder(plan)}/{'_'.join(folder.parts)}_{PurePosixPath(path).stem}.o"
 
 
 def _rule(plan: BuildPlan, path: str) -> str:
     inputs = [path, *(binary for binary in plan.binaries if binary == f"{path}.bin")]
-    target = _object(path)
-    return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_OBJECTS}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
+    target = _object(plan, path)
+    return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_folder(plan)}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
 
 
 def cmake_lists(plan: BuildPlan) -> str:

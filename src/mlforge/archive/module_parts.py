@@ -154,7 +154,12 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
         if len(files) != 1 or files[0] not in record.files.devices:
             raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
         data = bytes(archive.tar.view(files[0]))
-        module = load_from_bytes(entry["type_key"], data, PurePosixPath(files[0]).suffix.removeprefix("."))
+        try:
+            module = load_from_bytes(entry["type_key"], data, PurePosixPath(files[0]).suffix.removeprefix("."))
+        except ArchiveError as error:
+            # a loader knows the bytes alone, not where they come from
+            place = f"{archive.path}: {files[0]}: {error.place}"
+            raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error
         loaded[index] = module
         if parent == 0:
             roots.append(module)

@@ -80,6 +80,7 @@ class Executor:
     def __init__(self, crt: Crt, text: bytes) -> None:
         self._crt = crt
         self._library = crt.library
+        self._kept: dict[str, Array] = {}
         self._handle = ctypes.c_void_p()
         device = (ctypes.c_int32 * 2)(1, 0)
         crt.check(self._library.TVMGraphExecutor_Create(text, crt.module, device, ctypes.byref(self._handle)))
@@ -103,7 +104,8 @@ class Executor:
         return position
 
     def set(self, name: str, array: Array, strides: Sequence[int] | None = None) -> None:
-        """Copy an array in."""
+        """Let the graph read an array, which is kept."""
+        self._kept[name] = array
         kind = {"f": 2, "i": 0, "u": 1}[array.dtype.kind]
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         steps = (ctypes.c_int64 * array.ndim)(*strides) if strides is not None else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,27 @@ def test_unset_inputs_are_zero_and_own_tensors_can_be_filled(crt: Crt) -> None:
         with pytest.raises(CrtError, match="2 inputs and parameters") as caught:
             executor.input(2)
         assert caught.value.code == NO_INPUT
+
+
+def test_inputs_are_read_where_they_stand(crt: Crt) -> None:
+    x = X.copy()
+    with crt.create(example()) as executor:
+        executor.set("x", x)
+        assert executor.input(0).data == x.ctypes.data
+        executor.run()
+        x[:] = 7
+        executor.run()
+        np.testing.assert_array_equal(executor.output(), np.full_like(X, 7))
+
+
+def test_inputs_that_the_graph_writes_over_are_copied(crt: Crt) -> None:
+    x = B.copy()
+    graph = graph_of([null("x"), op("add", [[0, 0], [0, 0]])], [[4], [4]], [[1, 0]], storage=[0, 0])
+    with crt.create(graph) as executor:
+        executor.set("x", x)
+        executor.run()
+        np.testing.assert_array_equal(executor.output(), 2 * B)
+        np.testing.assert_array_equal(x, B)
 
 
 def test_parameter_first_scalars_views_and_copies(crt: Crt) -> None:
@@ -129,6 +152,21 @@ def test_operator_that_fails_ends_the_run(crt: Crt) -> None:
         with pytest.raises(CrtError, match="operator 1 of the graph failed") as caught:
             executor.run()
         assert caught.value.code == -3
+
+
+def test_error_texts_belong_to_their_threads(crt: Crt) -> None:
+    def refused(name: str) -> str:
+        graph = example()
+        graph["nodes"][2]["attrs"]["func_name"] = name
+        with pytest.raises(CrtError) as caught:
+            crt.create(graph)
+        together.wait()
+        return crt.library.TVMGetLastError().decode() + str(caught.value)
+
+    together = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        for name, text in zip("ab", pool.map(refused, "ab"), strict=True):
+            assert text.count(f"does not have: {name}") == 2
 
 
 @pytest.mark.parametrize(

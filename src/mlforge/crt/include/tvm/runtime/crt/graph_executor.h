@@ -36,13 +36,24 @@ TVM_DLL int TVMGraphExecutor_GetNumInputs(TVMGraphExecutor* executor);
 /*! \brief Returns the number of outputs. */
 TVM_DLL int TVMGraphExecutor_GetNumOutputs(TVMGraphExecutor* executor);
 
-/*! \brief Copies a compact tensor of the same dtype and number of elements in. */
+/*!
+ * \brief Lets the graph read an input where it stands, as microTVM does.
+ *
+ * The tensor's data must stay until the last run that reads it, and may change between runs; the rest of the tensor is
+ * not needed afterwards. To copy instead, write to the tensor that TVMGraphExecutor_GetInput returns. If operators write
+ * to the input's storage, or it is shared with larger tensors, this copies the data, once for each call.
+ *
+ * \param executor The executor.
+ * \param name Name of the input or parameter.
+ * \param data_in A compact tensor of the same dtype and number of elements.
+ */
 TVM_DLL int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTensor* data_in);
 
 /*!
  * \brief Returns the executor's own tensor of an input or parameter, to fill it without a copy.
  *
- * Parameters linked by TVMGraphExecutor_LinkParams are read only.
+ * After TVMGraphExecutor_SetInput its data is the caller's; that of parameters linked by TVMGraphExecutor_LinkParams is
+ * read only.
  */
 TVM_DLL int TVMGraphExecutor_GetInput(TVMGraphExecutor* executor, int32_t index, DLTensor** tensor);
 

@@ -49,28 +49,34 @@ bool tvm_crt_is_compact(const DLTensor* tensor) {
   return true;
 }
 
-tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to) {
+tvm_crt_error_t tvm_crt_check_alike(const DLTensor* from, const DLTensor* to) {
   size_t bytes;
   size_t other;
   if (!same_dtype(from->dtype, to->dtype)) {
     return tvm_crt_fail(kTvmErrorDataTensorMismatch,
-                        "a tensor of type code %u with %u bits cannot be copied to one of code %u with %u bits",
+                        "a tensor of type code %u with %u bits cannot stand for one of code %u with %u bits",
                         (uint32_t)from->dtype.code, (uint32_t)from->dtype.bits, (uint32_t)to->dtype.code,
                         (uint32_t)to->dtype.bits);
   }
   if (!tvm_crt_tensor_bytes(from, &bytes) || !tvm_crt_tensor_bytes(to, &other) || bytes != other) {
-    return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor cannot be copied to one of another size");
+    return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor cannot stand for one of another size");
   }
   if (!tvm_crt_is_compact(from) || !tvm_crt_is_compact(to)) {
-    return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor with strides cannot be copied: make it compact first");
+    return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor with strides cannot be used: make it compact first");
   }
-  if (bytes > 0) {
-    if (from->data == NULL || to->data == NULL) {
-      return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor without data cannot be copied");
-    }
-    memmove((char*)to->data + to->byte_offset, (const char*)from->data + from->byte_offset, bytes);
+  if (bytes > 0 && (from->data == NULL || to->data == NULL)) {
+    return tvm_crt_fail(kTvmErrorDataTensorMismatch, "a tensor without data cannot be used");
   }
   return kTvmErrorNoError;
+}
+
+tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to) {
+  size_t bytes;
+  const tvm_crt_error_t error = tvm_crt_check_alike(from, to);
+  if (error == kTvmErrorNoError && tvm_crt_tensor_bytes(from, &bytes) && bytes > 0) {
+    memmove((char*)to->data + to->byte_offset, (const char*)from->data + from->byte_offset, bytes);
+  }
+  return error;
 }
 
 tvm_crt_error_t tvm_crt_block_allocate(size_t bytes, AlignedBlock* block) {

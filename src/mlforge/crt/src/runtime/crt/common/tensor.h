@@ -20,7 +20,10 @@ bool tvm_crt_tensor_bytes(const DLTensor* tensor, size_t* bytes);
 /*! \brief Returns whether a tensor's elements stand in row-major order without gaps. */
 bool tvm_crt_is_compact(const DLTensor* tensor);
 
-/*! \brief Copies elements between compact tensors of the same dtype and number of elements. */
+/*! \brief Checks that two tensors are compact, have data, the same dtype and the same number of elements. */
+tvm_crt_error_t tvm_crt_check_alike(const DLTensor* from, const DLTensor* to);
+
+/*! \brief Copies elements between tensors that are alike. */
 tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to);
 
 /*! \brief Memory of the platform with an aligned part inside. */

@@ -59,7 +59,13 @@ tvm_crt_error_t storage_own(TVMGraphExecutor* executor, uint32_t id);
 /*! \brief Gives every storage without memory some. */
 tvm_crt_error_t storage_complete(TVMGraphExecutor* executor);
 
+/*! \brief Whether tensors of a storage may point to memory of others that holds `bytes` bytes and is only read. */
+bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t bytes);
+
 /*! \brief Lets a storage's tensors point to `data`, which is only read; what it had is freed. */
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data);
+
+/*! \brief Copies a tensor to an input, unlike TVMGraphExecutor_SetInput, which uses it in place. */
+tvm_crt_error_t copy_input(TVMGraphExecutor* executor, int32_t index, const DLTensor* from);
 
 #endif /* TVM_RUNTIME_CRT_GRAPH_EXECUTOR_EXECUTOR_H_ */

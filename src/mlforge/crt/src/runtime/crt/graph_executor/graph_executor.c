@@ -23,20 +23,18 @@ static tvm_crt_error_t no_such_input(const char* name) {
   return tvm_crt_fail(kTvmErrorExecutorModuleNoSuchInput, "the graph has no input %s", name);
 }
 
-int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTensor* data_in) {
-  const int index = TVMGraphExecutor_GetInputIndex(executor, name);
-  if (index < 0) return no_such_input(name);
-  const uint32_t tensor = executor->inputs[index].tensor;
-  const tvm_crt_error_t error = storage_own(executor, executor->storage_of_tensor[tensor]);
-  return error != kTvmErrorNoError ? error : tvm_crt_copy_elements(data_in, &executor->tensors[tensor]);
+static tvm_crt_error_t no_input_at(const TVMGraphExecutor* executor) {
+  return tvm_crt_fail(kTvmErrorExecutorModuleNoSuchInput,
+                      "the graph has %u inputs and parameters, none at the given position", executor->num_inputs);
+}
+
+static bool is_input(const TVMGraphExecutor* executor, int32_t index) {
+  return index >= 0 && (uint32_t)index < executor->num_inputs;
 }
 
 int TVMGraphExecutor_GetInput(TVMGraphExecutor* executor, int32_t index, DLTensor** tensor) {
   *tensor = NULL;
-  if (index < 0 || (uint32_t)index >= executor->num_inputs) {
-    return tvm_crt_fail(kTvmErrorExecutorModuleNoSuchInput,
-                        "the graph has %u inputs and parameters, none at the given position", executor->num_inputs);
-  }
+  if (!is_input(executor, index)) return no_input_at(executor);
   const uint32_t found = executor->inputs[index].tensor;
   const uint32_t storage = executor->storage_of_tensor[found];
   if (executor->storages[storage].data == NULL) {
@@ -45,6 +43,30 @@ int TVMGraphExecutor_GetInput(TVMGraphExecutor* executor, int32_t index, DLTenso
   }
   *tensor = &executor->tensors[found];
   return 0;
+}
+
+tvm_crt_error_t copy_input(TVMGraphExecutor* executor, int32_t index, const DLTensor* from) {
+  if (!is_input(executor, index)) return no_input_at(executor);
+  const uint32_t tensor = executor->inputs[index].tensor;
+  const tvm_crt_error_t error = storage_own(executor, executor->storage_of_tensor[tensor]);
+  return error != kTvmErrorNoError ? error : tvm_crt_copy_elements(from, &executor->tensors[tensor]);
+}
+
+int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTensor* data_in) {
+  const int index = TVMGraphExecutor_GetInputIndex(executor, name);
+  size_t bytes;
+  if (index < 0) return no_such_input(name);
+  const uint32_t tensor = executor->inputs[index].tensor;
+  const uint32_t storage = executor->storage_of_tensor[tensor];
+  if (!tvm_crt_tensor_bytes(data_in, &bytes) || !storage_can_link(executor, storage, bytes)) {
+    return copy_input(executor, index, data_in);
+  }
+  /* The input itself may have no memory yet, and need not get any. */
+  DLTensor wanted = executor->tensors[tensor];
+  wanted.data = data_in->data;
+  const tvm_crt_error_t error = tvm_crt_check_alike(data_in, &wanted);
+  if (error == kTvmErrorNoError) storage_link(executor, storage, (const char*)data_in->data + data_in->byte_offset);
+  return error;
 }
 
 int TVMGraphExecutor_GetOutput(TVMGraphExecutor* executor, const int32_t index, DLTensor* out) {
@@ -109,10 +131,9 @@ static tvm_crt_error_t check_params(TVMGraphExecutor* executor, const char* blob
 
 /* Whether an array can be used where it stands. Other tensors of its storage must fit in it. */
 static bool can_link(const TVMGraphExecutor* executor, uint32_t tensor, const Param* param, uint32_t alignment) {
-  const Storage* storage = &executor->storages[executor->storage_of_tensor[tensor]];
   const size_t element = tvm_crt_element_bytes(param->dtype);
   const uintptr_t address = (uintptr_t)param->data;
-  return alignment != 0 && !storage->written && storage->bytes == param->bytes && param->bytes > 0 &&
+  return alignment != 0 && storage_can_link(executor, executor->storage_of_tensor[tensor], param->bytes) &&
          address % alignment == 0 && address % (element < 8 ? element : 8) == 0;
 }
 

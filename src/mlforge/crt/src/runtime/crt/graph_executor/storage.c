@@ -30,6 +30,11 @@ tvm_crt_error_t storage_complete(TVMGraphExecutor* executor) {
   return kTvmErrorNoError;
 }
 
+bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t bytes) {
+  const Storage* storage = &executor->storages[id];
+  return !storage->written && bytes > 0 && storage->bytes == bytes;
+}
+
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data) {
   Storage* storage = &executor->storages[id];
   tvm_crt_block_free(&storage->block);

@@ -24,15 +24,12 @@ static int32_t input_index(const TVMValue* arg, int code) {
   return arg->v_int64 >= 0 && arg->v_int64 < (int64_t)executor->num_inputs ? (int32_t)arg->v_int64 : -1;
 }
 
+/* Copies, as the caller's array may live on another machine, and not long. */
 MODULE_FUNCTION(set_input) {
-  DLTensor* tensor;
   UNUSED_PARAMETERS;
   const tvm_crt_error_t error = check("set_input", "kt", codes, num_args);
   if (error != kTvmErrorNoError) return error;
-  const int32_t index = input_index(&args[0], codes[0]);
-  const int status = TVMGraphExecutor_GetInput(executor, index, &tensor);
-  if (status != 0) return status;
-  return TVMGraphExecutor_SetInput(executor, executor->inputs[index].name, (DLTensor*)args[1].v_handle);
+  return copy_input(executor, input_index(&args[0], codes[0]), (const DLTensor*)args[1].v_handle);
 }
 
 MODULE_FUNCTION(get_input) {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import calendar
-import time
+import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from math import prod
 from typing import Any
 
@@ -12,7 +12,8 @@ from mlforge.archive.layout import is_module_name
 from mlforge.archive.upgrade import is_operator_style
 from mlforge.support import dtypes
 
-TIME_FORMAT = "%Y-%m-%d %H:%M:%SZ"
+# time.strptime would import locales for as long as all the rest takes
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
@@ -42,7 +43,11 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
 
 def export_seconds(text: str) -> int:
     """Return the seconds since 1970 of a time as the format writes it; raise ValueError where there is no such time."""
-    return calendar.timegm(time.strptime(text, TIME_FORMAT))
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is no time")
+    year, month, day, hour, minute, second = map(int, match.groups())
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp())
 
 
 def _time_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -11,8 +11,13 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent
 
 
-def crt_files() -> dict[str, bytes]:
-    """Return every file of the runtime's tree.
+def crt_files(*parts: str) -> dict[str, bytes]:
+    """Return files of the runtime's tree.
+
+    Parameters
+    ----------
+    *parts : str
+        Folders to take, with all that is in them, such as ``include``; by default the whole tree.
 
     Returns
     -------
@@ -21,7 +26,8 @@ def crt_files() -> dict[str, bytes]:
     """
     files = {
         path.relative_to(_ROOT).as_posix(): path.read_bytes()
-        for path in _ROOT.rglob("*")
+        for folder in parts or ("",)
+        for path in (_ROOT / folder).rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc") and not path.name.startswith(".")
     }
     return dict(sorted(files.items()))

@@ -13,7 +13,7 @@ from mlforge.library.toolchain import NATIVE, compile_cached
 from mlforge.support.content import Data, chunks_of, to_bytes
 
 _RUNTIME = "runtime"
-_RUNTIME_PARTS = ("include/", "src/runtime/crt/common/", "host/")
+_RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host")
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/host")
 # functions are looked up in the library itself, whether or not it has a system library
 _RUNTIME_FLAG = "-DTVM_CRT_SYSTEM_LIB=0"
@@ -99,4 +99,4 @@ def _start(data: Data) -> bytes:
 @cache
 def runtime_files() -> Mapping[str, bytes]:
     """Return what code with packed functions is built with: the C runtime's headers and common part, by path."""
-    return {name: data for name, data in crt_files().items() if name.startswith(_RUNTIME_PARTS)}
+    return crt_files(*_RUNTIME_PARTS)

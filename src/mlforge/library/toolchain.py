@@ -8,7 +8,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from mlforge.errors import ToolchainError
+from mlforge.errors import OutputError, ToolchainError
 from mlforge.support.atomic import atomic_file
 from mlforge.support.content import Data, sha256_of, write_data
 
@@ -116,6 +115,17 @@ def _environment(command: Sequence[str]) -> dict[str, str]:
 
 
 def _version(command: tuple[str, ...]) -> str | None:
+    """Return what a compiler says of itself, None if it does not run.
+
+    A plain program is asked once: as long as its file stays as it is, the answer lies in the cache. Starting it would
+    take as long as everything else of loading what is in the cache.
+    """
+    known = _known_version(command)
+    if known is not None:
+        with suppress(OSError, UnicodeDecodeError):
+            return known.read_text(encoding="utf-8")
+    import subprocess
+
     try:
         result = subprocess.run(
             [*command, "--version"],
@@ -123,7 +133,25 @@ def _version(command: tuple[str, ...]) -> str | None:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout if result.returncode == 0 else None
+    if result.returncode != 0:
+        return None
+    if known is not None:
+        with suppress(OutputError), atomic_file(known) as file:
+            file.write(result.stdout.encode())
+    return result.stdout
+
+
+def _known_version(command: tuple[str, ...]) -> Path | None:
+    """Return where the answer of a compiler that is one file is kept; None for a command with arguments."""
+    if len(command) != 1:
+        return None
+    try:
+        path = Path(shutil.which(command[0]) or command[0]).resolve()
+        state = path.stat()
+    except OSError:
+        return None
+    identity = f"{command[0]}\0{path}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_ino}"
+    return cache_folder() / f"compiler-{hashlib.sha256(identity.encode()).hexdigest()[:40]}.txt"
 
 
 def cache_folder() -> Path:
@@ -268,6 +296,8 @@ def compile_objects(
 
 
 def _run(command: list[str], folder: Path) -> None:
+    import subprocess
+
     try:
         result = subprocess.run(
             command,

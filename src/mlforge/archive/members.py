@@ -23,7 +23,6 @@ from mlforge.codegen import LinkedCode
 from mlforge.compiler import link
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
-from mlforge.runtime.module import Module
 from mlforge.support.c_names import bounded
 from mlforge.support.content import Data, sha256_of
 from mlforge.support.params import params_content
@@ -103,9 +102,7 @@ def _uses_runtime(factories: Sequence[Factory]) -> bool:
 
 
 def _imports(factory: Factory, code: Sequence[str]) -> ImportTree:
-    lib = factory.lib
-    imports = lib.imported_modules if isinstance(lib, Module) else ()
-    return import_tree(factory.module_name, lib.type_key, code, imports)
+    return import_tree(factory.module_name, factory.lib.type_key, code, factory.lib.imported_modules)
 
 
 def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:

@@ -120,7 +120,10 @@ def _origin(source: dict[str, str]) -> str:
 
 
 def _tensor_row(kind: str, tensor: Tensor, place: str) -> str:
-    real = "" if tensor.scale is None else f"{tensor.scale!r} * (value - {tensor.zero_point})"
+    real = ""
+    if tensor.scale is not None:
+        shift = tensor.zero_point or 0
+        real = f"{tensor.scale!r} * (value {'-' if shift >= 0 else '+'} {abs(shift)})"
     shape = " x ".join(map(str, tensor.shape)) or "scalar"
     return f"| {kind} | {_plain(tensor.name)} | `{place}` | {shape} | {tensor.dtype} | {real} |"
 

@@ -46,7 +46,7 @@ def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...])
     lines = [f"## {name}", "", inspect.cleandoc(function.__doc__ or ""), "", f"    {usage}", ""]
     if rows:
         lines += ["| | default | |", "|---|---|---|"]
-        lines += [f"| `{spelled}` | {default} | {_cell(info.help or '')} |" for spelled, info, default in rows]
+        lines += [f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |" for spelled, info, default in rows]
         lines.append("")
     return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
 
@@ -73,9 +73,9 @@ def _spelled(name: str, kind: Any, info: ArgumentInfo | OptionInfo, default: Any
     # in annotations typer takes the first flag for a default, as in its older style
     given = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]
     flags = ", ".join(given or [f"--{name.replace('_', '-')}"])
-    if kind is bool:
-        return flags
     kinds = get_args(kind) or (kind,)
+    if bool in kinds:
+        return flags
     value = info.metavar or ("PATH" if Path in kinds else "N" if int in kinds else "TEXT")
     return f"{flags} {value}"
 
@@ -102,6 +102,11 @@ def operators_page() -> str:
 
 def _attribute(attr: Attr) -> str:
     return f"`{attr.name}`" if attr.default is REQUIRED else f"`{attr.name}={attr.default!r}`"
+
+
+def _in_table(code: str) -> str:
+    """Return code whose bars do not end a cell."""
+    return code.replace("|", "\\|")
 
 
 def _cell(text: str) -> str:

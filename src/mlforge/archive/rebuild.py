@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 import mlforge.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
-from mlforge.archive.options import PARAMS_FORMS, ExportOptions
+from mlforge.archive.layout import VERSION
+from mlforge.archive.model import RFC
+from mlforge.archive.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
 from mlforge.archive.read import Archive, open_archive
 from mlforge.archive.source import read_source
 from mlforge.compiler import Factory, build
@@ -62,6 +64,8 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
             runtime=any(name.startswith(f"{archive.layout.runtime}/") for name in sizes),
             test_vectors=max((item.get("test_vectors", 0) for item in records), default=0),
             seed=max((item.get("seed", 0) for item in records), default=0),
+            format_version=record.version if record.version in FORMAT_VERSIONS else VERSION,
+            rfc=record.form == RFC,
             params_forms=forms,
             share_workspace=bool(shared.get("workspace_modules")),
             share_weights=bool(shared.get("constants_bytes")),

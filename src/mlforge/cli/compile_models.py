@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlforge.cli.compiling import BuildOptions, compile_archive, compile_files, is_archive
-from mlforge.cli.options import Json, Seed, parse_models
+from mlforge.cli.options import Json, parse_models
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -68,11 +69,14 @@ def compile_models(
         typer.Option("--external-workspace/--static-workspace", help="The caller passes the workspace in."),
     ] = None,
     share_workspace: Annotated[
-        bool, typer.Option("--share-workspace", help="One workspace for several modules that never run together.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--share-workspace/--own-workspace", help="One workspace for several modules that never run together."
+        ),
+    ] = None,
     share_weights: Annotated[
-        bool, typer.Option("--share-weights", help="Keep equal constants of several modules once.")
-    ] = False,
+        bool | None, typer.Option("--share-weights/--own-weights", help="Keep equal constants of several modules once.")
+    ] = None,
     emit: Annotated[
         str,
         typer.Option(help="mlf (archive), c (C files in a folder), o (objects and headers in a folder), so (library)."),
@@ -82,25 +86,32 @@ def compile_models(
         int | None, typer.Option(help="Fail if the constants have more bytes; machine code comes on top.")
     ] = None,
     test_vectors: Annotated[
-        int,
-        typer.Option(help="So many random inputs with their outputs, for the demo to check.", rich_help_panel=_ARCHIVE),
-    ] = 0,
-    seed: Seed = 0,
-    source_params: Annotated[
-        bool,
+        int | None,
         typer.Option(
-            "--source-params/--no-source-params",
-            help="Keep the model's own weights, so that the archive can be compiled again.",
+            help="So many random inputs with their outputs, for the demo to check. Default: none.",
             rich_help_panel=_ARCHIVE,
         ),
-    ] = True,
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of these inputs. Default: 0.", rich_help_panel=_ARCHIVE)] = None,
+    source_params: Annotated[
+        bool | None,
+        typer.Option(
+            "--source-params/--no-source-params",
+            help="Keep the model's own weights (default), so that the archive can be compiled again.",
+            rich_help_panel=_ARCHIVE,
+        ),
+    ] = None,
     runtime: Annotated[
-        bool, typer.Option("--runtime/--no-runtime", help="Carry the C runtime.", rich_help_panel=_ARCHIVE)
-    ] = True,
-    format_version: Annotated[int, typer.Option(help="7, or 5 or 6 for older readers.", rich_help_panel=_ARCHIVE)] = 7,
+        bool | None,
+        typer.Option("--runtime/--no-runtime", help="Carry the C runtime (default).", rich_help_panel=_ARCHIVE),
+    ] = None,
+    format_version: Annotated[
+        int | None, typer.Option(help="7 (default), or 5 or 6 for older readers.", rich_help_panel=_ARCHIVE)
+    ] = None,
     rfc: Annotated[
-        bool, typer.Option("--rfc", help="The layout of the format's first proposal.", rich_help_panel=_ARCHIVE)
-    ] = False,
+        bool | None,
+        typer.Option("--rfc/--tvm", help="The layout of the format's first proposal.", rich_help_panel=_ARCHIVE),
+    ] = None,
     params_form: Annotated[
         list[str] | None,
         typer.Option(help="Parameters also as json or bson; may be given again.", rich_help_panel=_ARCHIVE),
@@ -110,24 +121,27 @@ def compile_models(
     """Compile models to an archive, C, objects or a shared library."""
     from mlforge.archive.budget import check_budget
     from mlforge.archive.options import ExportOptions
+    from mlforge.archive.rebuild import recorded_options
     from mlforge.support.atomic import check_writable
 
     named = _named(models, module_name)
     archives = _archives(named, module_name)
-    place = _output(output, named, emit, bool(archives))
+    place = _output(output, named, emit, bool(archives), ".model-lib" if rfc else ".tar")
     if emit not in ("c", "o"):
         check_writable(place)
-    export = ExportOptions(
-        source_params=source_params,
-        runtime=runtime,
-        test_vectors=test_vectors,
-        seed=seed,
-        format_version=format_version,
-        rfc=rfc,
-        params_forms=tuple(dict.fromkeys(("params", *(params_form or ())))),
-        share_workspace=share_workspace,
-        share_weights=share_weights,
-    )
+    asked: dict[str, Any] = {
+        "source_params": source_params,
+        "runtime": runtime,
+        "test_vectors": test_vectors,
+        "seed": seed,
+        "format_version": format_version,
+        "rfc": rfc,
+        "params_forms": tuple(dict.fromkeys(("params", *params_form))) if params_form else None,
+        "share_workspace": share_workspace,
+        "share_weights": share_weights,
+    }
+    recorded = recorded_options(archives[0]) if archives else ExportOptions()
+    export = replace(recorded, **{name: value for name, value in asked.items() if value is not None})
     options = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or ())
     factories = compile_archive(archives[0], options) if archives else compile_files(named, options)
     check_budget(factories, ram=ram, flash=flash, options=export)
@@ -159,7 +173,7 @@ def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
     return archives
 
 
-def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool) -> Path:
+def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool, suffix: str) -> Path:
     if emit not in EMITS:
         raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
     if output is not None:
@@ -169,7 +183,7 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_arch
     if len(named) != 1:
         raise OptionError("several models need a name for the output", next_step="Give one with -o")
     name = next(iter(named))
-    return Path({"mlf": f"{name}.tar", "c": f"{name}_c", "o": f"{name}_o", "so": f"{name}.so"}[emit])
+    return Path({"mlf": f"{name}{suffix}", "c": f"{name}_c", "o": f"{name}_o", "so": f"{name}.so"}[emit])
 
 
 def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions) -> None:

@@ -160,7 +160,7 @@ def test_error_texts_belong_to_their_threads(crt: Crt) -> None:
         graph["nodes"][2]["attrs"]["func_name"] = name
         with pytest.raises(CrtError) as caught:
             crt.create(graph)
-        together.wait()
+        together.wait(30)
         return crt.library.TVMGetLastError().decode() + str(caught.value)
 
     together = threading.Barrier(2)

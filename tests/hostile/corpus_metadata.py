@@ -97,14 +97,8 @@ def _hand(path: str, value: Any) -> Callable[[], bytes]:
     return lambda: packed(graph_files(metadata=set_at(graph_metadata(), path, value)))
 
 
-def _ours(*changes: tuple[str, Any]) -> Callable[[], bytes]:
-    def build() -> bytes:
-        document = compiled_metadata()
-        for path, value in changes:
-            document = set_at(document, path, value)
-        return packed(with_manifest(compiled_files(), document))
-
-    return build
+def _ours(path: str, value: Any, executor: str = "aot") -> Callable[[], bytes]:
+    return lambda: packed(with_manifest(compiled_files(executor), set_at(compiled_metadata(executor), path, value)))
 
 
 for _name, (_path, _value, _expected) in BROKEN.items():
@@ -112,7 +106,20 @@ for _name, (_path, _value, _expected) in BROKEN.items():
 for _name, (_path, _value, _expected) in WRONG.items():
     add(_name, _expected, _hand(_path, _value), refused=False)
 for _name, (_path, _value, _expected) in LIES.items():
-    add(_name, _expected, _ours((_path, _value)), refused=_name in REFUSED_LIES)
+    add(_name, _expected, _ours(_path, _value), refused=_name in REFUSED_LIES)
+
+
+_SIDS = f"{_DIGITS}/memory/sids"
+GRAPH_LIES: dict[str, tuple[str, Any, str]] = {
+    "lie_size_of_a_storage": (f"{_SIDS}/0/size_bytes", 63, "storage id 0 needs 64 bytes"),
+    "lie_input_in_a_storage": (f"{_SIDS}/0/input_binding", "picture", "storage id 0 holds 'image'"),
+    "lie_storage_added": (f"{_SIDS}/0/storage_id", 999, "storage id 999"),
+    "lie_executor": (f"{_DIGITS}/executors", ["aot"], "executor"),
+    "lie_hash_of_a_parameter": (f"{_OURS}/constants/0/sha256", "0" * 64, r"'p0'.*SHA-256 differs"),
+    "lie_shape_of_an_output_in_the_graph": (f"{_OURS}/outputs/0/shape", [10, 1, 1], "output probabilities|outputs"),
+}
+for _name, (_path, _value, _expected) in GRAPH_LIES.items():
+    add(_name, _expected, _ours(_path, _value, "graph"), refused=False)
 
 
 def _plan(*blocks: tuple[int, int, int, int, int | None], at: str = "") -> list[dict[str, Any]]:
@@ -135,13 +142,48 @@ PLANS: dict[str, tuple[list[dict[str, Any]], str]] = {
     "plan_that_ends_before_it_begins": (_plan((64, 0, 2, 1, None)), "plan.*call"),
 }
 for _name, (_blocks, _expected) in PLANS.items():
-    add(_name, _expected, _ours((f"{_OURS}/plan", _blocks)), refused=False)
+    add(_name, _expected, _ours(f"{_OURS}/plan", _blocks), refused=False)
 add(
     "plan_of_many_blocks_in_one_place",
     "plan",
-    _ours((f"{_OURS}/plan", _plan(*[(64, 0, 0, 3, None)] * 20_000))),
+    _ours(f"{_OURS}/plan", _plan(*[(64, 0, 0, 3, None)] * 20_000)),
     refused=False,
 )
+
+
+def _with_device_module(data: bytes, type_key: str = "onnxruntime") -> Callable[[], bytes]:
+    """Return an archive whose module imports another one with this content."""
+    path = f"codegen/{type_key}/digits_mod0.bin"
+
+    def build() -> bytes:
+        document = compiled_metadata()
+        document["modules"]["digits"]["mlforge"]["module_tree"].append(
+            {"type_key": type_key, "files": [path], "parent": 0}
+        )
+        return packed(with_manifest({**compiled_files(), path: data}, document))
+
+    return build
+
+
+DEVICE_MODULES: dict[str, bytes] = {
+    "modules_onnxruntime_empty": b"",
+    "modules_onnxruntime_garbage": b"\xff" * 100,
+    "modules_onnxruntime_lying_length": b"\xff" * 7 + b"\x7f" + b"main",
+    "modules_onnxruntime_bytes_behind": b"\4" + bytes(7) + b"main" + bytes(8) + b"x",
+}
+for _name, _data in DEVICE_MODULES.items():
+    add(_name, "onnxruntime", _with_device_module(_data), refused=False)
+
+
+@fault("ELF", refused=False)
+def files_object_that_is_none() -> bytes:
+    return _files({"codegen/host/lib/digits_lib0.o": b"\x7fELF\2\1\1" + b"\xff" * 200})
+
+
+@fault("ELF", refused=False)
+def files_object_with_tables_beyond_the_end() -> bytes:
+    head = b"\x7fELF\2\1\1" + bytes(9) + bytes(24) + b"\xf0" * 8 + bytes(10) + b"\x40\0\xff\xff\0\0"
+    return _files({"codegen/host/lib/digits_lib0.o": head})
 
 
 def _files(changes: dict[str, bytes | None], *, listed: bool = True) -> bytes:
@@ -260,4 +302,4 @@ TREES: dict[str, tuple[Any, str]] = {
     "modules_type_key_with_a_path": ([{"type_key": "../c", "files": [], "parent": None}], "type_key"),
 }  # fmt: skip
 for _name, (_tree, _expected) in TREES.items():
-    add(_name, _expected, _ours((f"{_OURS}/module_tree", _tree)), refused=False)
+    add(_name, _expected, _ours(f"{_OURS}/module_tree", _tree), refused=False)

@@ -17,19 +17,19 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_i
 
 
 @cache
-def compiled() -> bytes:
+def compiled(executor: str = "aot") -> bytes:
     """Return the archive of a small model as mlforge writes it."""
     import mlforge
 
     module, params = mlforge.import_model(DIGITS)
-    factory = mlforge.build(module, params=params, module_name="digits")
+    factory = mlforge.build(module, params=params, module_name="digits", executor=executor)
     with tempfile.TemporaryDirectory() as folder:
         return mlforge.export_model_library_format(factory, Path(folder) / "digits.tar").read_bytes()
 
 
-def compiled_files() -> Files:
+def compiled_files(executor: str = "aot") -> Files:
     """Return the members of `compiled`."""
-    with tarfile.open(fileobj=io.BytesIO(compiled())) as tar:
+    with tarfile.open(fileobj=io.BytesIO(compiled(executor))) as tar:
         return {
             info.name.removeprefix("./"): tar.extractfile(info).read()  # type: ignore[union-attr]
             for info in tar
@@ -37,9 +37,9 @@ def compiled_files() -> Files:
         }
 
 
-def compiled_metadata() -> Any:
+def compiled_metadata(executor: str = "aot") -> Any:
     """Return the metadata of `compiled`."""
-    return json.loads(compiled_files()["metadata.json"])
+    return json.loads(compiled_files(executor)["metadata.json"])
 
 
 GRAPH: dict[str, Any] = {

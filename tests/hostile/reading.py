@@ -107,6 +107,24 @@ def _load(path: Path) -> str:
     return "loaded"
 
 
+def _load_module(path: Path) -> str:
+    from mlforge import archive
+
+    return archive.load_module(path).type_key
+
+
+def _rebuild(path: Path) -> str:
+    from mlforge.archive.rebuild import rebuild
+
+    return str(len(rebuild(path)))
+
+
+def _diff(path: Path) -> str:
+    from mlforge import archive
+
+    return str(archive.diff(path, path))
+
+
 def _migrate(path: Path) -> str:
     from mlforge.archive.migrate import migrate
 
@@ -122,6 +140,9 @@ ACTIONS: dict[str, Callable[[Path], str]] = {
     "inspect": _inspect,
     "validate": _validate,
     "load": _load,
+    "load_module": _load_module,
+    "rebuild": _rebuild,
+    "diff": _diff,
     "migrate": _migrate,
 }
 

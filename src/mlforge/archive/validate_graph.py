@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from mlforge.archive.fault import Fault, fault_of_error
 from mlforge.archive.model import ModuleRecord, Tensor
@@ -68,5 +67,5 @@ def _tensor_faults(graph: Graph, entry: int, tensor: Tensor, shown: str) -> Iter
         yield f"{shown}: of {found.dtype}, the metadata say {tensor.dtype}"
     if found.nbytes != tensor.nbytes:
         yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
-    if tensor.shape is not None and prod(found.shape) != prod(tensor.shape):
+    if tensor.shape is not None and found.shape != tensor.shape:
         yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"

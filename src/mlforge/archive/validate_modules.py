@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
-from mlforge.archive.fault import Fault
+from mlforge.archive.fault import Fault, fault_of_error
 from mlforge.archive.layout import CODE, CODEGEN
 from mlforge.archive.parsed_files import ParsedFiles
+from mlforge.archive.read import Archive
+from mlforge.errors import MlforgeError
+from mlforge.runtime.module import load_from_bytes
 
 
 def module_tree_faults(parsed: ParsedFiles) -> Iterator[Fault]:
@@ -19,6 +23,8 @@ def module_tree_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         place = f"{archive.metadata_path}: {name}: module_tree"
         for index, cause in _tree_faults(tree, archive.tar.sizes):
             yield Fault("modules", f"{place}[{index}]", cause)
+        for entry in tree[1:]:
+            yield from (fault for path in entry["files"] for fault in _content_faults(archive, entry, path))
         claimed.update(path for entry in tree for path in entry["files"])
     for path in archive.tar.sizes:
         if path.startswith(f"{CODEGEN}/") and not path.startswith(f"{CODE}/") and path not in claimed:
@@ -38,3 +44,13 @@ def _tree_faults(tree: Sequence[Mapping[str, Any]], present: Mapping[str, int]) 
                 yield index, f"the archive has no file {path[:200]!r}"
             elif index > 0 and not path.startswith(f"{CODEGEN}/{entry['type_key']}/"):
                 yield index, f"a file of '{entry['type_key']}' cannot be {path[:200]!r}"
+
+
+def _content_faults(archive: Archive, entry: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    """Yield what the loader of the kind says of a file; kinds without a loader here are kept as they are."""
+    if path not in archive.tar.sizes:
+        return
+    try:
+        load_from_bytes(entry["type_key"], bytes(archive.tar.view(path)), PurePosixPath(path).suffix[1:])
+    except MlforgeError as error:
+        yield fault_of_error("modules", path, error)

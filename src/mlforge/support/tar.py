@@ -5,12 +5,10 @@ Members are named as TVM's archives name them: ``.`` for the root, ``./folder``,
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import mmap
 import os
 import tarfile
-import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,20 +18,15 @@ from typing import BinaryIO, Final
 
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.support.content import Data, chunks_of, nbytes_of
+from mlforge.support.expansion import ExpandedFile, expanded
 
 MAX_MEMBERS: Final = 20_000
 MAX_NAME: Final = 1_024
-# An xz of zeros expands ten-thousandfold; real archives of C and weights stay far below these.
-MAX_EXPANSION: Final = 100
-MIN_EXPANDED: Final = 256 << 20
-MAX_EXPANDED: Final = 4 << 30
 # a file of holes takes no place on a disk and days to read
 MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
 _CHUNK: Final = 1 << 20
 _END_OF_9999: Final = 253_402_300_799
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_XZ_MAGIC: Final = b"\xfd7zXZ\x00"
 _BROKEN = (
     tarfile.TarError,
     EOFError,
@@ -105,6 +98,28 @@ def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> i
     return len(header) + info.size + len(padding)
 
 
+class BoundedFile:
+    """A file that reads no more at once than there is, whatever a header asks for."""
+
+    def __init__(self, file: BinaryIO | ExpandedFile) -> None:
+        self._file = file
+        self._total = None if isinstance(file, ExpandedFile) else file.seek(0, os.SEEK_END)
+        self.limit = MAX_HEADER
+        self.seek, self.tell, self.fileno = file.seek, file.tell, file.fileno
+        file.seek(0)
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, or what there is; ReadError for more than `limit`."""
+        if not 0 <= size <= self.limit:
+            raise tarfile.ReadError(f"a header asks for {size:,} bytes")
+        start = self.tell()
+        return self._file.read(min(size, max(0, self.size_up_to(start + size) - start)))
+
+    def size_up_to(self, end: int | None) -> int:
+        """Return how many bytes there are, all of them or at least those before `end`."""
+        return self._file.expand(end) if isinstance(self._file, ExpandedFile) else self._total or 0
+
+
 class TarReader:
     """The files of an archive, by name without the leading ``./``.
 
@@ -116,14 +131,12 @@ class TarReader:
         Bytes of each file. Every file lies wholly within the archive: that was checked.
     """
 
-    def __init__(self, tar: tarfile.TarFile, path: str, file: BinaryIO, total: int) -> None:
+    def __init__(self, tar: tarfile.TarFile, path: str, file: BoundedFile) -> None:
         self.path = path
         self._tar = tar
         self._file = file
         self._map: memoryview | None = None
         self._members: dict[str, tarfile.TarInfo] = {}
-        if total > MAX_BYTES:
-            raise ArchiveError(f"the archive has more than {MAX_BYTES:,} bytes", place=path)
         folders: set[str] = set()
         for count, info in enumerate(tar, 1):
             if count > MAX_MEMBERS:
@@ -136,10 +149,13 @@ class TarReader:
                 continue
             if name in self._members:
                 raise self.error("the member appears twice", name)
-            if info.size < 0 or info.offset_data + info.size > total:
+            end = info.offset_data + info.size
+            if info.size < 0 or end > file.size_up_to(end):
                 raise self.error(f"the member says it has {info.size:,} bytes, but the archive ends before", name)
             self._members[name] = info
         self._check_tree(folders)
+        if file.size_up_to(None) > MAX_BYTES:
+            raise ArchiveError(f"the archive has more than {MAX_BYTES:,} bytes", place=path)
         self.sizes = {name: info.size for name, info in self._members.items()}
 
     def error(self, cause: str, member: str) -> ArchiveError:
@@ -227,22 +243,6 @@ _KINDS = {
 }
 
 
-class _Bounded:
-    """A file that reads no more at once than there is, whatever a header asks for."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.total = file.seek(0, os.SEEK_END)
-        self.limit = MAX_HEADER
-        self.seek, self.tell = file.seek, file.tell
-        file.seek(0)
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= self.limit:
-            raise tarfile.ReadError(f"a header asks for {size:,} bytes")
-        return self._file.read(min(size, max(0, self.total - self._file.tell())))
-
-
 @contextmanager
 def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
     """Open an archive, plain or compressed with gzip or xz, and check every member's header.
@@ -261,43 +261,15 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
             reason = getattr(error, "strerror", None) or str(error)
             raise ArchiveError(f"cannot be read: {reason}", place=place) from error
         try:
-            plain = stack.enter_context(_plain(file, place))
-            bounded = _Bounded(plain)
+            plain = stack.enter_context(expanded(file, place))
+            bounded = BoundedFile(file if plain is None else plain)
             tar = stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))  # type: ignore[call-overload]
-            reader = TarReader(tar, place, plain, bounded.total)
+            reader = TarReader(tar, place, bounded)
         except _BROKEN as error:
             raise ArchiveError(
                 f"this is not an archive that can be read: {str(error) or type(error).__name__}",
                 place=place,
                 next_step="Give a .tar that mlforge compile wrote",
             ) from error
-        bounded.limit = bounded.total
+        bounded.limit = bounded.size_up_to(None)
         yield reader
-
-
-@contextmanager
-def _plain(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
-    magic = file.read(6)
-    file.seek(0)
-    if magic.startswith(_GZIP_MAGIC):
-        opened: gzip.GzipFile | lzma.LZMAFile = gzip.GzipFile(fileobj=file)
-    elif magic == _XZ_MAGIC:
-        opened = lzma.LZMAFile(file)  # noqa: SIM115  (closed by the with below)
-    else:
-        yield file
-        return
-    size = os.fstat(file.fileno()).st_size
-    with opened as source, tempfile.TemporaryFile() as expanded:
-        count = 0
-        while piece := source.read(_CHUNK):
-            count += len(piece)
-            # by what was read so far, so that a large bomb is no worse than a small one
-            if count > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * file.tell())):
-                raise ArchiveError(
-                    f"{size:,} compressed bytes expand to {count:,} and more",
-                    place=place,
-                    next_step="If the archive is good, decompress it first",
-                )
-            expanded.write(piece)
-        expanded.seek(0)
-        yield expanded

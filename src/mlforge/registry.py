@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -45,6 +44,8 @@ class Registry(Generic[T]):
 
     def near(self, key: str) -> list[str]:
         """Return up to three registered keys that look like `key`."""
+        import difflib  # only a miss needs it
+
         return difflib.get_close_matches(key, self._entries, n=3)
 
     def __contains__(self, key: object) -> bool:

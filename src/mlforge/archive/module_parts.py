@@ -15,6 +15,7 @@ from mlforge.errors import ArchiveError
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.choice import pick_module
 from mlforge.support.content import Data, ViewContent
+from mlforge.support.params import load_params
 
 if TYPE_CHECKING:
     from mlforge.runtime.module import Module
@@ -132,6 +133,8 @@ def _text(archive: Archive, path: str | None, limit: int) -> str | None:
 
 
 def _params(archive: Archive, path: str) -> Mapping[str, Array]:
+    if path.endswith(".params"):
+        return load_params(archive.tar.view(path), place=f"{archive.path}: {path}")
     from mlforge.archive.params_forms import read_params
 
     return read_params(archive.tar, path)

@@ -170,6 +170,14 @@ def test_objects_of_another_machine_need_the_c(archive: Path, tmp_path: Path) ->
         mlforge.load(alone).run(X)
 
 
+def test_cpp_is_refused_by_name(archive: Path, tmp_path: Path) -> None:
+    def change(members: dict[str, bytes]) -> None:
+        members["codegen/host/src/layers_lib9.cc"] = b"class C {};"
+
+    with pytest.raises(ToolchainError, match=r"layers_lib9\.cc: C\+\+ is not compiled here"):
+        mlforge.load(rewritten(archive, tmp_path / "cpp.tar", change)).run(X)
+
+
 @pytest.mark.parametrize(
     ("head", "reason"),
     [

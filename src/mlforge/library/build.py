@@ -19,7 +19,8 @@ _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/host")
 _RUNTIME_FLAG = "-DTVM_CRT_SYSTEM_LIB=0"
 _RUNTIME_HEADER = b"tvm/runtime/"
 _RUNTIME_SYMBOL = b"TVM"
-_SOURCES = (".c", ".cc", ".cpp", ".S", ".h")
+_CPP = (".cc", ".cpp")
+_SOURCES = (".c", *_CPP, ".S", ".h")
 _OBJECT = ".o"
 
 
@@ -63,7 +64,7 @@ def host_code(files: Mapping[str, Data]) -> dict[str, Data]:
     Raises
     ------
     ToolchainError
-        If there is neither.
+        If there is neither, or C++ without objects.
     """
     objects = {name: data for name, data in files.items() if name.endswith(_OBJECT)}
     rest = {name: data for name, data in files.items() if name not in objects}
@@ -79,6 +80,13 @@ def host_code(files: Mapping[str, Data]) -> dict[str, Data]:
             place=lacking[0],
             next_step="Load it on the machine that it was compiled for, or compile the model again for this one",
         )
+    for name in sorted(rest):
+        if PurePosixPath(name).suffix in _CPP:
+            raise ToolchainError(
+                "C++ is not compiled here, only C",
+                place=name,
+                next_step="Compile it, and put its object into the archive under codegen/host/lib",
+            )
     return rest
 
 

@@ -36,8 +36,15 @@ def fault_of_text(check: str, text: str) -> Fault:
 
 
 def fault_of_error(check: str, place: str, error: MlforgeError) -> Fault:
-    """Return the fault that an error of a reader is; `place` is the file, which the error's own place may name."""
-    where = error.place or ""
-    if not where:
-        return Fault(check, place, error.cause)
-    return Fault(check, where if where.startswith(place) else f"{place}: {where}", error.cause)
+    """Return the fault that an error of a reader is.
+
+    Parameters
+    ----------
+    check : str
+    place : str
+        The file in the archive. The error may name it too, behind the path of the archive and before the very spot.
+    error : MlforgeError
+    """
+    where = error.place or place
+    start = where.find(place)
+    return Fault(check, where[start:] if start >= 0 else f"{place}: {where}", error.cause)

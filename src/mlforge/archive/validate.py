@@ -62,7 +62,8 @@ def find_faults(path: str | os.PathLike[str]) -> list[Fault]:
         If the file is not a tar that can be read at all.
     """
     with open_tar(path) as tar:
-        found = [fault_of_text("metadata", text) for text in islice(metadata_faults(tar), MAX_FAULTS)]
+        texts = (text.removeprefix(f"{tar.path}: ") for text in metadata_faults(tar))
+        found = [fault_of_text("metadata", text) for text in islice(texts, MAX_FAULTS)]
         if found:
             # nothing else can be compared with metadata that are wrong themselves
             return found

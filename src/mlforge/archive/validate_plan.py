@@ -27,7 +27,7 @@ def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         wrong = dict(_single_faults(blocks, len(details["operators"]), details["memory"]["workspace_bytes"]))
         for cause in wrong.values():
             yield Fault("plan", place, cause)
-        for cause in _overlaps(blocks, wrong):
+        for cause in overlaps(blocks, wrong):
             yield Fault("plan", place, cause)
 
 
@@ -43,8 +43,8 @@ def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -
             yield index, f"{shown} takes the place of block {reused}, which there is not"
 
 
-def _overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) -> Iterator[str]:
-    """Yield blocks that share bytes with another one while both are needed.
+def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) -> Iterator[str]:
+    """Yield blocks that share bytes with another one while both are needed, but for the blocks in `skipped`.
 
     Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
     another one begins with the second moment of the call with whose first moment the other one ends, so that in-place

@@ -1,0 +1,65 @@
+"""The same model gives the same archive in another clone, on another day, with other hashes, in another time zone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits"
+_EXPORT = """
+import sys, time
+day, root, models, out = float(sys.argv[1]), *sys.argv[2:]
+if day:
+    # another day for whoever asks, whatever the machine's clock says
+    real = time.gmtime, time.localtime
+    time.time = lambda: day
+    time.time_ns = lambda: int(day * 10**9)
+    time.gmtime, time.localtime = (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[0]), \\
+        (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[1])
+import mlforge
+assert mlforge.__file__.startswith(root), mlforge.__file__
+factories = []
+for name, file, executor in (("a", "digits_int8.tflite", "aot"), ("b", "digits.onnx", "graph")):
+    module, params = mlforge.import_model(f"{models}/{file}")
+    factories.append(mlforge.build(module, params=params, module_name=name, executor=executor))
+mlforge.export_model_library_format(factories, out)
+"""
+
+
+def exported(root: Path, folder: Path, *, day: float = 0, **environment: str) -> bytes:
+    """Return the archive that a process of its own writes, with mlforge from the clone at `root`."""
+    folder.mkdir(parents=True)
+    kept = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
+    models = shutil.copytree(DIGITS, folder / "models", ignore=shutil.ignore_patterns("*.py", "*.npz"))
+    command = [sys.executable, "-c", _EXPORT, str(day), str(root), str(models), str(folder / "out.tar")]
+    subprocess.run(
+        command, cwd=folder, check=True, env={**kept, "PYTHONPATH": str(root / "src"), **environment}, timeout=120
+    )
+    return (folder / "out.tar").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return exported(ROOT, tmp_path_factory.mktemp("here") / "work", PYTHONHASHSEED="1")
+
+
+def test_another_clone_gives_the_same_bytes(here: bytes, tmp_path: Path) -> None:
+    clone = tmp_path / "some where" / "else"
+    shutil.copytree(ROOT / "src", clone / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    assert exported(clone, tmp_path / "work", PYTHONDONTWRITEBYTECODE="1") == here
+
+
+def test_another_day_and_place_give_the_same_bytes(here: bytes, tmp_path: Path) -> None:
+    settings = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "4242", "PYTHONOPTIMIZE": "1"}
+    assert exported(ROOT, tmp_path / "work", day=2_000_000_000, **settings) == here
+
+
+def test_the_epoch_of_the_environment_changes_them(here: bytes, tmp_path: Path) -> None:
+    # else the tests above would compare what does not depend on time at all
+    assert exported(ROOT, tmp_path / "work", SOURCE_DATE_EPOCH="1700000000") != here

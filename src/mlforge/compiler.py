@@ -19,7 +19,11 @@ from mlforge import codegen, memory, transform
 from mlforge.errors import InternalError, OptionError
 from mlforge.library.host import HostLibrary
 from mlforge.relay.ir import IRModule
-from mlforge.runtime.module import Module
+from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.factory import FactoryModule
+from mlforge.runtime.graph_module import GraphModule
+from mlforge.runtime.module import Function, Module
+from mlforge.runtime.runnable import Runnable
 from mlforge.support.c_names import module_name as checked_module_name
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
@@ -103,6 +107,57 @@ class Factory:
     def imported_modules(self) -> tuple[Module, ...]:
         """The code, as the one module that a factory imports."""
         return (self.lib,)
+
+    @cached_property
+    def runtime(self) -> FactoryModule:
+        """What runs it in this process; its code is built when an executor is first asked for."""
+        return FactoryModule(
+            self.module_name, self.lib, self._executable, graph_json=self.graph_json, params=self.params
+        )
+
+    def _executable(self) -> Runnable:
+        description = self.interface()
+        if self.graph_json:
+            return GraphModule.described(self.graph_json, self.lib, description)
+        return AotModule(self.lib.path, description)
+
+    def __getitem__(self, name: str) -> Function:
+        """Return a function of `runtime`: ``factory["default"](mlforge.cpu(0))`` is an executor."""
+        return self.runtime[name]
+
+    def interface(self, code: codegen.GeneratedCode | None = None) -> dict[str, Any]:
+        """Return what callers must know, as metadata have it: entry, inputs, outputs, memory.
+
+        Parameters
+        ----------
+        code : GeneratedCode, optional
+            The module's code where it is linked with others; default its own.
+        """
+        code = code or self.code
+        return {
+            "executor": self.executor,
+            "entry": code.entry,
+            "external_workspace": code.external_workspace,
+            "workspace_peers": list(code.workspace_peers),
+            "inputs": [self._tensor(value) for value in self.program.inputs],
+            "outputs": [self._tensor(value) for value in self.program.outputs],
+            "memory": {
+                "workspace_bytes": code.sizes.workspace,
+                "workspace_lower_bound_bytes": self.plan.lower_bound,
+                "constants_bytes": code.sizes.constants,
+                "io_bytes": code.sizes.io,
+            },
+        }
+
+    def _tensor(self, value: Value) -> dict[str, Any]:
+        known = self.module.quantization.get(value.name)
+        return {
+            "name": value.name,
+            "shape": list(value.shape),
+            "dtype": value.dtype,
+            "scale": known and known.scale,
+            "zero_point": known and known.zero_point,
+        }
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlforge.archive.diff import diff as diff
-    from mlforge.archive.export import code_files, export_model_library_format, export_shared_library, object_files
+    from mlforge.archive.export import (
+        code_files,
+        export_model_library_format,
+        export_shared_library,
+        object_files,
+        source_folder,
+    )
     from mlforge.archive.inspect import inspect as inspect
     from mlforge.archive.load import load as load
     from mlforge.archive.load import load_module
@@ -35,6 +41,7 @@ _HOMES = {
     "object_files": "export",
     "rebuild": "rebuild",
     "recorded_options": "rebuild",
+    "source_folder": "export",
     "validate": "validate",
 }
 
@@ -51,6 +58,7 @@ __all__ = [
     "object_files",
     "rebuild",
     "recorded_options",
+    "source_folder",
     "validate",
 ]
 

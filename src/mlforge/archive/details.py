@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,6 @@ from mlforge.errors import InternalError
 from mlforge.memory.liveness import LiveRange, live_ranges
 from mlforge.memory.planner import SCRATCH_ALIGNMENT
 from mlforge.memory.report import SCRATCH_NAME
-from mlforge.relay.ir import Quantization
 from mlforge.support.content import ArrayContent, sha256_of_each
 from mlforge.tir.ir import KernelCall, Value
 
@@ -36,22 +35,11 @@ def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[
         The module's code where it is linked with others; default its own.
     """
     code = code or factory.code
-    quantization = factory.module.quantization
     return {
+        **factory.interface(code),
         "version": mlforge.__version__,
-        "executor": factory.executor,
-        "entry": code.entry if factory.executor == AOT else None,
         "numerics": factory.options["numerics"],
         "optimize": factory.options["optimize"],
-        "external_workspace": code.external_workspace,
-        "inputs": [_interface_tensor(value, quantization) for value in factory.program.inputs],
-        "outputs": [_interface_tensor(value, quantization) for value in factory.program.outputs],
-        "memory": {
-            "workspace_bytes": code.sizes.workspace,
-            "workspace_lower_bound_bytes": factory.plan.lower_bound,
-            "constants_bytes": code.sizes.constants,
-            "io_bytes": code.sizes.io,
-        },
         "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],
         "peak": _peak(factory, code),
         "source": dict(factory.module.source),
@@ -61,17 +49,6 @@ def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[
 def storage_details(factory: Factory) -> dict[str, Any]:
     """Return the facts that checking and comparing a module takes: its plan and its constants, each content once."""
     return {"plan": plan_blocks(factory) if factory.executor == AOT else None, "constants": constants(factory)}
-
-
-def _interface_tensor(value: Value, quantization: Mapping[str, Quantization]) -> dict[str, Any]:
-    known = quantization.get(value.name)
-    return {
-        "name": value.name,
-        "shape": list(value.shape),
-        "dtype": value.dtype,
-        "scale": known and known.scale,
-        "zero_point": known and known.zero_point,
-    }
 
 
 def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> dict[str, Any]:

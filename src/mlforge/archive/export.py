@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from mlforge.archive import metadata
+from mlforge.archive.layout import graph_path, params_path
 from mlforge.archive.members import archive_members, linked_code
 from mlforge.archive.older import convert, metadata_path
 from mlforge.archive.options import ExportOptions
@@ -21,6 +22,7 @@ from mlforge.library.toolchain import compile_objects, compile_shared
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
 from mlforge.support.atomic import atomic_file, check_writable
 from mlforge.support.content import Data
+from mlforge.support.params import params_content
 from mlforge.support.tar import source_date, write_tar
 
 if TYPE_CHECKING:
@@ -97,7 +99,9 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
     return {**files, metadata_path(options): metadata.to_bytes(document)}
 
 
-def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[str]) -> Path:
+def export_shared_library(
+    factories: Sequence[Factory], path: str | os.PathLike[str], options: ExportOptions | None = None
+) -> Path:
     """Write a shared library for this machine that carries its own description.
 
     Parameters
@@ -106,6 +110,8 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
         What `build` returned; the modules' names must differ. Of modules for the graph executor the library has the
         packed functions: their graphs and parameters come from elsewhere.
     path : path
+    options : ExportOptions, optional
+        Say what the modules share.
 
     Raises
     ------
@@ -114,7 +120,7 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     OutputError
         If the place cannot be written.
     """
-    linked = linked_code(factories, ExportOptions())
+    linked = linked_code(factories, options or ExportOptions())
     modules = {
         factory.module_name: metadata.module_details(factory, code)
         for factory, code in zip(factories, linked.modules, strict=True)
@@ -135,15 +141,17 @@ def export_shared_library(factories: Sequence[Factory], path: str | os.PathLike[
     return target
 
 
-def object_files(factories: Sequence[Factory]) -> dict[str, Data]:
+def object_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
     """Return the code of these modules compiled by the C compiler at hand (``CC``), and its headers, by path.
+
+    The options say what the modules share.
 
     Raises
     ------
     ToolchainError
         If there is no C compiler or it refuses the code.
     """
-    code = code_files(factories)
+    code = code_files(factories, options)
     files = {path: data for path, data in code.items() if path.endswith(".h")}
     runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
     sources = {**code, **runtime} if needs_runtime(code) else code
@@ -154,6 +162,20 @@ def object_files(factories: Sequence[Factory]) -> dict[str, Data]:
     return files
 
 
-def code_files(factories: Sequence[Factory]) -> dict[str, Data]:
-    """Return the generated code of these modules by path: ``src/...`` and ``include/...``."""
-    return dict(linked_code(factories, ExportOptions()).files)
+def code_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return the generated code of these modules by path: ``src/...`` and ``include/...``.
+
+    The options say what the modules share.
+    """
+    return dict(linked_code(factories, options or ExportOptions()).files)
+
+
+def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return `code_files`, and for the graph executor also the C runtime, the graphs and the parameters."""
+    files = code_files(factories, options)
+    for factory in factories:
+        if factory.graph_json:
+            files[graph_path(factory.module_name)] = factory.graph_json.encode()
+            files[params_path(factory.module_name)] = params_content(factory.params)
+            files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
+    return files

@@ -7,23 +7,19 @@ checking an archive (`inspect`, `validate`) runs nothing of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.library.build import build_library
 from mlforge.runtime.aot_module import AotModule
-from mlforge.runtime.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
-    from mlforge.archive.model import Tensor
     from mlforge.compiler import Factory
     from mlforge.library.host import HostLibrary
     from mlforge.runtime.factory import FactoryModule
     from mlforge.runtime.graph_module import GraphModule
-    from mlforge.runtime.module import Module
     from mlforge.runtime.shared_library import SharedLibrary
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
@@ -123,9 +119,9 @@ def load_factory(factory: Factory) -> AotModule | GraphModule:
     details = module_details(factory)
     if not factory.graph_json:
         return AotModule(build_library(factory.code.files), details)
-    from mlforge.library.host import HostLibrary
+    from mlforge.runtime.graph_module import GraphModule
 
-    return graph_module(factory.graph_json, HostLibrary(factory.code.files, params=factory.params), details)
+    return GraphModule.described(factory.graph_json, factory.lib, details)
 
 
 def host_library(parts: ModuleParts) -> HostLibrary:
@@ -159,46 +155,18 @@ def _built(parts: ModuleParts) -> Path:
 
 def load_graph(parts: ModuleParts, lib: HostLibrary) -> GraphModule:
     """Return the model of an archive for the graph executor."""
-    place = f"{parts.place}: {parts.record.files.graph}"
-    main = parts.record.main
-    return graph_module(
-        parts.graph_json, lib, parts.record.details, outputs=main[0].outputs if main else (), place=place
-    )
-
-
-def graph_module(
-    graph_json: str,
-    lib: Module,
-    details: Mapping[str, Any] | None,
-    *,
-    outputs: Sequence[Tensor] = (),
-    place: str = "graph JSON",
-) -> GraphModule:
-    """Return a model for the graph executor.
-
-    Parameters
-    ----------
-    graph_json : str
-    lib : Module
-        The code, with the parameters linked.
-    details : mapping or None
-        What mlforge says of the module.
-    outputs : sequence of Tensor
-        What the metadata say of the outputs, where there are no details.
-    place : str
-        The graph's file, for messages.
-    """
     from mlforge.runtime.graph_executor import GraphExecutor
     from mlforge.runtime.graph_json import parse_graph
     from mlforge.runtime.graph_module import GraphModule
 
-    executor = GraphExecutor(parse_graph(graph_json, place), lib)
-    if details is None:
-        from mlforge.archive.tvm_interface import graph_outputs
+    place = f"{parts.place}: {parts.record.files.graph}"
+    if parts.record.details is not None:
+        return GraphModule.described(parts.graph_json, lib, parts.record.details, place)
+    from mlforge.archive.tvm_interface import graph_outputs
 
-        return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
-    inputs, given = (tuple(map(TensorInfo.from_json, details[kind])) for kind in ("inputs", "outputs"))
-    return GraphModule(executor, inputs, given, details["operators"])
+    executor = GraphExecutor(parse_graph(parts.graph_json, place), lib)
+    outputs = parts.record.main[0].outputs if parts.record.main else ()
+    return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:

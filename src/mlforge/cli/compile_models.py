@@ -193,11 +193,11 @@ def _write(factories: Sequence[Factory], place: Path, emit: str, options: Export
     if emit == "mlf":
         archive.export_model_library_format(factories, place, options=options)
     elif emit == "c":
-        write_folder(place, archive.code_files(factories))
+        write_folder(place, archive.source_folder(factories, options))
     elif emit == "o":
-        write_folder(place, archive.object_files(factories))
+        write_folder(place, archive.object_files(factories, options))
     else:
-        archive.export_shared_library(factories, place)
+        archive.export_shared_library(factories, place, options)
 
 
 def _report(factories: Sequence[Factory], place: Path, as_json: bool) -> None:

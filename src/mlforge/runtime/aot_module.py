@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from mlforge.runtime.device import Device, cpu
 from mlforge.runtime.tensor_info import TensorInfo
 
 _WORKSPACE_ALIGNMENT = 64
+
+
+_locks: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
+_locks_guard = threading.Lock()
 
 
 class BoundCall(partial[int]):
@@ -58,7 +63,7 @@ class AotModule:
         self.device: Device = cpu()
         external = [description["memory"]["workspace_bytes"]] if description.get("external_workspace") else []
         self._pools: Sequence[int] = description.get("pools", external)
-        self._lock = threading.Lock()
+        self._lock = _lock(os.fspath(library), description)
         self._function = _entry(os.fspath(library), description["entry"])
 
     def run(self, *inputs: Any) -> dict[str, Array]:
@@ -143,6 +148,16 @@ def _pointers(arrays: Mapping[str, Array]) -> Any:
     struct = (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays.values()))
     struct.arrays = tuple(arrays.values())  # type: ignore[attr-defined]  # ctypes arrays take attributes
     return struct
+
+
+def _lock(library: str, description: Mapping[str, Any]) -> threading.Lock:
+    """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
+    key = (os.path.realpath(library), "" if description.get("workspace_peers") else description["entry"])
+    with _locks_guard:
+        lock = _locks.get(key)
+        if lock is None:
+            lock = _locks[key] = threading.Lock()
+        return lock
 
 
 def _entry(library: str, symbol: str) -> Any:

@@ -13,6 +13,8 @@ from mlforge.errors import InputError, OptionError
 from mlforge.runtime.arrays import Array, by_name, require_bound, require_readable
 from mlforge.runtime.device import Device
 from mlforge.runtime.graph_executor import GraphExecutor
+from mlforge.runtime.graph_json import parse_graph
+from mlforge.runtime.module import Module
 from mlforge.runtime.profile import OperatorTime, Profile, operator_times
 from mlforge.runtime.tensor_info import TensorInfo
 
@@ -73,6 +75,26 @@ class GraphModule:
     -----
     `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same time.
     """
+
+    @classmethod
+    def described(
+        cls, graph_json: str, lib: Module, description: Mapping[str, Any], place: str = "graph JSON"
+    ) -> GraphModule:
+        """Return a model of which mlforge's metadata tell inputs and outputs, and, for profiles, operators.
+
+        Parameters
+        ----------
+        graph_json : str
+        lib : Module
+            The code, with the parameters linked.
+        description : mapping
+            The module's checked ``mlforge`` object of ``metadata.json``.
+        place : str
+            The graph's file, for messages.
+        """
+        inputs, outputs = (tuple(map(TensorInfo.from_json, description[kind])) for kind in ("inputs", "outputs"))
+        executor = GraphExecutor(parse_graph(graph_json, place), lib)
+        return cls(executor, inputs, outputs, description.get("operators"))
 
     def __init__(
         self,

@@ -1,0 +1,71 @@
+"""What `build` returns runs as TVM's factories do; modules that share memory wait for one another."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive.details import module_details
+from mlforge.compiler import link
+from mlforge.library.toolchain import compile_shared
+from mlforge.runtime import AotModule
+from tests.native.test_linked_modules import X, factories, network
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize("name", ["default", "one"])
+def test_a_compiled_module_makes_executors(executor: str, name: str, tmp_path: Path) -> None:
+    factory = mlforge.build(network(), module_name="one", executor=executor)
+    run = factory[name](mlforge.cpu(0))
+    run.set_input("x", X)
+    run.run()
+    expected = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / "one.tar")).run({"x": X})["y"]
+    np.testing.assert_array_equal(run.get_output(0), expected)
+    assert factory.runtime.type_key == ("GraphExecutorFactory" if executor == "graph" else "AotExecutorFactory")
+
+
+def test_the_three_parts_make_a_graph_executor() -> None:
+    factory = mlforge.build(network(), module_name="one", executor="graph")
+    graph_json, lib, params = factory
+    assert set(params) == {"p0", "p1"}
+    executor = mlforge.runtime.GraphExecutor(graph_json, lib, mlforge.cpu(0))
+    executor.set_input("x", X)
+    executor.run()
+    aot = mlforge.build(network(), module_name="one")["one"](mlforge.cpu(0))
+    aot.run(x=X)
+    np.testing.assert_array_equal(executor.get_output(0), aot.get_output(0))
+
+
+def test_modules_with_one_workspace_wait_for_one_another(tmp_path: Path) -> None:
+    made = factories()
+    linked = link(made, share_workspace=True)
+    library = compile_shared(linked.files, tmp_path / "all.so")
+    modules = [
+        AotModule(library, module_details(factory, code)) for factory, code in zip(made, linked.modules, strict=True)
+    ]
+    expected = [module.run({"x": X})["y"] for module in modules]
+    faults: list[int] = []
+
+    def work(index: int) -> None:
+        for _ in range(300):
+            if not np.array_equal(modules[index].run({"x": X})["y"], expected[index]):
+                faults.append(index)
+
+    threads = [threading.Thread(target=work, args=(index % 3,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def test_one_workspace_has_one_lock_however_often_it_is_loaded(tmp_path: Path) -> None:
+    made = factories()
+    apart = compile_shared(link(made).files, tmp_path / "apart.so")
+    locks = [AotModule(apart, module_details(factory))._lock for factory in made for _ in range(2)]
+    # a look inside, because a race is too rare to be waited for
+    assert [locks[0] is locks[1], locks[2] is locks[3], locks[0] is locks[2]] == [True, True, False]

@@ -17,6 +17,7 @@ from mlforge.errors import OptionError, RunError
 from mlforge.runtime import GraphExecutor, LibraryModule, cpu
 from mlforge.runtime.graph_json import parse_graph
 from mlforge.support.params import load_params
+from tests.conftest import need
 
 CASES = [("kws_graph_c", "kws"), ("kws_aot_c", "kws"), ("multi", "kws"), ("multi", "ad")]
 
@@ -59,6 +60,15 @@ def test_bound_buffers_and_executors_give_the_same(folder: Path, archive: str, m
     executor.run()
     np.testing.assert_array_equal(executor.get_output(0).reshape(-1), outputs[1].reshape(-1))
     assert executor.get_input_index(name) == 0
+
+
+@pytest.mark.parametrize("archive", ["kws_graph_c", "multi"])
+def test_clang_builds_them_as_well(folder: Path, archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", need("clang", "clang"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _, inputs, outputs = recorded(folder, "kws")
+    (found,) = mlforge.load(folder / f"{archive}.tar.xz", "kws").run(inputs[3]).values()
+    np.testing.assert_array_equal(found.reshape(-1), outputs[3].reshape(-1))
 
 
 def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:

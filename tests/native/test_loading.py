@@ -218,6 +218,41 @@ def test_missing_files_are_named(archive: Path, executor: str, tmp_path: Path) -
         mlforge.load(rewritten(archive, tmp_path / "b.tar", without(lost)))
 
 
+def test_an_archive_of_functions_is_a_module_of_them(tmp_path: Path) -> None:
+    source = b"""
+#include <tvm/runtime/c_backend_api.h>
+TVM_DLL int total(TVMValue *args, int *codes, int count, TVMValue *ret, int *ret_code, void *handle) {
+  const DLTensor *in = args[0].v_handle, *out = args[1].v_handle;
+  (void)codes; (void)count; (void)ret; (void)ret_code; (void)handle;
+  for (int i = 0; i < 4; ++i) ((int32_t *)out->data)[0] += ((int32_t *)in->data)[i];
+  return 0;
+}
+"""
+    buffers = [
+        {"size_bytes": size, "shape": shape, "dtype": "int32", "input_binding": None}
+        for size, shape in ((16, [4]), (4, [1]))
+    ]
+    document = {
+        "version": 7,
+        "model_name": "default",
+        "export_datetime": "2024-01-01 00:00:00Z",
+        "memory": {"total": buffers},
+        "target": ["c -keys=cpu "],
+        "executors": [],
+        "style": "operator",
+    }
+    archive = tmp_path / "op.tar"
+    with archive.open("wb") as file:
+        members = {"metadata.json": json.dumps(document).encode(), "codegen/host/src/lib0.c": source}
+        write_tar(file, members, 0)
+    module = mlforge.load_module(archive)
+    out = np.zeros(1, np.int32)
+    module["total"](np.array([1, 2, 3, 36], np.int32), out)
+    assert (module.type_key, int(out[0])) == ("c", 42)
+    with pytest.raises(OptionError, match=r"holds functions, not a model.*load_module"):
+        mlforge.load(archive)
+
+
 def doubling() -> bytes:
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b")]
     graph = helper.make_graph([helper.make_node("Add", ["a", "a"], ["b"])], "g", infos[:1], infos[1:])

@@ -112,11 +112,7 @@ class GraphExecutor:
 
     def fork(self) -> GraphExecutor:
         """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
-        other = object.__new__(GraphExecutor)
-        other.graph, other.lib, other.device = self.graph, self.lib, self.device
-        other._arguments, other._functions = self._arguments, self._functions
-        other._roots, other._dtypes = self._roots, self._dtypes
-        other._prepare()
+        other = GraphExecutor(self.graph, self.lib, self.device)
         other._params = set(self._params)
         for name in self._params:
             entry = self._arguments[name]

@@ -16,6 +16,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "params_wrong_magic": (parameters(_ONE, magic=1), r"byte 0.*must start with"),
     "params_lying_count": (parameters(_ONE, names=2**60), r"byte 16.*names cannot be"),
     "params_count_of_64_bits": (parameters(_ONE, names=2**64 - 1), r"byte 16.*names cannot be"),
+    "params_too_many_tensors": (
+        parameters({b"p%d" % index: b"" for index in range(100_001)}),
+        r"byte 16.*more than 100,000",
+    ),
     "params_length_overflow": (parameters(_ONE, length=2**63), r"byte 32: a name needs"),
     "params_length_of_64_bits": (parameters(_ONE, length=2**64 - 1), r"byte 32: a name needs"),
     "params_name_not_utf8": (parameters({b"\xff\xfe": P0}), r"byte 32.*UTF-8"),

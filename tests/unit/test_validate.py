@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 import mlforge
+from mlforge.archive import json_text, read, validate_relay
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
+from mlforge.runtime import graph_json
+from mlforge.support import expansion, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest
 from tests.hostile.good_archives import compiled_files, compiled_metadata, graph_files, graph_metadata
@@ -106,3 +109,23 @@ def test_an_archive_may_be_compressed(tmp_path: Path) -> None:
             info.size = len(data)
             out.addfile(info, io.BytesIO(data))
     assert validate(path) == []
+
+
+def test_the_page_on_trust_states_the_limits() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "trust.md").read_text(encoding="utf-8")
+    for limit, text in (
+        (tar.MAX_BYTES, "64 GiB"),
+        (expansion.MAX_EXPANDED, "4 GiB"),
+        (expansion.MIN_EXPANDED, "256 MiB"),
+        (expansion.MAX_EXPANSION, "100 times"),
+        (tar.MAX_MEMBERS, "20,000"),
+        (read.MAX_METADATA, "32 MiB"),
+        (json_text.MAX_TOKENS, "2,000,000 values"),
+        (graph_json.MAX_TEXT, "8 MiB"),
+        (params.MAX_TENSORS, "100,000 tensors"),
+        (validate_relay.MAX_TEXT, "64 MiB"),
+        (MAX_FAULTS, "1,000"),
+    ):
+        number, _, unit = text.partition(" ")
+        assert limit == int(number.replace(",", "")) * {"GiB": 1 << 30, "MiB": 1 << 20}.get(unit, 1)
+        assert text in page

@@ -13,6 +13,8 @@ from mlforge.support.content import Content, Joined, to_bytes
 from mlforge.support.ndarray_bytes import Cursor, decode_ndarray, ndarray_content
 
 PARAMS_MAGIC = 0xF7E58D4F05049CB7
+# each costs its object, however small it is
+MAX_TENSORS = 100_000
 _HEADER = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")
 
@@ -58,6 +60,8 @@ def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[
     magic, _, count = take.unpack(_HEADER, "the header of a parameter file")
     if magic != PARAMS_MAGIC:
         raise take.fault(f"a parameter file must start with the number {PARAMS_MAGIC:#x}, not {magic:#x}", 0)
+    if count > MAX_TENSORS:
+        raise take.fault(f"{count} names cannot be: more than {MAX_TENSORS:,} tensors are not read", 16)
     if count * _COUNT.size > take.remaining:
         raise take.fault(f"{count} names cannot be in the {take.remaining} bytes that are left", 16)
     names = [_name(take) for _ in range(count)]

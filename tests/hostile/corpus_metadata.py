@@ -222,6 +222,11 @@ def files_hash_that_is_none() -> bytes:
     return packed({**compiled_files(), "metadata.json": encoded(document)})
 
 
+@fault("parameters/0.params: no module of the metadata has this file", refused=False)
+def files_of_no_module_by_the_thousand() -> bytes:
+    return packed({**graph_files(), **{f"parameters/{index}.params": b"" for index in range(15_000)}})
+
+
 @fault(r"tvmgen_digits\.h", refused=False)
 def files_no_header() -> bytes:
     return _files({_HEADER: None})

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # of data in memory, beyond what the process has: far above what a reading may take, far below what would hurt
 _GUARD = 1 << 30
 _SECONDS = 30
+READY = "ready\n"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ class Reader:
             cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._send(str(good))
+        # what it leaves behind while it gets ready, such as a cache, must not be taken for a reading's
+        assert self._process.stdout
+        assert self._process.stdout.readline() == READY
 
     def read(self, action: str, path: Path) -> Reading:
         """Do one of `ACTIONS` with a file."""
@@ -206,6 +210,8 @@ def main() -> None:
         except Exception:
             # this is only for everything to be imported before memory is measured
             continue
+    sys.stdout.write(READY)
+    sys.stdout.flush()
     for line in sys.stdin:
         action, path = json.loads(line)
         sys.stdout.write(f"{_forked(action, Path(path))}\n")

@@ -175,7 +175,7 @@ class TarReader:
 
     def _check_tree(self, folders: set[str]) -> None:
         for name in self._members:
-            if name in folders or not _parents(name).isdisjoint(self._members):
+            if name in folders or any(parent in self._members for parent in _parents(name)):
                 raise self.error("the member is both a file and a folder", name)
         spelled: dict[str, str] = {}
         for name in {*self._members, *folders}.union(*map(_parents, self._members)):
@@ -230,7 +230,8 @@ class TarReader:
 
 
 def _parents(name: str) -> set[str]:
-    return {str(parent) for parent in PurePosixPath(name).parents}
+    parts = name.split("/")
+    return {"/".join(parts[:depth]) for depth in range(1, len(parts))}
 
 
 _KINDS = {

@@ -126,6 +126,18 @@ def test_storage_is_shared_by_id(crt: Crt) -> None:
         np.testing.assert_array_equal(executor.output(), 5 * B)
 
 
+def test_own_tensor_of_an_input_can_be_set_as_that_input(crt: Crt) -> None:
+    nodes = [null("x"), op("add", [[0, 0], [0, 0]])]
+    with crt.create(graph_of(nodes, [[4], [4]], [[1, 0, 0]])) as executor:
+        own = view(executor.input(0))
+        own[...] = B
+        for _ in range(2):
+            executor.set("x", own)
+            executor.run()
+            np.testing.assert_array_equal(executor.output(), 2 * B)
+        assert view(executor.input(0)).ctypes.data == own.ctypes.data
+
+
 def test_keys_that_it_does_not_know_are_skipped(crt: Crt) -> None:
     graph = example()
     graph["attrs"]["storage_scope"] = ["list_str", ["global", "", "global"]]
@@ -238,6 +250,7 @@ BROKEN: dict[str, tuple[str, int, str]] = {
     "no func_name": (broken(lambda g: g["nodes"][2]["attrs"].pop("func_name")), GRAPH_INVALID, "needs func_name"),
     "input count": (broken(lambda g: put(g, "3", "nodes", 2, "attrs", "num_inputs")), GRAPH_INVALID, "num_inputs"),
     "count of words": (broken(lambda g: put(g, "two", "nodes", 2, "attrs", "num_inputs")), GRAPH_INVALID, '"two"'),
+    "no truth value": (broken(lambda g: put(g, "5", "nodes", 2, "attrs", "flatten_data")), GRAPH_INVALID, '"5"'),
     "many outputs": (
         broken(lambda g: put(g, "4000000000", "nodes", 2, "attrs", "num_outputs")), LIMIT, "TVM_CRT_MAX_ARGS",
     ),

@@ -70,6 +70,8 @@ static void check_stack(void) {
   REQUIRE(StackMemoryManager_Free(&stack, b) == kTvmErrorPlatformStackAllocBadFree);
   REQUIRE(StackMemoryManager_Allocate(&stack, 100, &c) == kTvmErrorNoError && c == b);
   REQUIRE(StackMemoryManager_Free(&stack, c) == kTvmErrorNoError);
+  REQUIRE(StackMemoryManager_Allocate(&stack, 0, &c) == kTvmErrorNoError && c == b);
+  REQUIRE(StackMemoryManager_Free(&stack, c) == kTvmErrorNoError);
   REQUIRE(StackMemoryManager_Free(&stack, a) == kTvmErrorNoError && stack.next_alloc == stack.workspace);
 }
 

@@ -136,7 +136,7 @@ uint64_t json_unsigned(JsonReader* reader, uint64_t maximum) {
   if (c < '0' || c > '9') refuse(reader, "a decimal integer, not negative,");
   while (reader->error == kTvmErrorNoError && *reader->at >= '0' && *reader->at <= '9') {
     const uint64_t digit = (uint64_t)(*reader->at - '0');
-    if (value > maximum / 10 || value * 10 > maximum - digit) {
+    if (digit > maximum || value > (maximum - digit) / 10) {
       json_fail(reader, kTvmErrorDataGraphInvalid, "the number is too large");
       return 0;
     }

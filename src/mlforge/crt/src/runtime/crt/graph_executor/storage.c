@@ -37,6 +37,8 @@ bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t byte
 
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data) {
   Storage* storage = &executor->storages[id];
+  /* Firmware may fill the tensor of TVMGraphExecutor_GetInput and set it as the input: it stays where it is. */
+  if (data == storage->block.data) return;
   tvm_crt_block_free(&storage->block);
   /* DLTensor has no pointer to constants. Storages that operators write to are never linked; storage_own copies. */
   union {

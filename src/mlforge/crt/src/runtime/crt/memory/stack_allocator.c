@@ -39,7 +39,9 @@ tvm_crt_error_t StackMemoryManager_Allocate(tvm_workspace_t* tvm_runtime_workspa
   const size_t left = stack->workspace_size - (size_t)(stack->next_alloc - stack->workspace);
   *current_alloc = NULL;
   if (nbytes >= 0 && (size_t)nbytes <= SIZE_MAX - ALIGNMENT - FOOTER_BYTES) {
-    const size_t taken = ((size_t)nbytes + FOOTER_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    /* An empty block takes room too: its address must lie within the stack when it is freed. */
+    const size_t bytes = nbytes == 0 ? 1 : (size_t)nbytes;
+    const size_t taken = (bytes + FOOTER_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (taken <= left) {
       *current_alloc = stack->next_alloc;
       stack->next_alloc += taken;

@@ -85,10 +85,10 @@ def _add_text(name: str, text: bytes, expected: str) -> None:
     add(name, expected, lambda: packed(graph_files(graph=text)), refused=False)
 
 
-_add_text("graph_empty_file", b"", "not the JSON")
+_add_text("graph_empty_file", b"", "not JSON")
 _add_text("graph_nested_deeply", b'{"nodes": ' + b"[" * 100_000, "deep")
 _add_text("graph_with_huge_number", encoded(GRAPH).replace(b"[\n    0,", b"[\n    " + b"9" * 100_000 + b","), "graph")
-_add_text("graph_not_utf8", b'{"nodes": "\xff"}', "not the JSON")
+_add_text("graph_not_utf8", b'{"nodes": "\xff"}', "not JSON")
 _add_text("graph_with_a_key_twice", encoded(GRAPH)[:-1] + b', "nodes": []}', "twice")
 
 

@@ -114,7 +114,9 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "too many dimensions": (change("attrs", "shape", 1, 0, to=[1] * 33), "33 dimensions"),
     "an unknown dtype": (change("attrs", "dltype", 1, 0, to="float"), "there is no dtype 'float'"),
     "a dtype of no bits": (change("attrs", "dltype", 1, 0, to="int0"), "there is no dtype 'int0'"),
-    "a fraction": (change("attrs", "shape", 1, 0, to=[1.5]), "1.5 is not an integer"),
+    "a fraction": (change("attrs", "shape", 1, 0, to=[1.5]), "expected an integer from 0 to .*, found 1.5"),
+    "a sum that is no integer": (change("node_row_ptr", 0, to=0.0), "node_row_ptr: these are not the sums"),
+    "an argument that is no integer": (change("arg_nodes", 0, to=False), "arg_nodes: these are not"),
     "two devices of a block": (
         lambda graph: (
             change("attrs", "storage_id", 1, 3, to=2)(graph),
@@ -158,12 +160,12 @@ def test_a_block_in_use_is_not_given_away() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1", "not the JSON of a graph"),
+        ("[1", "not JSON"),
         ("[]", "expected an object, found "),
-        ('{"nodes": NaN}', "NaN is not an integer"),
+        ('{"nodes": NaN}', "NaN is no number of JSON"),
         ('{"nodes": [], "nodes": []}', "an object has a key twice"),
         ("[" * 100_000, "nested too deeply"),
-        (b"\xff", "not the JSON of a graph"),
+        (b"\xff", "not JSON"),
         (" " * (MAX_TEXT + 1), "up to 8,388,608 are read"),
     ],
 )

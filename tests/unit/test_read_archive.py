@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mlforge.archive.json_text import MAX_TOKENS, parse_json
 from mlforge.archive.layout import VERSION, find_metadata, layout_of, module_files, moved
 from mlforge.archive.read import open_archive
 from mlforge.errors import ArchiveError
+from mlforge.support.json_text import MAX_TOKENS, parse_json
 from tests.interop.archive_versions import operator_archive, write_as_tvm
 
 PROPOSED: dict[str, Any] = {

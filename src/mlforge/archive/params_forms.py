@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.archive import bson
-from mlforge.archive.json_text import parse_json
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.support import dtypes
 from mlforge.support.content import ArrayContent, Content, Data, Joined, chunks_of, nbytes_of
+from mlforge.support.json_text import parse_json
 from mlforge.support.ndarray_bytes import MAX_DIMENSIONS
 from mlforge.support.params import load_params, params_content
 from mlforge.support.tar import TarReader

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlforge.archive.consistency import module_faults
-from mlforge.archive.json_text import parse_json
 from mlforge.archive.layout import (
     OPERATOR_VERSIONS,
     SOURCES,
@@ -26,6 +25,7 @@ from mlforge.archive.schema import faults, load_schema
 from mlforge.archive.upgrade import is_operator_style, upgraded
 from mlforge.errors import ArchiveError
 from mlforge.support.hashing import sha256_stream
+from mlforge.support.json_text import parse_json
 from mlforge.support.tar import TarReader, open_tar
 
 MAX_METADATA = 32 << 20

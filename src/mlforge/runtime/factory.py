@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +12,12 @@ from mlforge.runtime.arrays import Array
 from mlforge.runtime.device import Device, cpu
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.module import Function, Module
-from mlforge.runtime.runnable import Bound, Runnable
-from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.runtime.runnable import HasModel, Runnable
 
 AOT, GRAPH = "AotExecutorFactory", "GraphExecutorFactory"
 
 
-class FactoryModule(Module):
+class FactoryModule(Module, HasModel):
     """A loaded model; unpacks as ``(graph_json, lib, params)``, and runs like what `mlforge.load` gives.
 
     Its functions are the module's name and ``default``: called with a device they return a new executor with the
@@ -96,27 +95,3 @@ class FactoryModule(Module):
     def model(self) -> Runnable:
         """The model, ready to run; made when first asked for."""
         return self._make()
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model takes, in order."""
-        return self.model.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model gives, in order."""
-        return self.model.outputs
-
-    def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
-        return self.model.run(*inputs)
-
-    def bind(
-        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
-    ) -> Bound:
-        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
-        return self.model.bind(inputs, outputs)
-
-    def new_outputs(self) -> dict[str, Array]:
-        """Return fresh arrays for the outputs."""
-        return self.model.new_outputs()

@@ -6,7 +6,6 @@ read, sizes are bounded, and no block of memory is overwritten while a tensor in
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import ArchiveError
+from mlforge.support.json_text import parse_json
 
 MAX_TEXT = 8 << 20  # the lists that Python makes of a text take twenty times its bytes
 MAX_TENSOR = 1 << 40
@@ -170,23 +170,10 @@ def _document(text: str | bytes, place: str) -> Any:
     if len(text) > MAX_TEXT:
         raise ArchiveError(f"a graph of {len(text):,} bytes; up to {MAX_TEXT:,} are read", place=place)
     try:
-        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        return json.loads(decoded, parse_constant=_refuse, parse_float=_refuse, object_pairs_hook=_unique)
-    except RecursionError:
-        raise ArchiveError("the JSON is nested too deeply", place=place) from None
-    except ValueError as error:
-        raise ArchiveError(f"it is not the JSON of a graph: {error}", place=place) from None
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(f"{text[:40]} is not an integer, and graphs hold no other numbers")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
+        data = text if isinstance(text, bytes) else text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ArchiveError("its text has halves of characters", place=place) from None
+    return parse_json(data, place)
 
 
 class _Reader:
@@ -256,7 +243,7 @@ class _Reader:
                 names.add(node.name)
             nodes.append(node)
         expected = [0, *(node.outputs.stop for node in nodes)]
-        if rows != expected or any(isinstance(row, bool) for row in rows):
+        if rows != expected or any(type(row) is not int for row in rows):
             raise self.fault("node_row_ptr", "these are not the sums of the nodes' numbers of outputs")
         return tuple(nodes)
 
@@ -309,7 +296,7 @@ class _Reader:
 
     def _arguments(self, items: list[Any], nodes: tuple[Node, ...]) -> tuple[int, ...]:
         expected = [index for index, node in enumerate(nodes) if node.function is None]
-        if items != expected or any(isinstance(item, bool) for item in items):
+        if items != expected or any(type(item) is not int for item in items):
             raise self.fault("arg_nodes", "these are not the nodes with the op 'null', in their order")
         return tuple(expected)
 

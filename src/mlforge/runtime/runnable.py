@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -40,3 +41,36 @@ class Runnable(Protocol):
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs."""
+
+
+class HasModel(ABC):
+    """What holds a model and runs as it does."""
+
+    @property
+    @abstractmethod
+    def model(self) -> Runnable:
+        """The model."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes, in order."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model gives, in order."""
+        return self.model.outputs
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return self.model.run(*inputs)
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> Bound:
+        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
+        return self.model.bind(inputs, outputs)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs."""
+        return self.model.new_outputs()

@@ -5,23 +5,20 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mlforge.errors import ArchiveError, ToolchainError
 from mlforge.runtime.aot_module import AotModule
-from mlforge.runtime.arrays import Array
 from mlforge.runtime.choice import pick_module
 from mlforge.runtime.library_module import LibraryModule
-from mlforge.runtime.runnable import Bound
-from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.runtime.runnable import HasModel
 
 DESCRIPTION_SYMBOL = "mlforge_description"
 
 
-class SharedLibrary(LibraryModule):
+class SharedLibrary(LibraryModule, HasModel):
     """A shared library as a module; where mlforge made it, also the model in it.
 
     Parameters
@@ -68,30 +65,6 @@ class SharedLibrary(LibraryModule):
                 next_step="Make one with: mlforge compile MODEL --emit so",
             ) from error
         return AotModule(self.path, modules[pick_module(modules, self._module, self._place)])
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model takes, in order."""
-        return self.model.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model gives, in order."""
-        return self.model.outputs
-
-    def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
-        return self.model.run(*inputs)
-
-    def bind(
-        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
-    ) -> Bound:
-        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
-        return self.model.bind(inputs, outputs)
-
-    def new_outputs(self) -> dict[str, Array]:
-        """Return fresh arrays for the outputs."""
-        return self.model.new_outputs()
 
 
 def load_shared_library(path: str | os.PathLike[str], module: str | None = None) -> AotModule:

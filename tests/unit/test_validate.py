@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import mlforge
-from mlforge.archive import json_text, read, validate_relay
+from mlforge.archive import read, validate_relay
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
 from mlforge.runtime import graph_json
-from mlforge.support import expansion, params, tar
+from mlforge.support import expansion, json_text, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest
 from tests.hostile.good_archives import compiled_files, compiled_metadata, graph_files, graph_metadata
@@ -116,7 +116,7 @@ def test_the_page_on_trust_states_the_limits() -> None:
     for limit, text in (
         (tar.MAX_BYTES, "64 GiB"),
         (expansion.MAX_EXPANDED, "4 GiB"),
-        (expansion.MIN_EXPANDED, "256 MiB"),
+        (expansion.MIN_EXPANDED, "64 MiB"),
         (expansion.MAX_EXPANSION, "100 times"),
         (tar.MAX_MEMBERS, "20,000"),
         (read.MAX_METADATA, "32 MiB"),

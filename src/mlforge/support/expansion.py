@@ -14,7 +14,7 @@ from mlforge.errors import ArchiveError
 
 # An xz of zeros expands ten-thousandfold; real archives of C and weights stay far below these.
 MAX_EXPANSION: Final = 100
-MIN_EXPANDED: Final = 256 << 20
+MIN_EXPANDED: Final = 64 << 20
 MAX_EXPANDED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"

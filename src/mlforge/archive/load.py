@@ -14,6 +14,7 @@ from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.library.build import build_library
 from mlforge.runtime.aot_module import AotModule
+from mlforge.support.plain_file import open_plain
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
@@ -172,7 +173,7 @@ def load_graph(parts: ModuleParts, lib: HostLibrary) -> GraphModule:
 def artifact_kind(path: str | os.PathLike[str]) -> str:
     """Tell by content whether a file is an ``archive``, a ``library``, or anything else: a ``model``."""
     try:
-        with Path(path).open("rb") as file:
+        with open_plain(path) as file:
             start = file.read(512)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError
+from mlforge.support.plain_file import open_plain
 
 if TYPE_CHECKING:
     from mlforge.frontend.common import Params
@@ -112,14 +114,15 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise ModelError("this is a folder, not a model file", place=place)
-        size = path.stat().st_size
-        if size > _SIZE_LIMIT:
-            raise ModelError(
-                f"the file has {size} bytes, more than the {_SIZE_LIMIT} that a model file can have",
-                place=place,
-                next_step="Save ONNX weights as external data",
-            )
-        return path.read_bytes()
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _SIZE_LIMIT:
+                raise ModelError(
+                    f"the file has {size} bytes, more than the {_SIZE_LIMIT} that a model file can have",
+                    place=place,
+                    next_step="Save ONNX weights as external data",
+                )
+            return file.read()
     except FileNotFoundError:
         raise ModelError("there is no such file", place=place) from None
     except (OSError, ValueError) as error:

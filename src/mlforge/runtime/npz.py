@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +16,7 @@ from mlforge.errors import InputError, ProblemsError
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.atomic import atomic_file
+from mlforge.support.plain_file import open_plain
 
 _MAX_MEMBERS = 10_000
 # NotImplementedError and RuntimeError are what zipfile raises for compressions it lacks and for passwords
@@ -38,18 +40,9 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
         All faults at once: missing and unknown keys, dtypes, shapes, broken members.
     """
     place = str(path)
-    try:
-        archive = zipfile.ZipFile(path)
-    except _BROKEN as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read as .npz: {reason}",
-            place=place,
-            next_step="Write one with: numpy.savez(path, **{name: array})",
-        ) from error
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
-    with archive:
+    with _opened(path, place) as archive:
         members = _members(archive, place)
         named = _bound(members, infos)
         for key in members:
@@ -70,6 +63,21 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
     if problems:
         raise ProblemsError(problems, place=place)
     return {info.name: arrays[info.name] for info in infos}
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], place: str) -> Iterator[zipfile.ZipFile]:
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_plain(path))))
+        except _BROKEN as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"cannot be read as .npz: {reason}",
+                place=place,
+                next_step="Write one with: numpy.savez(path, **{name: array})",
+            ) from error
+        yield archive
 
 
 def _members(archive: zipfile.ZipFile, place: str) -> dict[str, zipfile.ZipInfo]:

@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.support.content import Data, chunks_of, nbytes_of
 from mlforge.support.expansion import ExpandedFile, expanded
+from mlforge.support.plain_file import open_plain
 
 MAX_MEMBERS: Final = 20_000
 MAX_NAME: Final = 1_024
@@ -257,7 +258,7 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
     place = str(path)
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(path).open("rb"))
+            file = stack.enter_context(open_plain(path))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ArchiveError(f"cannot be read: {reason}", place=place) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
@@ -94,3 +95,22 @@ def test_big_endian_objects_are_read(tmp_path: Path) -> None:
 def test_what_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(ArchiveError, match=r"a\.o.*ELF"):
         defined_functions(data, "a.o")
+
+
+def symbol_table(names: bytes, starts: range, tables: int = 1) -> bytes:
+    """Return a 64-bit object with a table of global functions whose names begin at `starts` of `names`."""
+    symbols = b"".join(struct.pack("<IBBHQQ", start, 0x12, 0, 1, 0, 0) for start in starts)
+    table = 64 + len(symbols) + len(names)
+    header = b"\x7fELF\x02\x01" + bytes(34) + struct.pack("<Q10xHH", table, 64, 1 + tables)
+    strings = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64 + len(symbols), len(names), 0, 0, 1, 0)
+    symtab = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, 64, len(symbols), 0, 0, 8, 24)
+    return header.ljust(64, b"\0") + symbols + names + strings + tables * symtab
+
+
+def test_objects_that_ask_for_much_work_are_refused() -> None:
+    assert defined_functions(symbol_table(b"ab\0", range(2)), "a.o") == {"ab", "b"}
+    with pytest.raises(ArchiveError, match="2 tables of symbols"):
+        defined_functions(symbol_table(b"ab\0", range(2), tables=2), "a.o")
+    names = (b"a" * 4000 + b"\0") * 5
+    with pytest.raises(ArchiveError, match="names of more than 33,554,432 bytes"):
+        defined_functions(symbol_table(names, range(len(names) - 5)), "a.o")

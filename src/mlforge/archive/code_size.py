@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -11,10 +10,11 @@ from mlforge.archive.layout import CODE, HEADERS
 from mlforge.archive.read import Archive
 from mlforge.crt import crt_files
 from mlforge.errors import ToolchainError
+from mlforge.library.elf import read_elf
 from mlforge.library.toolchain import compile_objects
 
 _INCLUDES = (HEADERS, "runtime/include", "runtime/host")  # as the archive's own Makefile has them
-_MAGIC, _NOBITS = b"\x7fELF", 8
+_NOBITS = 8
 _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 
 
@@ -47,33 +47,21 @@ def code_sizes(archive: Archive) -> dict[str, int]:
 def object_sizes(data: bytes, place: str) -> dict[str, int]:
     """Return the bytes of an ELF object's sections by kind, as `code_sizes` names them."""
     try:
-        return _object_sizes(data)
-    except struct.error:
-        raise ToolchainError("the compiler's object is cut off", place=place) from None
-
-
-def _object_sizes(data: bytes) -> dict[str, int]:
-    if data[:4] != _MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
+        sections = read_elf(data).sections
+    except ValueError as error:
         raise ToolchainError(
-            "the compiler's objects are no ELF files, whose sections could be measured",
+            f"the compiler's object is no ELF file, whose sections could be measured: {error}",
+            place=place,
             next_step="Set CC to a compiler for ELF, such as gcc on Linux or arm-none-eabi-gcc",
-        )
-    wide, order = data[4] == 2, "<" if data[5] == 1 else ">"
-    if wide:
-        offset, size, count = (*struct.unpack_from(f"{order}Q", data, 40), *struct.unpack_from(f"{order}HH", data, 58))
-        section = struct.Struct(f"{order}4xI2Q8xQ")  # sh_type, sh_flags, (address,) sh_offset skipped, sh_size
-    else:
-        offset, size, count = (*struct.unpack_from(f"{order}I", data, 32), *struct.unpack_from(f"{order}HH", data, 46))
-        section = struct.Struct(f"{order}4xI2I4xI")
+        ) from None
     found: Counter[str] = Counter()
-    for index in range(count):
-        kind, flags, _address, nbytes = section.unpack_from(data, offset + index * size)
-        if not flags & _ALLOC:
+    for section in sections:
+        if not section.flags & _ALLOC:
             continue
-        if kind == _NOBITS:
-            found["zeroed_bytes"] += nbytes
-        elif flags & _WRITE:
-            found["data_bytes"] += nbytes
+        if section.kind == _NOBITS:
+            found["zeroed_bytes"] += section.nbytes
+        elif section.flags & _WRITE:
+            found["data_bytes"] += section.nbytes
         else:
-            found["code_bytes" if flags & _EXECUTE else "readonly_bytes"] += nbytes
+            found["code_bytes" if section.flags & _EXECUTE else "readonly_bytes"] += section.nbytes
     return dict(found)

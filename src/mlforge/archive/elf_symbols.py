@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from mlforge.errors import ArchiveError
+from mlforge.library.elf import ElfObject, Section, read_elf
 
-_MAGIC = b"\x7fELF"
 _SYMTAB = 2
 _LOCAL = 0
 _KINDS = (0, 2)  # an assembler may leave the type of a function open
+_MAX_NAME = 4096
+_MAX_TEXT = 32 << 20
 MAX_SYMBOLS = 1_000_000
-
-
-@dataclass(frozen=True)
-class _Form:
-    """Where things lie in files of 32 or 64 bits, as `struct` patterns and offsets."""
-
-    section_table: tuple[int, str]
-    section_counts: int
-    section: str
-    symbol: str
-    symbol_fields: tuple[int, int, int]  # places of name, info and section index among the fields
-
-
-_FORMS = {
-    1: _Form((0x20, "I"), 0x2E, "IIIIIIIIII", "IIIBBH", (0, 3, 5)),
-    2: _Form((0x28, "Q"), 0x3A, "IIQQQQIIQQ", "IBBHQQ", (0, 1, 3)),
-}
 
 
 def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
@@ -45,52 +29,47 @@ def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
     ArchiveError
         If it is not an ELF file, or its tables do not lie within it.
     """
+    view = memoryview(data)
     try:
-        return _defined_functions(memoryview(data))
-    except (struct.error, ValueError, KeyError, IndexError) as error:
-        raise ArchiveError(f"this is not a sound ELF object ({error})", place=place) from None
+        elf = read_elf(view)
+        tables = [section for section in elf.sections if section.kind == _SYMTAB]
+        if len(tables) > 1:
+            raise ValueError(f"{len(tables)} tables of symbols")
+        return _functions_of(elf, tables[0], view) if tables else set()
+    except (ValueError, IndexError) as error:
+        raise ArchiveError(
+            f"this is not a sound ELF object: {error}", place=place, next_step="Export the archive again"
+        ) from None
 
 
-def _defined_functions(data: memoryview) -> set[str]:
-    if bytes(data[:4]) != _MAGIC:
-        raise ValueError("it does not start as one")
-    form = _FORMS[data[4]]
-    order = {1: "<", 2: ">"}[data[5]]
-    offset, pattern = form.section_table
-    (table,) = struct.unpack_from(f"{order}{pattern}", data, offset)
-    size, count = struct.unpack_from(f"{order}HH", data, form.section_counts)
-    layout = struct.Struct(f"{order}{form.section}")
-    if size != layout.size:
-        raise ValueError(f"section headers of {size} bytes")
-    sections = [layout.unpack_from(_part(data, table + index * size, size)) for index in range(count)]
-    names: set[str] = set()
-    for section in sections:
-        if section[1] == _SYMTAB:
-            strings = sections[section[6]]
-            names |= _functions_of(_part(data, *section[4:6]), _part(data, *strings[4:6]), form, order)
-    return names
-
-
-def _functions_of(symbols: memoryview, strings: memoryview, form: _Form, order: str) -> set[str]:
-    layout = struct.Struct(f"{order}{form.symbol}")
-    if len(symbols) // layout.size > MAX_SYMBOLS:
+def _functions_of(elf: ElfObject, table: Section, data: memoryview) -> set[str]:
+    # the places of name, info and section index among a symbol's fields
+    pattern, (name_at, info_at, section_at) = ("IBBHQQ", (0, 1, 3)) if elf.is_64 else ("IIIBBH", (0, 3, 5))
+    layout = struct.Struct(elf.order + pattern)
+    symbols = _content(table, data)
+    count = len(symbols) // layout.size
+    if count > MAX_SYMBOLS:
         raise ValueError(f"more than {MAX_SYMBOLS:,} symbols")
-    text = bytes(strings)
-    name_at, info_at, section_at = form.symbol_fields
-    found = set()
-    for fields in layout.iter_unpack(symbols[: len(symbols) // layout.size * layout.size]):
+    text = bytes(_content(elf.sections[table.link], data))
+    found: set[str] = set()
+    room = _MAX_TEXT
+    for fields in layout.iter_unpack(symbols[: count * layout.size]):
         binding, kind = fields[info_at] >> 4, fields[info_at] & 15
         if fields[section_at] == 0 or binding == _LOCAL or kind not in _KINDS:
             continue
         start = fields[name_at]
-        end = text.find(b"\0", start, start + 4096)
+        end = text.find(b"\0", start, start + _MAX_NAME)
         if end < 0:
             raise ValueError("a name that does not end")
+        # names may lie within each other, so a small table could ask for a lot of memory
+        room -= end - start
+        if room < 0:
+            raise ValueError(f"names of more than {_MAX_TEXT:,} bytes")
         found.add(text[start:end].decode("utf-8", "replace"))
     return found
 
 
-def _part(data: memoryview, offset: int, size: int) -> memoryview:
-    if offset + size > len(data):
-        raise ValueError(f"a table at byte {offset} that the file does not hold")
-    return data[offset : offset + size]
+def _content(section: Section, data: memoryview) -> memoryview:
+    if section.offset + section.nbytes > len(data):
+        raise ValueError(f"a table at byte {section.offset} that the file does not hold")
+    return data[section.offset : section.offset + section.nbytes]

@@ -46,7 +46,8 @@ def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...])
     lines = [f"## {name}", "", inspect.cleandoc(function.__doc__ or ""), "", f"    {usage}", ""]
     if rows:
         lines += ["| | default | |", "|---|---|---|"]
-        lines += [f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |" for spelled, info, default in rows]
+        for spelled, info, default in rows:
+            lines.append(f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |")
         lines.append("")
     return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
 

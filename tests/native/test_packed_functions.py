@@ -14,6 +14,7 @@ from mlforge.codegen import GeneratedCode, Unit, generate
 from mlforge.crt import crt_files
 from mlforge.library.toolchain import compile_shared
 from mlforge.support.content import to_bytes, write_data
+from tests.native.crt_executor import DLTensor
 from tests.native.programs import chain
 from tests.native.test_generated_module import WARNINGS, compiler
 
@@ -45,24 +46,9 @@ int TVMBackendFreeWorkspace(int device_type, int device_id, void *ptr) {
 """
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-def tensor(array: np.ndarray) -> Tensor:
+def tensor(array: np.ndarray) -> DLTensor:
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    made = Tensor(array.ctypes.data, 1, 0, array.ndim, 2, 32, 1, shape, None, 0)
+    made = DLTensor(array.ctypes.data, 1, 0, array.ndim, 2, 32, 1, shape, None, 0)
     made.kept = (array, shape)
     return made
 
@@ -87,7 +73,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return loaded
 
 
-def call(library: ctypes.CDLL, name: str, tensors: list[Tensor], codes: list[int] | None = None) -> tuple[int, str]:
+def call(library: ctypes.CDLL, name: str, tensors: list[DLTensor], codes: list[int] | None = None) -> tuple[int, str]:
     values = (ctypes.c_void_p * len(tensors))(*(ctypes.addressof(item) for item in tensors))
     kinds = (ctypes.c_int * len(tensors))(*(codes or [7] * len(tensors)))
     status = getattr(library, name)(values, kinds, len(tensors), None, None, None)
@@ -127,7 +113,7 @@ def test_scratch_is_given_back(library: ctypes.CDLL) -> None:
     assert (status, text) == (-1, f"{TURN}: no memory for {SIZE * 4} bytes of scratch")
 
 
-def broken(**fields: object) -> Tensor:
+def broken(**fields: object) -> DLTensor:
     made = tensor(np.zeros(SIZE, np.float32))
     for name, value in fields.items():
         setattr(made, name, value)
@@ -148,7 +134,7 @@ def broken(**fields: object) -> Tensor:
         (broken(data=None), None, "arg[1] is not in the memory of the CPU"),
     ],
 )
-def test_wrong_arguments_are_refused(library: ctypes.CDLL, fault: Tensor, codes: list[int] | None, text: str) -> None:
+def test_wrong_arguments_are_refused(library: ctypes.CDLL, fault: DLTensor, codes: list[int] | None, text: str) -> None:
     good = tensor(np.zeros(SIZE, np.float32))
     result = np.full(SIZE, 7, np.float32)
     assert call(library, ADD, [good, fault, tensor(result)], codes) == (-1, f"{ADD}: {text}")

@@ -54,9 +54,7 @@ def schema_keys(schema: Any) -> Iterator[str]:
 
 def test_the_page_of_archives_has_every_key_that_is_written() -> None:
     named = set(re.findall(r"[a-z_0-9]+", (DOCS / "reference" / "archive.md").read_text()))
-    # what version 7 allows and only other writers write
-    others = {"sids", "external_dependencies"}
-    assert set(schema_keys(load_schema("metadata-7"))) - others <= named
+    assert set(schema_keys(load_schema("metadata-7"))) <= named
 
 
 def test_the_python_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mlforge
-from mlforge.archive import read, validate_relay
+from mlforge.archive import params_forms, read, validate_relay
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
 from mlforge.runtime import graph_json
 from mlforge.support import expansion, json_text, params, tar
@@ -122,6 +122,7 @@ def test_the_page_on_trust_states_the_limits() -> None:
         (read.MAX_METADATA, "32 MiB"),
         (json_text.MAX_TOKENS, "2,000,000 values"),
         (graph_json.MAX_TEXT, "8 MiB"),
+        (params_forms.MAX_JSON, "64 MiB"),
         (params.MAX_TENSORS, "100,000 tensors"),
         (validate_relay.MAX_TEXT, "64 MiB"),
         (MAX_FAULTS, "1,000"),

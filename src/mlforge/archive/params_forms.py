@@ -32,7 +32,7 @@ from mlforge.support.text import shortened
 FORMAT = "mlforge-params"
 VERSION = 1
 # JSON is read as a whole and held several times over meanwhile
-MAX_JSON = 512 << 20
+MAX_JSON = 64 << 20
 Params = Mapping[str, npt.NDArray[Any]]
 _AGAIN = "Export the archive again"
 

@@ -215,7 +215,9 @@ def build(
     if executor not in EXECUTORS:
         raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
     if external_workspace and executor != "aot":
-        raise OptionError("only the executor 'aot' takes its workspace from the caller")
+        raise OptionError(
+            "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
+        )
     chosen = parse_target(target, optimize)
     name = checked_module_name(module_name)
     values = dict(params or {})

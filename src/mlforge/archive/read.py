@@ -131,7 +131,9 @@ def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
     found = find_metadata(tar.sizes)
     if found is None:
         raise ArchiveError(
-            "this is a tar but not a Model Library Format archive: it has no metadata.json", place=tar.path
+            "this is a tar but not a Model Library Format archive: it has no metadata.json",
+            place=tar.path,
+            next_step="Compile a model to one with: mlforge compile MODEL",
         )
     name, form = found
     return name, form, parse_metadata(tar.read(name, MAX_METADATA), form, f"{tar.path}: {name}")
@@ -168,6 +170,7 @@ def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
             f"this is version {version if abs(version) < 10**9 else 'beyond all'} of the format; "
             f"mlforge reads versions 1 to {VERSION}",
             place=place,
+            next_step="Use a newer mlforge" if version > VERSION else _AGAIN,
         )
     if form != RFC and is_operator_style(document) and version not in OPERATOR_VERSIONS:
         raise ArchiveError(f"version {version} of the format has no operator style", place=place, next_step=_AGAIN)

@@ -45,7 +45,11 @@ def relocated(
     taken: dict[str, str] = {}
     for path, target in paths.items():
         if taken.setdefault(target, path) != path:
-            raise ArchiveError(f"{taken[target]} and {path} would both become {target}", place=name)
+            raise ArchiveError(
+                f"{taken[target]} and {path} would both become {target}",
+                place=name,
+                next_step="Take one of the two files out of the archive",
+            )
     result = {paths[path]: data for path, data in files.items()}
     known = {paths[path]: entry for path, entry in manifest_of(document).items() if path in paths}
     if "mlforge" in module:

@@ -43,7 +43,9 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
     prefix = f"tvmgen_{record.name.lower()}"
     entry = f"{prefix}_run"
     if entry not in header.functions:
-        raise ArchiveError(f"the header declares no function {entry}", place=place)
+        raise ArchiveError(
+            f"the header declares no function {entry}", place=place, next_step="Export the archive again"
+        )
     if f"{prefix}_map_inputs" in header.functions or f"{prefix}_devices" in header.structs:
         raise ArchiveError(
             f"the module '{record.name}' takes its tensors inside pools, or device contexts",

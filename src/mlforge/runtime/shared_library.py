@@ -41,7 +41,9 @@ class SharedLibrary(LibraryModule, HasModel):
             super().__init__(Path(path).resolve())
         except ToolchainError as error:
             raise ArchiveError(
-                f"this is not a library that loads here: {error.__cause__}", place=self._place
+                f"this is not a library that loads here: {error.__cause__}",
+                place=self._place,
+                next_step="Make one on this machine with: mlforge compile MODEL --emit so",
             ) from error
 
     @cached_property

@@ -24,6 +24,17 @@ TEXTS: dict[str, str] = {
     "relay_deep_metadata": _main("%x") + "\n#[metadata]\n" + "[" * 100_000,
     "relay_constant_of_no_bytes": _main("meta[relay.Constant][0]")
     + '\n#[metadata]\n{"root": 1, "nodes": [{"type_key": ""}], "b64ndarrays": ["AAAA"], "attrs": {}}',
+    "relay_million_numbers": _main(f"sum(%x, axis=[{'1,' * 1_100_000}1])"),
+    "relay_million_operators": _main("%x" + " + %x" * 1_000_000),
+    "relay_million_comments": _main("/**/" * 1_000_000 + "%x"),
+    "relay_million_calls": _main("".join(f"%{index} = exp(%x); " for index in range(500_000)) + "%0"),
+    "relay_tokens_up_to_the_limit": _main("(" + "1, " * 29_000 + "1"),
+    "relay_one_long_string": _main(f'exp(%x, a="{"x" * 2_000_000}")'),
+    "relay_blanks": _main(" " * 15_000_000),
+    "relay_tuples_that_double": _main(
+        "%0 = (%x, %x); " + "".join(f"%{index + 1} = (%{index}, %{index}); " for index in range(60)) + "exp(%60)"
+    ),
+    "relay_million_values_in_the_metadata": _main("%x") + "\n#[metadata]\n[" + "[]," * 4_000_000 + "[]]",
     "relay_terminal_escapes": _main("\x1b[2J\x1b[H"),
 }
 

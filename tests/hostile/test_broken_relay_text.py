@@ -14,6 +14,7 @@ from mlforge import ops  # noqa: F401  (registers the operators)
 from mlforge.errors import TextError
 from mlforge.relay import ir
 from mlforge.relay.text import from_text, to_text
+from mlforge.relay.text_source import MAX_CODE, MAX_NAME, MAX_TOKENS
 
 HEAD = '#[version = "0.0.5"]\n'
 
@@ -46,6 +47,10 @@ def main(body: str) -> str:
         (main("99999999999999999999999"), "2:42", "not a number of its dtype"),
         (main("if (%x) { %x } else { %x }"), "2:42", "`if` is not part of the static subset"),
         (main("meta[relay.Constant][0]"), "2:42", "has no constant 0"),
+        (main("sum(%x, axis=[0, 1 2])"), "2:59", "expected an integer of 64 bits"),
+        (main("sum(%x, axis=[0,,1])"), "2:58", "expected an integer of 64 bits"),
+        (main("sum(%x, axis=[9223372036854775808])"), "2:56", "expected an integer of 64 bits"),
+        (main(f"sum(%x, axis=[0, -{'9' * 5000}])"), "2:59", "expected an integer of 64 bits"),
         (main("exp(%x"), "2:49", "expected .*, found `}`"),
         (main("exp(%x))"), "2:49", "expected .*, found `\\)`"),
         (main("fn (%p: float32) { %x }"), "2:61", "%x is not defined"),
@@ -99,6 +104,41 @@ def test_a_long_chain_of_infix_operators_is_no_depth() -> None:
     assert "add(%299, %x)" in to_text(from_text(main("%x" + " + %x" * 301)))
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (" " * MAX_CODE + "%x", "more than 2,097,152 characters"),
+        ("%x" + " + %x" * (MAX_TOKENS // 2), "more than 60,000 words"),
+        (f"%{'x' * MAX_NAME}", "a word of more than 65,536 characters"),
+        (f'exp(%x, a="{"x" * MAX_NAME}")', "a word of more than 65,536 characters"),
+    ],
+)
+def test_what_is_too_long_is_refused(body: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        from_text(main(body))
+
+
+def test_a_text_may_use_up_its_limits() -> None:
+    head = len(HEAD.splitlines()[0].split()) + 40
+    count = (MAX_TOKENS - head) // 2
+    (parameter,) = from_text(main("%x" + " + %x" * count)).main.params
+    assert parameter.name == "x"
+    from_text(main("sum(%x, axis=[1]) // " + "x" * (MAX_CODE - 200) + "\n"))
+
+
+@pytest.mark.parametrize("last", ["%59", "exp(%59)", "%59.0.1.7", "%59(%x)", "let %y: int8 = %59; %y"])
+def test_tuples_of_tuples_may_not_double_for_ever(last: str) -> None:
+    doubled = "".join(f"%{index + 1} = (%{index}, %{index}); " for index in range(59))
+    with pytest.raises(TextError, match=r"2:\d+: this tuple .* more than 4,096 fields or 64 levels"):
+        from_text(main(f"%0 = (%x, %x); {doubled}{last}"))
+
+
+def test_tuples_may_not_nest_without_end() -> None:
+    deeper = "".join(f"%{index + 1} = (%{index},); " for index in range(2_000))
+    with pytest.raises(TextError, match="or 64 levels"):
+        from_text(main(f"%0 = (%x,); {deeper}%2000"))
+
+
 def constants_text() -> tuple[str, dict[str, object]]:
     text = to_text(ir.IRModule({"main": ir.Function((), ir.const(np.arange(4, dtype=np.int8)))}))
     head, metadata = text.split("#[metadata]")
@@ -126,6 +166,7 @@ HUGE = base64.b64decode(str(constants_text()[1]["b64ndarrays"][0]))  # type: ign
         spoiled(nodes={}),
         spoiled(nodes=[]),
         spoiled(b64ndarrays=[]),
+        spoiled(attrs=[0] * 500_001),
         spoiled(b64ndarrays=["!!!"]),
         spoiled(b64ndarrays=[7]),
         spoiled(b64ndarrays=[base64.b64encode(HUGE[:-1]).decode()]),

@@ -13,6 +13,7 @@ import pytest
 import mlforge
 from mlforge.archive import params_forms, read, validate_relay
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
+from mlforge.relay import text_source
 from mlforge.runtime import graph_json
 from mlforge.support import expansion, json_text, params, tar
 from tests.conftest import need
@@ -124,7 +125,10 @@ def test_the_page_on_trust_states_the_limits() -> None:
         (graph_json.MAX_TEXT, "8 MiB"),
         (params_forms.MAX_JSON, "64 MiB"),
         (params.MAX_TENSORS, "100,000 tensors"),
-        (validate_relay.MAX_TEXT, "64 MiB"),
+        (text_source.MAX_TEXT, "16 MiB"),
+        (text_source.MAX_CODE, "2,097,152 characters"),
+        (text_source.MAX_TOKENS, "60,000 words"),
+        (text_source.MAX_NESTING, "64 nested"),
         (MAX_FAULTS, "1,000"),
     ):
         number, _, unit = text.partition(" ")

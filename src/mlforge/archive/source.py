@@ -11,6 +11,7 @@ from mlforge.archive.read import Archive
 from mlforge.errors import ArchiveError
 from mlforge.relay.ir import IRModule
 from mlforge.relay.text import from_text, section_text, text_and_constants
+from mlforge.relay.text_source import MAX_TEXT
 from mlforge.support.content import Data, ViewContent, sha256_of
 from mlforge.support.params import load_params, params_content
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # constants up to this many bytes together travel in the text, which other tools of Relay then read on its own
 _SECTION_LIMIT = 64 << 10
-_MAX_TEXT = 64 << 20
 
 
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
@@ -84,7 +84,7 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
         _check_content(archive, path)
     place = f"{archive.path}: {files.relay}"
     try:
-        text = archive.tar.read(files.relay, _MAX_TEXT).decode("utf-8")
+        text = archive.tar.read(files.relay, MAX_TEXT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ArchiveError(f"it is not UTF-8: {error.reason} at byte {error.start}", place=place) from None
     values = load_params(archive.tar.view(files.source_params), place=f"{archive.path}: {files.source_params}")

@@ -11,8 +11,8 @@ from mlforge.archive.read import Archive
 from mlforge.archive.source import read_source
 from mlforge.errors import ArchiveError, MlforgeError
 from mlforge.relay.text import from_text
+from mlforge.relay.text_source import MAX_TEXT
 
-MAX_TEXT = 64 << 20
 _VERSION_LINE = "#[version"
 
 

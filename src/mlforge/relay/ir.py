@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, TypeAlias
 
@@ -18,8 +19,11 @@ import numpy.typing as npt
 from mlforge.errors import InternalError, MlforgeError, TypeCheckError
 from mlforge.relay.op import OPERATORS, Operator
 from mlforge.support import dtypes
+from mlforge.support.text import shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
+# characters of types and attributes in a message: a text can make them as long as itself
+_SHOWN = 1_000
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Tuple:
     fields: tuple[Expr, ...]
     span: Span = NO_SPAN
 
-    @property
+    @cached_property
     def type(self) -> TupleType:
         """Types of the fields."""
         return TupleType(tuple(item.type for item in self.fields))
@@ -153,7 +157,7 @@ class TupleGetItem:
     index: int
     span: Span = NO_SPAN
 
-    @property
+    @cached_property
     def type(self) -> Type:
         """Type of the field."""
         if not isinstance(self.value.type, TupleType) or not 0 <= self.index < len(self.value.type.fields):
@@ -255,8 +259,9 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
     except MlforgeError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        given = ", ".join(str(arg.type) for arg in args)
-        raise TypeCheckError(f"{name} does not take ({given}) with {dict(full)}: {error}", place=place) from error
+        given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
+        attributes = shortened(str(dict(full)), _SHOWN)
+        raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
     return Call(operator, tuple(args), full, result, span)
 
 

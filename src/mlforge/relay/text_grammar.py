@@ -11,7 +11,9 @@ from functools import cache
 
 from lark import Lark, Token
 
-_GRAMMAR = r"""
+from mlforge.relay.text_literals import INTEGERS, STATIC_TYPE
+
+_RULES = r"""
 module: definition*
 definition: "def" GLOBAL "(" [item ("," item)*] ")" ["->" type] "{" body "}"
 
@@ -48,10 +50,12 @@ literal: [MINUS] NUMBER | "True" -> true | "False" -> false
 ?value: literal
       | STRING -> string
       | "None" -> none
+      | INTEGERS -> integers
       | "[" [value ("," value)*] "]" -> list
       | constant
 
-?type: "Tensor" "[" "(" [extent ("," extent)* [","]] ")" "," NAME "]" -> tensor_type
+?type: STATIC_TYPE -> static_type
+     | "Tensor" "[" "(" [extent ("," extent)* [","]] ")" "," NAME "]" -> tensor_type
      | NAME -> scalar_type
      | "(" ")" -> tuple_type
      | "(" type "," [type ("," type)*] ")" -> tuple_type
@@ -72,6 +76,7 @@ STAR: "*"
 SLASH: "/"
 %ignore /[ \t\r\n\f]+/
 """
+_GRAMMAR = f"{_RULES}INTEGERS.1: /{INTEGERS}/\nSTATIC_TYPE.1: /{STATIC_TYPE}/\n"
 
 _DESCRIPTIONS = {
     "LOCAL": "a variable such as %x",
@@ -80,6 +85,8 @@ _DESCRIPTIONS = {
     "NAME": "a name",
     "NUMBER": "a number",
     "STRING": "a string",
+    "INTEGERS": "`[`",
+    "STATIC_TYPE": "`Tensor`",
     "PROJECTION": "a projection such as .0",
     "EQUALITY": "`==`",
     "RELATION": "`<`",

@@ -15,6 +15,11 @@ from mlforge.support.text import shortest_digits
 
 _SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 _NUMBER = re.compile(r"(?P<digits>inf|nan|\d+(?P<fraction>\.\d*)?(?P<power>[eE][+-]?\d+)?)(?P<suffix>[fiu]\d*)?")
+# the patterns of what is read as one token: a tree of its numbers would take most of the time and memory of a text
+INTEGERS = r"\[[-0-9, \t\r\n\f]+\]"
+STATIC_TYPE = r"Tensor\s*\[\s*\(\s*(?:[0-9]{1,18}\s*,\s*){0,32}(?:[0-9]{1,18}\s*)?\)\s*,\s*[A-Za-z0-9_]+\s*\]"
+
+_LONGEST_INTEGER = 20
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _UNESCAPES = {escaped[1]: plain for plain, escaped in _ESCAPES.items()}
@@ -82,6 +87,24 @@ def number_value(token: str, *, negative: bool = False) -> npt.NDArray[Any] | No
         return _typed(value, ("int" if suffix[0] == "i" else "uint") + (suffix[1:] or "32"))
     low, high = dtypes.limits("int32")
     return _typed(value, "int32" if low <= value <= high else "int64")
+
+
+def integer_values(token: str) -> tuple[int, ...] | None:
+    """Return the integers of a list such as ``[1, -2]``; None if one is none or has more than 64 bits."""
+    if not token[1:-1].strip():
+        return ()
+    elements = token[1:-1].split(",")
+    # the limit on digits keeps the conversion's time linear
+    if max(map(len, elements)) > _LONGEST_INTEGER:
+        elements = [element.strip() for element in elements]
+        if max(map(len, elements)) > _LONGEST_INTEGER:
+            return None
+    try:
+        values = tuple(map(int, elements))
+    except ValueError:
+        return None
+    low, high = dtypes.limits("int64")
+    return values if low <= min(values) and max(values) <= high else None
 
 
 def _typed(value: float, dtype: str) -> npt.NDArray[Any] | None:

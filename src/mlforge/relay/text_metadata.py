@@ -16,6 +16,8 @@ from mlforge.support.ndarray_bytes import decode_ndarray, encode_ndarray
 
 SECTION = "#[metadata]"
 _TVM_VERSION = "0.14.0"
+# a constant of four dimensions has about fifty
+_MAX_VALUES = 500_000
 
 
 def metadata_text(constants: Sequence[Constant]) -> str:
@@ -81,12 +83,17 @@ def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
         If the JSON is broken, an index leads nowhere, or a tensor's bytes are.
     """
     try:
+        if sum(map(text.count, "[{,:")) > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES:,} values")
         document = json.loads(text)
         nodes, blobs = document["nodes"], document["b64ndarrays"]
         table = nodes[_index(document["root"], nodes)]
         listed = nodes[_index(table["data"][table["keys"].index("relay.Constant")], nodes)]["data"]
         holders = [nodes[_index(item, nodes)]["attrs"]["data"] for item in listed]
-        return [_tensor(blobs[_index(holder, blobs)], place) for holder in holders]
+        places = [_index(holder, blobs) for holder in holders]
+        # any number of constants may be one tensor
+        tensors = {index: _tensor(blobs[index], place) for index in set(places)}
+        return [tensors[index] for index in places]
     except ArchiveError as error:
         raise TextError(f"the metadata section is broken: {error.cause}", place=error.place) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -6,6 +6,7 @@ everything that can be long (statements, chains of operators, lists) is wide in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,10 +21,10 @@ from mlforge.relay import ir
 from mlforge.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TensorType, TupleType, Var
 from mlforge.relay.op import OPERATORS
 from mlforge.relay.text_grammar import RESERVED, described, parser
-from mlforge.relay.text_literals import number_value, string_value
+from mlforge.relay.text_literals import integer_values, number_value, string_value
 from mlforge.relay.text_metadata import SECTION, read_metadata
 from mlforge.relay.text_origins import Origin
-from mlforge.relay.text_source import Prepared, Source
+from mlforge.relay.text_source import MAX_NESTING, Prepared, Source
 from mlforge.support import dtypes
 
 Node: TypeAlias = "Tree[Token] | Token"
@@ -34,8 +35,11 @@ _INFIX = {
     ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
 }  # fmt: skip
 _COMPOSED = ("chain", "applied", "global_function", "tuple")
+_TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type")
 _NOWHERE = Origin()
+_WORD = re.compile(r"\w+")
 _MAX_ELEMENTS = 1 << 40
+_MAX_FIELDS = 4_096
 
 
 def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
@@ -88,6 +92,7 @@ class _Reader:
         self._origins = prepared.origins
         self._facts = prepared.facts
         self._signatures: dict[str, ir.FuncType | None] = {}
+        self._sizes: dict[int, tuple[TupleType, tuple[int, int]]] = {}
 
     def module(self, tree: Tree[Token]) -> IRModule:
         definitions = _trees(tree.children)
@@ -201,7 +206,26 @@ class _Reader:
             return self._applied(tree, scope)
         if tree.data == "global_function":
             return self._global(_token(tree.children[0]))
-        return ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
+        made = ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
+        size, depth = self._tuple_size(made.type)
+        if size > _MAX_FIELDS or depth > MAX_NESTING:
+            limits = f"{_MAX_FIELDS:,} fields or {MAX_NESTING} levels"
+            raise self._fault(tree, f"this tuple and the tuples in it have more than {limits}")
+        return made
+
+    def _tuple_size(self, kind: ir.Type) -> tuple[int, int]:
+        """Return how many types a type is made of, and its depth.
+
+        A few tuples of tuples can have a type that no memory could hold if each field were written out.
+        """
+        if not isinstance(kind, TupleType):
+            return 1, 0
+        if id(kind) not in self._sizes:
+            sizes = [self._tuple_size(field) for field in kind.fields]
+            total, depth = 1 + sum(size for size, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
+            # the type is kept beside, so that no other one gets its id
+            self._sizes[id(kind)] = kind, (total, depth)
+        return self._sizes[id(kind)][1]
 
     def _chain(self, tree: Tree[Token], scope: Scope) -> Expr:
         first, *rest = tree.children
@@ -316,6 +340,8 @@ class _Reader:
             return string_value(_token(tree.children[0]))
         if tree.data == "none":
             return None
+        if tree.data == "integers":
+            return self._integers(_token(tree.children[0]))
         if tree.data == "list":
             return tuple(self._value(child) for child in tree.children)
         if tree.data == "constant":
@@ -327,29 +353,54 @@ class _Reader:
             return float(digits) if "in" not in digits else float(number)
         return number.item()
 
+    def _integers(self, token: Token) -> tuple[int, ...]:
+        values = integer_values(token)
+        if values is not None:
+            return values
+        start = (token.start_pos or 0) + 1
+        for element in token[1:-1].split(","):
+            if not integer_values(f"[{element}]"):
+                start += len(element) - len(element.lstrip())
+                raise self._source.fault("expected an integer of 64 bits", start, len(element.strip()))
+            start += len(element) + 1
+        raise AssertionError(token)
+
     def _type(self, node: Node) -> TensorType | TupleType:
         tree = _tree(node)
+        if tree.data == "static_type":
+            *numbers, dtype = _words(_token(tree.children[0]))
+            return self._tensor_type(numbers, dtype)
         if tree.data == "tuple_type":
             return TupleType(tuple(self._type(child) for child in tree.children))
-        dtype = _token(tree.children[-1])
-        if dtype not in dtypes.SCALARS:
-            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
-        shape: list[int] = []
-        size = 1
+        extents = []
         for extent in _trees(tree.children[:-1]):
             number = _token(extent.children[0]) if extent.children else None
             if number is None or not number.isdecimal() or len(number) > 18:
                 raise self._fault(extent, "shapes must be whole numbers: mlforge compiles static shapes")
-            shape.append(int(number))
-            size *= max(1, shape[-1])
+            extents.append(number)
+        return self._tensor_type(extents, _token(tree.children[-1]))
+
+    def _tensor_type(self, extents: Sequence[Token], dtype: Token) -> TensorType:
+        if dtype not in dtypes.SCALARS:
+            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
+        shape = tuple(map(int, extents))
+        size = 1
+        for extent, token in zip(shape, extents, strict=True):
+            size *= max(1, extent)
             if size > _MAX_ELEMENTS:
-                raise self._fault(extent, "this tensor is too large for any memory")
-        return TensorType(tuple(shape), str(dtype))
+                raise self._fault(token, "this tensor is too large for any memory")
+        return TensorType(shape, str(dtype))
 
 
 def _result_type(parts: Sequence[Node]) -> Node | None:
-    types = [part for part in _trees(parts) if part.data in ("tensor_type", "scalar_type", "tuple_type")]
+    types = [part for part in _trees(parts) if part.data in _TYPES]
     return types[0] if types else None
+
+
+def _words(token: Token) -> list[Token]:
+    """Return the extents and the dtype of a type that is one token, each with its place."""
+    start = token.start_pos or 0
+    return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]
 
 
 def _trees(nodes: Sequence[Node]) -> list[Tree[Token]]:

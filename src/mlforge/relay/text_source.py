@@ -6,16 +6,28 @@ import re
 from dataclasses import dataclass, field
 
 from mlforge.errors import TextError
+from mlforge.relay.text_literals import INTEGERS, STATIC_TYPE
 from mlforge.relay.text_metadata import SECTION
 from mlforge.relay.text_origins import Facts, Origin, read_facts, read_origin
 
 VERSION = "0.0.5"
 # Deeper nesting than people and printers write; what follows the tree of the text by recursion relies on it.
 MAX_NESTING = 64
+# A token takes up to 20 microseconds and one kilobyte; DenseNet-121 has 20,000.
+MAX_TOKENS = 60_000
+# Characters before the metadata section; DenseNet-121 has 136,000.
+MAX_CODE = 2 << 20
+MAX_NAME = 65_536
+# Bytes with the metadata section, for those who read files.
+MAX_TEXT = 16 << 20
 _SHOWN_COLUMNS = 100
 
 _VERSION_LINE = re.compile(r'\s*#\[\s*version\s*=\s*"(?P<version>[^"\n]*)"\s*\]')
 _MARKS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*|[\[({]|[\])}]|' + re.escape(SECTION))
+# no alternative looks further than it takes, so counting is linear whatever the text
+_TOKEN = re.compile(
+    rf'{re.escape(SECTION)}|//[^\n]*|/\*[^*]*|"(?:\\.|[^"\\\n]){{0,{MAX_NAME}}}"?|{INTEGERS}|{STATIC_TYPE}|[%@]?\w+|\S'
+)
 _COMMENT_MARKS = re.compile(r"/\*|\*/")
 
 
@@ -86,7 +98,23 @@ class Source:
                 len(version["version"]),
                 help_text=f"this is a reader of version {VERSION}",
             )
+        self._check_tokens()
         return self._without_comments(version.end())
+
+    def _check_tokens(self) -> None:
+        for count, token in enumerate(_TOKEN.finditer(self.text, 0, MAX_CODE + len(SECTION))):
+            if token.group() == SECTION:
+                return
+            if token.end() > MAX_CODE:
+                raise self.fault(f"a text of more than {MAX_CODE:,} characters", token.start())
+            if count == MAX_TOKENS:
+                raise self.fault(
+                    f"a text of more than {MAX_TOKENS:,} words, numbers, signs and comments", token.start()
+                )
+            if len(token.group()) > MAX_NAME and token.group()[0] not in "[/":
+                raise self.fault(f"a word of more than {MAX_NAME:,} characters", token.start())
+        if len(self.text) > MAX_CODE:
+            raise self.fault(f"a text of more than {MAX_CODE:,} characters", MAX_CODE)
 
     def _without_comments(self, start: int) -> Prepared:
         kept = [_blank(self.text[:start])]

@@ -314,6 +314,13 @@ def test_several_modules_are_chosen_by_name(tmp_path: Path) -> None:
         mlforge.load(archive)
 
 
+def test_one_of_several_graphs_runs_without_the_code_of_the_others(tmp_path: Path) -> None:
+    factories = [two_layers("graph", "one"), two_layers("graph", "two"), two_layers("aot", "three")]
+    archive = mlforge.export_model_library_format(factories, tmp_path / "a.tar")
+    for name in ("one", "two", "three"):
+        np.testing.assert_allclose(mlforge.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
+
+
 def test_a_shared_library_is_a_module(tmp_path: Path) -> None:
     from mlforge.archive import export_shared_library
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from mlforge.archive.layout import CODE, header_path
+from mlforge.archive.layout import CODE, REGISTRY, header_path
 from mlforge.archive.model import ModuleRecord
 from mlforge.archive.read import Archive, open_archive
 from mlforge.errors import ArchiveError
@@ -90,6 +90,9 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
         code: dict[str, Data] = {}
         digests: dict[str, str] = {}
         for member in (*files.sources, *files.headers, *files.objects):
+            if member == REGISTRY:
+                # a library of this machine finds its functions by symbol, and this refers to modules that are not here
+                continue
             short = member.removeprefix(f"{CODE}/")
             code[short] = ViewContent(archive.tar.view(member))
             if archive.record.manifest is not None:

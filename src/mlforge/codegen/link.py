@@ -77,8 +77,9 @@ def generate_together(
     Returns
     -------
     LinkedCode
-        What is shared lies in ``mlforge_shared_lib<n>.c``: kernels, constants, workspace, and the one table of packed
-        functions that the modules of the graph executor need together.
+        What is shared lies in ``mlforge_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed
+        functions that several modules of the graph executor need together is ``mlforge_shared_registry.c``: it takes
+        the code of all of them, so whoever wants one module alone leaves it out.
 
     Raises
     ------
@@ -108,17 +109,11 @@ def generate_together(
     texts = _kernel_files(kernels, functions, units)
     if symbols or size:
         texts.append(banner(_targets(units)) + _data_file(table, workspace, size))
-    if shared.registry:
-        packed_names = [
-            name
-            for unit, code in zip(units, modules, strict=True)
-            if unit.executor == "graph"
-            for name in code.function_names.values()
-        ]
-        texts.append(packed.registry_file(sorted(packed_names), LICENCE))
     files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
     files.update({f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)})
     files.update(blob_files(table, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(_targets(units))))
+    if shared.registry:
+        files[f"src/{SHARED_MODULE}_registry.c"] = _registry(units, modules).encode()
     return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
 
 
@@ -176,6 +171,11 @@ def _kernel_files(kernels: Mapping[str, _Kernel], functions: Mapping[str, str], 
                 operators.add_kernel(kernel.prim, functions[key], kernel.calls)
             texts.append(banner(_targets(units)) + operators.text())
     return texts
+
+
+def _registry(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> str:
+    codes = (code for unit, code in zip(units, modules, strict=True) if unit.executor == "graph")
+    return packed.registry_file(sorted(name for code in codes for name in code.function_names.values()), LICENCE)
 
 
 def _data_file(table: ConstantTable, workspace: str | None, size: int) -> str:

@@ -140,6 +140,19 @@ def test_names_cannot_break_the_picture(tmp_path: Path) -> None:
     assert sum(title.startswith(("</svg>:", '"&amp;:', "?[31m?:", "xxxx")) for title in titles) == 4
 
 
+def test_names_are_no_commands_to_a_terminal(tmp_path: Path) -> None:
+    metadata = document()
+    details = metadata["modules"]["net"]["mlforge"]
+    details["source"]["name"] = details["operators"][0]["nodes"][0] = details["peak"]["nodes"][0] = "\x1b[2Jgone\r"
+    path = write_archive(tmp_path / "net.tar", metadata)
+    shown = succeeded("inspect", path, "--layers", cwd=tmp_path)
+    assert shown.replace("\n", "").isprintable()
+    assert shown.count(r"\x1b[2Jgone\r") >= 3
+    refused = program("inspect", "\x1b[m.tar", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(r"error: \x1b[m.tar")
+
+
 def test_the_command_draws_or_says_why_not(tmp_path: Path, shared: Path) -> None:
     succeeded("inspect", write_archive(tmp_path / "net.tar"), "--picture", "net.svg", cwd=tmp_path)
     assert len(rectangles((tmp_path / "net.svg").read_text())) == 5

@@ -11,7 +11,7 @@ import typer
 from mlforge.cli.options import Json, Module
 from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
 from mlforge.errors import OptionError
-from mlforge.support.text import shortened
+from mlforge.support.text import printable, shortened
 
 EXAMPLES = (
     "mlforge inspect kws.tar",
@@ -51,8 +51,10 @@ def inspect(
     writer = f", written by {found['writer']}" if found["writer"] else ""
     form = "as the RFC proposed, " if found["form"] == "rfc" else ""
     typer.echo(
-        f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
-        f"{len(found['files'])} files of {size:,} bytes"
+        printable(
+            f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
+            f"{len(found['files'])} files of {size:,} bytes"
+        )
     )
     for name, item in found["modules"].items():
         _print_module(name, item)
@@ -87,10 +89,11 @@ def _draw(modules: Mapping[str, Any], place: Path) -> None:
 
 
 def _print_module(name: str, module: dict[str, Any]) -> None:
-    typer.echo(f"\nmodule {name}: {module['executor'] or 'functions'}, target {', '.join(module['target'])}")
+    target = ", ".join(module["target"])
+    typer.echo(printable(f"\nmodule {name}: {module['executor'] or 'functions'}, target {target}"))
     source = module["source"]
     if source and source.get("name"):
-        typer.echo(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}")
+        typer.echo(printable(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}"))
     tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in module[kind]]
     if tensors:
         print_table(

@@ -12,6 +12,7 @@ import typer
 import mlforge
 from mlforge.cli import check, compile_models, diff, inspect, migrate, operators, run_model, targets, validate, verify
 from mlforge.errors import InternalError, MlforgeError
+from mlforge.support.text import printable
 
 app = typer.Typer(
     name="mlforge",
@@ -83,5 +84,5 @@ def run() -> None:
 def _fail(message: str, status: int, error: BaseException) -> None:
     if os.environ.get(_TRACEBACK):
         raise error
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {printable(message)}", err=True)
     sys.exit(status)

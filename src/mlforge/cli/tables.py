@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from mlforge.support.text import shortened
+from mlforge.support.text import printable, shortened
 
 
 def print_json(value: Any) -> None:
@@ -34,10 +34,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         for index in range(len(columns))
     ]
     if sys.stdout.isatty():
-        _print_rich(title, columns, texts, numeric)
+        _print_rich(printable(title), columns, texts, numeric)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    typer.echo(title)
+    typer.echo(printable(title))
     for line in (columns, *texts):
         cells = [
             cell.rjust(width) if right else cell.ljust(width)
@@ -73,7 +73,7 @@ def _text(cell: object) -> str:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else shortened(str(cell))
+    return f"{cell:.6g}" if isinstance(cell, float) else printable(shortened(str(cell)))
 
 
 def describe_tensor(tensor: dict[str, Any]) -> str:

@@ -32,3 +32,13 @@ def shortened(text: str, limit: int = 64) -> str:
         return text
     kept = limit - len(_GAP)
     return text[: kept - kept // 2] + _GAP + text[-(kept // 2) :]
+
+
+def printable(text: str) -> str:
+    """Return `text` with every character but line breaks that does not print as its escape.
+
+    Names come from files that nobody has checked, and a terminal takes some characters for commands.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)

@@ -22,6 +22,7 @@ from tests.native.crt_build import (
     write_tree,
 )
 
+STACK_ALIGNMENT = "-DTVM_RUNTIME_ALLOC_ALIGNMENT_BYTES=32"
 LIFO_CHECK = "-DTVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK"
 PUBLIC_HEADERS = [name.removeprefix("include/") for name in crt_files() if name.startswith("include/")]
 
@@ -44,7 +45,7 @@ def test_host_build_has_no_warnings(tree: Path, compiler: str) -> None:
     check_c(tree, [*sources(tree), tree / "runtime/host/platform.c"], [], compiler)
 
 
-@pytest.mark.parametrize("flags", [("-m32",), ("-DTVM_CRT_SYSTEM_LIB=0", LIFO_CHECK), ("-O2",)])
+@pytest.mark.parametrize("flags", [("-m32",), ("-DTVM_CRT_SYSTEM_LIB=0", LIFO_CHECK), (STACK_ALIGNMENT,), ("-O2",)])
 def test_other_builds_have_no_warnings(tree: Path, flags: tuple[str, ...]) -> None:
     check_c(tree, [*sources(tree), tree / "board/platform.c"], flags, "gcc", host=False)
 

@@ -5,6 +5,7 @@
 #include <tvm/runtime/crt/error_codes.h>
 #include <tvm/runtime/crt/func_registry.h>
 #include <tvm/runtime/crt/module.h>
+#include <tvm/runtime/crt/packed_func.h>
 
 #include "require.h"
 
@@ -81,6 +82,8 @@ static void check_handles(void) {
   TVMModuleHandle module;
   TVMModuleHandle second;
   TVMFunctionHandle function;
+  TVMPackedFunc call;
+  const TVMArgs none = TVMArgs_Create(NULL, NULL, 0);
   TVMValue args[2];
   TVMValue result;
   int codes[2] = {kTVMArgInt, kTVMArgInt};
@@ -97,6 +100,8 @@ static void check_handles(void) {
   REQUIRE(TVMModGetFunction(module, "refuse", 0, &function) == 0);
   REQUIRE(TVMFuncCall(function, args, codes, 2, &result, &code) == -1 && code == kTVMNullptr);
   REQUIRE(strcmp(TVMGetLastError(), "refused") == 0);
+  REQUIRE(TVMPackedFunc_InitModuleFunc(&call, module, "refuse", &none) == 0);
+  REQUIRE(TVMPackedFunc_Call(&call) == -1 && call.ret_value.values_count == 0);
   REQUIRE(TVMModGetFunction(module, "nothing", 0, &function) == kTvmErrorFunctionNameNotFound && function == NULL);
   REQUIRE(TVMModGetFunction(NULL, "sum", 0, &function) == kTvmErrorFunctionCallInvalidArg);
   REQUIRE(TVMFuncCall(NULL, args, codes, 2, &result, &code) == kTvmErrorFunctionCallInvalidArg);

@@ -24,9 +24,9 @@ static TVMModuleHandle system_library(void) {
   TVMPackedFunc get;
   const TVMArgs none = TVMArgs_Create(NULL, NULL, 0);
   REQUIRE(TVMPackedFunc_InitGlobalFunc(&get, "runtime.SystemLib", &none) == 0);
-  TVMPackedFunc_Call(&get);
+  REQUIRE(TVMPackedFunc_Call(&get) == 0);
   TVMModuleHandle first = TVMArgs_AsModuleHandle(&get.ret_value, 0);
-  TVMPackedFunc_Call(&get);
+  REQUIRE(get.Call(&get) == 0);
   REQUIRE(first != NULL && first == TVMArgs_AsModuleHandle(&get.ret_value, 0));
   return first;
 }
@@ -73,7 +73,7 @@ static TVMValue call(TVMModuleHandle module, const char* name, const TVMValue* v
   } else {
     REQUIRE(TVMPackedFunc_InitModuleFunc(&function, module, name, &args) == 0);
   }
-  TVMPackedFunc_Call(&function);
+  REQUIRE(TVMPackedFunc_Call(&function) == 0);
   REQUIRE(function.ret_value.values_count == 1);
   return function.ret_value.values[0];
 }

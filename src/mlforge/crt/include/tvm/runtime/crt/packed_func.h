@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <tvm/runtime/c_runtime_api.h>
 #include <tvm/runtime/crt/module.h>
+#include <tvm/runtime/crt/platform.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,7 +25,7 @@ typedef struct TVMPackedFunc {
   TVMFunctionHandle fexec;
   TVMArgs args;
   TVMArgs ret_value;
-  void (*Call)(struct TVMPackedFunc* pf);
+  int (*Call)(struct TVMPackedFunc* pf);
   void (*SetArgs)(struct TVMPackedFunc* pf, const struct TVMArgs* args);
 } TVMPackedFunc;
 
@@ -40,8 +41,8 @@ int TVMPackedFunc_InitGlobalFunc(TVMPackedFunc* pf, const char* name, const TVMA
 /*! \brief Prepares a call of a module's function. */
 int TVMPackedFunc_InitModuleFunc(TVMPackedFunc* pf, TVMModuleHandle module, const char* name, const TVMArgs* args);
 
-/*! \brief Calls the function; `ret_value` holds one value afterwards, or none if the call failed. */
-void TVMPackedFunc_Call(TVMPackedFunc* pf);
+/*! \brief Calls the function; `ret_value` holds one value afterwards, or none if the call failed. Returns its error. */
+int TVMPackedFunc_Call(TVMPackedFunc* pf);
 
 /*! \brief Replaces the arguments. */
 void TVMPackedFunc_SetArgs(TVMPackedFunc* pf, const TVMArgs* args);

@@ -3,6 +3,7 @@
 #ifndef TVM_RUNTIME_CRT_STACK_ALLOCATOR_H_
 #define TVM_RUNTIME_CRT_STACK_ALLOCATOR_H_
 
+#include <crt_config.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <tvm/runtime/crt/error_codes.h>
@@ -11,8 +12,10 @@
 extern "C" {
 #endif
 
-/*! \brief Alignment of what the allocator returns. */
+/*! \brief Alignment of what the allocator returns: a power of two. crt_config.h may say another. */
+#ifndef TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES
 #define TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES 16
+#endif
 
 /*! \brief Stands behind each block where TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK is defined, and is checked. */
 #define STACK_ALLOCATOR_TAG 0xabcd1234

@@ -28,12 +28,11 @@ TVMModuleHandle TVMArgs_AsModuleHandle(const TVMArgs* args, size_t index) {
   return args->values[index].v_handle;
 }
 
-void TVMPackedFunc_Call(TVMPackedFunc* pf) {
-  pf->ret_value.values_count = 0;
-  if (TVMFuncCall(pf->fexec, pf->args.values, pf->args.tcodes, (int)pf->args.values_count, &pf->ret_value.values[0],
-                  &pf->ret_value.tcodes[0]) == 0) {
-    pf->ret_value.values_count = 1;
-  }
+int TVMPackedFunc_Call(TVMPackedFunc* pf) {
+  const int error = TVMFuncCall(pf->fexec, pf->args.values, pf->args.tcodes, (int)pf->args.values_count,
+                                &pf->ret_value.values[0], &pf->ret_value.tcodes[0]);
+  pf->ret_value.values_count = error == 0 ? 1 : 0;
+  return error;
 }
 
 void TVMPackedFunc_SetArgs(TVMPackedFunc* pf, const TVMArgs* args) { pf->args = *args; }

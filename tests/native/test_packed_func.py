@@ -11,6 +11,7 @@ import pytest
 from mlforge.errors import InputError, RunError, ToolchainError
 from mlforge.library.build import build_library
 from mlforge.runtime import LibraryModule, cpu
+from tests.native.test_aot_module import OnlyDlpack
 
 SOURCE = rb"""
 #include <string.h>
@@ -86,17 +87,6 @@ const TVMModule *TVMSystemLibEntryPoint(void) { return &module; }
 @pytest.fixture(scope="module")
 def library() -> LibraryModule:
     return LibraryModule(build_library({"src/f.c": SOURCE}))
-
-
-class OnlyDlpack:
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 def test_arguments_carry_their_codes(library: LibraryModule) -> None:

@@ -34,10 +34,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         for index in range(len(columns))
     ]
     if sys.stdout.isatty():
-        _print_rich(printable(title), columns, texts, numeric)
+        _print_rich(_one_line(title), columns, texts, numeric)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    typer.echo(printable(title))
+    typer.echo(_one_line(title))
     for line in (columns, *texts):
         cells = [
             cell.rjust(width) if right else cell.ljust(width)
@@ -73,7 +73,12 @@ def _text(cell: object) -> str:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else printable(shortened(str(cell)))
+    return f"{cell:.6g}" if isinstance(cell, float) else _one_line(shortened(str(cell)))
+
+
+def _one_line(text: str) -> str:
+    """Return text without line breaks: what follows one in a name would look like a row of ours."""
+    return printable(text).replace("\n", "\\n")
 
 
 def describe_tensor(tensor: dict[str, Any]) -> str:

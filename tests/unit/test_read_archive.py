@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlforge.archive.layout import VERSION, find_metadata, layout_of, module_files, moved
+from mlforge.archive.layout import VERSION, files_of_modules, find_metadata, layout_of, moved
 from mlforge.archive.read import open_archive
 from mlforge.errors import ArchiveError
 from mlforge.support.json_text import MAX_TOKENS, parse_json
@@ -184,7 +184,7 @@ def test_code_belongs_to_the_module_whose_name_it_bears() -> None:
         "codegen/opencl/a_lib0_mod0.bin",
     ]
     modules = ["a", "a_lib0", "a.b"]
-    owned = {name: module_files(name, modules, paths, layout_of(VERSION)) for name in modules}
+    owned = files_of_modules(modules, paths, layout_of(VERSION))
     shared = "codegen/host/src/mlforge_shared_lib0.c"
     assert owned["a"].sources == ("codegen/host/src/a_lib0.c", shared)
     assert owned["a_lib0"].sources == ("codegen/host/src/a_lib0_lib0.c", shared)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mlforge
-from mlforge.archive import params_forms, read, validate_relay
+from mlforge.archive import params_forms, read
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
 from mlforge.relay import text_source
 from mlforge.runtime import graph_json

@@ -13,6 +13,7 @@ from mlforge.archive.upgrade import is_operator_style
 from mlforge.support import dtypes
 
 # time.strptime would import locales for as long as all the rest takes
+MAX_MODULES = 1_000
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 
@@ -30,6 +31,9 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
         return
     if not document["modules"]:
         yield "$.modules: there is no module"
+    if len(document["modules"]) > MAX_MODULES:
+        yield f"$.modules: {len(document['modules']):,} modules are more than the {MAX_MODULES:,} allowed here"
+        return
     for name, module in document["modules"].items():
         place = f"$.modules.{name[:80]}"
         if not is_module_name(name):

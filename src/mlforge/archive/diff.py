@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ _FACTS = ("executor", "target", "source", "build", "exported")
 _OPERATOR_FACTS = ("function", "macs", "bytes", "workspace_bytes", "live_bytes")
 _CHUNK = 1 << 20
 _LONGEST_NAME = 64
+# many times what there are: a file with more is no generated code
+_MAX_CALLS = 1_000
 # what generated code takes from TVM's runtime; its own functions begin with tvmgen_ in lower case
 _RUNTIME_CALL = re.compile(rb"\b(TVM(?:Backend|API|Func|Platform)[A-Za-z]{1,40})\s*\(")
 
@@ -65,7 +68,11 @@ def diff(
     with open_archive(a) as first, open_archive(b) as second:
         pairs = _pairs(first, second, modules or {})
         described = (describe(first), describe(second))
-        found = {name: _module_diff((first, second), described, (name, other)) for name, other in sorted(pairs.items())}
+        calls = [_runtime_calls(archive) for archive in (first, second)]
+        found = {
+            name: _module_diff((first, second), described, calls, (name, other))
+            for name, other in sorted(pairs.items())
+        }
         sizes = (code_sizes(first), code_sizes(second)) if compile_code else ({}, {})
     removed = sorted(set(described[0]["modules"]) - set(pairs))
     added = sorted(set(described[1]["modules"]) - set(pairs.values()))
@@ -108,12 +115,15 @@ def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _module_diff(
-    archives: tuple[Archive, Archive], described: tuple[dict[str, Any], dict[str, Any]], names: tuple[str, str]
+    archives: tuple[Archive, Archive],
+    described: tuple[dict[str, Any], dict[str, Any]],
+    calls: Sequence[Mapping[str, frozenset[str]]],
+    names: tuple[str, str],
 ) -> dict[str, Any]:
     a, b = (item["modules"][name] for item, name in zip(described, names, strict=True))
     first, second = (
-        _face(archive, archive.record.modules[name], item)
-        for archive, name, item in zip(archives, names, described, strict=True)
+        _face(archive, archive.record.modules[name], item, called)
+        for archive, name, item, called in zip(archives, names, described, calls, strict=True)
     )
     return {
         "b": names[1],
@@ -135,13 +145,15 @@ def _breaks(module: Mapping[str, Any]) -> bool:
     return any(change["level"] == BREAK for change in module["interface"])
 
 
-def _face(archive: Archive, module: ModuleRecord, described: Mapping[str, Any]) -> Face:
+def _face(
+    archive: Archive, module: ModuleRecord, described: Mapping[str, Any], calls: Mapping[str, frozenset[str]]
+) -> Face:
     prefix = f"tvmgen_{module.name.lower()}"
     together = _workspace_partners(described)
     return Face(
         prefix,
         _header(archive, module, prefix),
-        _runtime_calls(archive, module.files.sources),
+        frozenset[str]().union(*(calls[path] for path in module.files.sources)),
         together - {module.name} if module.name in together else frozenset(),
         described["modules"][module.name],
     )
@@ -160,16 +172,21 @@ def _header(archive: Archive, module: ModuleRecord, prefix: str) -> Header | Non
     return None
 
 
-def _runtime_calls(archive: Archive, sources: Iterable[str]) -> frozenset[str]:
-    """Return the functions of TVM's runtime that code calls, found by their names."""
+def _runtime_calls(archive: Archive) -> dict[str, frozenset[str]]:
+    """Return by source file the functions of TVM's runtime that it calls, found by their names."""
+    paths = {path for module in archive.record.modules.values() for path in module.files.sources}
+    return {path: _calls_of_file(archive, path) for path in sorted(paths)}
+
+
+def _calls_of_file(archive: Archive, path: str) -> frozenset[str]:
     found: set[bytes] = set()
-    for path in sources:
-        with archive.tar.open(path) as file:
-            rest = b""
-            while piece := file.read(_CHUNK):
-                text = rest + piece
-                found.update(_RUNTIME_CALL.findall(text))
-                rest = text[-_LONGEST_NAME:]
+    with archive.tar.open(path) as file:
+        rest = b""
+        while len(found) < _MAX_CALLS and (piece := file.read(_CHUNK)):
+            text = rest + piece
+            calls = (match[1] for match in _RUNTIME_CALL.finditer(text))
+            found.update(islice(calls, _MAX_CALLS))
+            rest = text[-_LONGEST_NAME:]
     return frozenset(name.decode() for name in found)
 
 

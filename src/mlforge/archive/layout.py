@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from mlforge.archive.model import FULL_MODEL, OPERATOR, RFC, TVM, ModuleFiles
+from mlforge.errors import ArchiveError
 
 VERSION: Final = 7
 METADATA: Final = "metadata.json"
@@ -21,6 +22,14 @@ REGISTRY: Final = "codegen/host/src/mlforge_shared_registry.c"
 
 # a name becomes part of file names, so it may hold nothing that a path gives a meaning to
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LIBRARY = re.compile(r"_lib[0-9]+\.")
+_DEVICE_MODULE = re.compile(r"_mod[0-9]+\.")
+_LONGEST_MODULE_NAME = 128
+_LONGEST_MARK = 16
+_TIR = re.compile(r"src/tir-[0-9]{1,4}\.txt")
+_PARAMS_FORMS = (".params", ".json", ".bson")
+# of modules and the files of code that all of them have: a file is listed for each
+MAX_SHARED: Final = 100_000
 _RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
 
 
@@ -126,36 +135,56 @@ def moved(path: str, module: str, old: Layout, new: Layout) -> str:
     return path
 
 
-def module_files(module: str, modules: Iterable[str], paths: Iterable[str], layout: Layout) -> ModuleFiles:
-    """Return which files of an archive belong to one module.
+def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Layout) -> dict[str, ModuleFiles]:
+    """Return which files of an archive belong to each module, by its name.
+
+    Code that bears the name of one module is this module's, code that bears no module's name is everyone's.
 
     Parameters
     ----------
-    module : str
-    modules : iterable of str
-        The names of all modules of the archive. Code that bears the name of another one is not this module's; code
-        that bears no module's name is everyone's.
+    modules : collection of str
+        The names of all modules of the archive.
     paths : iterable of str
         All files.
     layout : Layout
+
+    Raises
+    ------
+    ArchiveError
+        If so many modules have so much code in common that listing it for each would take long.
     """
     known = sorted(paths)
-    others = {*modules} - {module}
-    headers_of_others = {header_path(other) for other in others}
+    present = set(known)
+    names = set(modules)
+    headers: dict[str, set[str]] = {}
+    for name in names:
+        headers.setdefault(header_path(name), set()).add(name)
     device_code = [path for path in _inside(known, CODEGEN) if not path.startswith(f"{CODE}/")]
-    return ModuleFiles(
-        sources=_without(_inside(known, SOURCES), others, "_lib"),
-        objects=_without(_inside(known, OBJECTS), others, "_lib"),
-        headers=tuple(path for path in _inside(known, HEADERS) if path not in headers_of_others),
-        devices=_without(device_code, others, "_mod"),
-        graph=_present(known, layout.graph, module),
-        params=next(
-            (path for form in (".params", ".json", ".bson") if (path := f"parameters/{module}{form}") in known), None
-        ),
-        relay=_present(known, layout.relay, module),
-        source_params=_present(known, source_params_path("{module}"), module),
-        tir=tuple(path for path in known if re.fullmatch(r"src/tir-[0-9]{1,4}\.txt", path)),
-    )
+    sources = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, SOURCES))
+    objects = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, OBJECTS))
+    interfaces = _Owned((path, headers.get(path, set())) for path in _inside(known, HEADERS))
+    devices = _Owned((path, _bearers(path, names, _DEVICE_MODULE)) for path in device_code)
+    shared = sum(len(owned.shared) for owned in (sources, objects, interfaces, devices))
+    if shared * len(names) > MAX_SHARED:
+        raise ArchiveError(
+            f"{len(names):,} modules have {shared:,} files of code in common; modules times files may be "
+            f"{MAX_SHARED:,} at most"
+        )
+    tir = tuple(path for path in known if _TIR.fullmatch(path))
+    return {
+        name: ModuleFiles(
+            sources=sources.of(name),
+            objects=objects.of(name),
+            headers=interfaces.of(name),
+            devices=devices.of(name),
+            graph=_present(present, layout.graph, name),
+            params=next((path for form in _PARAMS_FORMS if (path := f"parameters/{name}{form}") in present), None),
+            relay=_present(present, layout.relay, name),
+            source_params=_present(present, source_params_path("{module}"), name),
+            tir=tir,
+        )
+        for name in modules
+    }
 
 
 def header_path(module: str) -> str:
@@ -163,7 +192,26 @@ def header_path(module: str) -> str:
     return f"{HEADERS}/tvmgen_{module.lower()}.h"
 
 
-def _present(paths: list[str], place: str | None, module: str) -> str | None:
+class _Owned:
+    """Files of one kind by the module that they belong to; what bears the names of two is nobody's."""
+
+    def __init__(self, bearers: Iterable[tuple[str, set[str]]]) -> None:
+        shared: list[str] = []
+        self._own: dict[str, list[str]] = {}
+        for path, names in bearers:
+            if not names:
+                shared.append(path)
+            elif len(names) == 1:
+                self._own.setdefault(names.pop(), []).append(path)
+        self.shared = tuple(shared)
+
+    def of(self, module: str) -> tuple[str, ...]:
+        """Return the module's files and those of everyone, sorted."""
+        own = self._own.get(module)
+        return self.shared if own is None else tuple(sorted((*self.shared, *own)))
+
+
+def _present(paths: set[str], place: str | None, module: str) -> str | None:
     path = place and place.format(module=module)
     return path if path in paths else None
 
@@ -172,12 +220,8 @@ def _inside(paths: list[str], folder: str) -> list[str]:
     return [path for path in paths if path.startswith(f"{folder}/")]
 
 
-def _without(paths: list[str], modules: set[str], mark: str) -> tuple[str, ...]:
-    """Leave out files that bear the name of one of these modules, the mark and a number."""
-    numbered = re.compile(rf"{mark}[0-9]+\.")
-
-    def is_left(path: str) -> bool:
-        name = path.rpartition("/")[2]
-        return not any(name[: found.start()] in modules for found in numbered.finditer(name))
-
-    return tuple(filter(is_left, paths))
+def _bearers(path: str, modules: set[str], mark: re.Pattern[str]) -> set[str]:
+    """Return the modules whose name, the mark and a number begin the file's name."""
+    name = path.rpartition("/")[2]
+    found = {name[: match.start()] for match in mark.finditer(name, 0, _LONGEST_MODULE_NAME + _LONGEST_MARK)}
+    return found & modules

@@ -111,7 +111,10 @@ def read_archive(tar: TarReader) -> Archive:
     metadata = upgraded(document)
     version = document["version"]
     layout = layout_of(version, form, OPERATOR if is_operator_style(document) else FULL_MODEL)
-    record = archive_record(metadata, tar.sizes, version=version, form=form, layout=layout)
+    try:
+        record = archive_record(metadata, tar.sizes, version=version, form=form, layout=layout)
+    except ArchiveError as error:
+        raise ArchiveError(error.cause, place=tar.path, next_step=_AGAIN) from None
     return Archive(tar, name, document, metadata, layout, record)
 
 
@@ -191,5 +194,5 @@ def missing_code(archive: Archive, module: str) -> Iterator[str]:
         yield f"{header}: the file is missing"
     first = f"{SOURCES}/{archive.layout.code.format(module=module)}0.c"
     prefix = re.escape(first.removesuffix("0.c"))
-    if not any(re.match(rf"{prefix}[0-9]+\.", name) for name in archive.tar.sizes):
+    if not any(re.match(rf"{prefix}[0-9]+\.", name) for name in archive.record.modules[module].files.sources):
         yield f"{first}: the file is missing"

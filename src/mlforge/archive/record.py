@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mlforge.archive.layout import Layout, module_files
+from mlforge.archive.layout import Layout, files_of_modules
 from mlforge.archive.model import (
     FULL_MODEL,
     OPERATOR,
     ArchiveRecord,
     MainMemory,
+    ModuleFiles,
     ModuleRecord,
     OperatorBuffer,
     OperatorFunction,
@@ -43,13 +44,12 @@ def archive_record(
         module = _operator_module(document, known, layout)
         return ArchiveRecord(version, form, OPERATOR, {module.name: module}, manifest, details)
     objects: Mapping[str, Mapping[str, Any]] = document["modules"]
-    modules = {name: _module(objects[name], objects, known, layout) for name in sorted(objects)}
+    files = files_of_modules(objects, known, layout)
+    modules = {name: _module(objects[name], files[name]) for name in sorted(objects)}
     return ArchiveRecord(version, form, FULL_MODEL, modules, manifest, details)
 
 
-def _module(
-    module: Mapping[str, Any], modules: Mapping[str, Any], paths: tuple[str, ...], layout: Layout
-) -> ModuleRecord:
+def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
     memory = module["memory"]
     details = module.get("mlforge")
     sids = memory.get("sids")
@@ -64,7 +64,7 @@ def _module(
         storages=None if sids is None else tuple(_storage(entry) for entry in sids),
         external_dependencies=tuple(module.get("external_dependencies", ())),
         details=details,
-        files=module_files(module["model_name"], modules, paths, layout),
+        files=files,
     )
 
 
@@ -80,7 +80,7 @@ def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout
             for function, buffers in sorted(document["memory"].items())
         },
         external_dependencies=tuple(document.get("external_dependencies", ())),
-        files=module_files(name, (name,), paths, layout),
+        files=files_of_modules((name,), paths, layout)[name],
     )
 
 

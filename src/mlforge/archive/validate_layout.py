@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from mlforge.archive.fault import Fault
@@ -25,12 +26,13 @@ def layout_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         yield from _shared_headers(archive)
     else:
         yield from _operator_style_faults(archive)
+    present = sorted(archive.tar.sizes)
     for name, module in archive.record.modules.items():
-        for text in _missing(archive, name, module):
+        for text in _missing(archive, name, module, present):
             yield Fault("layout", text, "the file is missing")
 
 
-def _missing(archive: Archive, name: str, module: ModuleRecord) -> Iterator[str]:
+def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
     layout, files = archive.layout, module.files
     if not files.sources and not files.objects:
         yield f"codegen/host/src/{layout.code.format(module=name)}0.c"
@@ -43,21 +45,24 @@ def _missing(archive: Archive, name: str, module: ModuleRecord) -> Iterator[str]
         if place is not None and found is None:
             yield place.format(module=name)
     if module.details is not None:
-        yield from _missing_extras(archive, name, module)
+        yield from _missing_extras(archive, name, module, present)
 
 
-def _missing_extras(archive: Archive, name: str, module: ModuleRecord) -> Iterator[str]:
+def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
     """Yield what metadata of ours promise beyond the format: the C runtime, test vectors."""
-    present = archive.tar.sizes
     for dependency in module.external_dependencies:
         url = dependency.get("url")
         if dependency.get("url_type") == _RUNTIME_URL and isinstance(url, str):
             folder = f"{PurePosixPath(url)}/"
-            if not any(path.startswith(folder) for path in present):
+            # of sorted paths, those that begin with the folder stand together
+            at = bisect_left(present, folder)
+            if not any(path.startswith(folder) for path in present[at : at + 1]):
                 yield folder
     build = (module.details or {}).get("build") or {}
     if build.get("test_vectors", 0):
-        yield from (path for path in (f"demo/{name}_vectors.c", f"demo/{name}_vectors.h") if path not in present)
+        yield from (
+            path for path in (f"demo/{name}_vectors.c", f"demo/{name}_vectors.h") if path not in archive.tar.sizes
+        )
 
 
 def _stray_files(archive: Archive) -> Iterator[Fault]:

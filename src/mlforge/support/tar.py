@@ -13,7 +13,7 @@ import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import BinaryIO, Final
 
 from mlforge.errors import ArchiveError, OptionError
@@ -26,7 +26,6 @@ MAX_NAME: Final = 1_024
 # a file of holes takes no place on a disk and days to read
 MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
-_CHUNK: Final = 1 << 20
 _END_OF_9999: Final = 253_402_300_799
 _BROKEN = (
     tarfile.TarError,
@@ -219,15 +218,6 @@ class TarReader:
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         start = self._members[name].offset_data
         return self._map[start : start + self.sizes[name]]
-
-    def extract(self, names: Iterator[str] | list[str], folder: Path) -> None:
-        """Copy files into `folder`, which must be empty and the caller's own."""
-        for name in names:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with self.open(name) as source, target.open("xb") as copy:
-                while piece := source.read(_CHUNK):
-                    copy.write(piece)
 
 
 def _parents(name: str) -> set[str]:

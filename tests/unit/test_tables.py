@@ -11,7 +11,7 @@ def test_a_name_cannot_write_a_row_of_its_own(capsys: pytest.CaptureFixture[str]
     print_table("largest of a\nPASS", ("name", "bytes"), [("x\nfine  1\x1b[2J", 7), ("y", None)])
     assert capsys.readouterr().out.splitlines() == [
         r"largest of a\nPASS",
-        "  name                bytes",
+        "  name               bytes",
         r"  x\nfine  1\x1b[2J      7",
-        "  y                       -",
+        "  y                      -",
     ]

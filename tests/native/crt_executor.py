@@ -81,26 +81,26 @@ class Executor:
         self._crt = crt
         self._library = crt.library
         self._kept: dict[str, Array] = {}
-        self._handle = ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
         device = (ctypes.c_int32 * 2)(1, 0)
-        crt.check(self._library.TVMGraphExecutor_Create(text, crt.module, device, ctypes.byref(self._handle)))
+        crt.check(self._library.TVMGraphExecutor_Create(text, crt.module, device, ctypes.byref(self.handle)))
 
     def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._library.TVMGraphExecutor_Release(ctypes.byref(self._handle)) == 0
+        assert self._library.TVMGraphExecutor_Release(ctypes.byref(self.handle)) == 0
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of inputs and outputs."""
         return (
-            self._library.TVMGraphExecutor_GetNumInputs(self._handle),
-            self._library.TVMGraphExecutor_GetNumOutputs(self._handle),
+            self._library.TVMGraphExecutor_GetNumInputs(self.handle),
+            self._library.TVMGraphExecutor_GetNumOutputs(self.handle),
         )
 
     def index(self, name: str) -> int:
         """Return the position of an input."""
-        position: int = self._library.TVMGraphExecutor_GetInputIndex(self._handle, name.encode())
+        position: int = self._library.TVMGraphExecutor_GetInputIndex(self.handle, name.encode())
         return position
 
     def set(self, name: str, array: Array, strides: Sequence[int] | None = None) -> None:
@@ -110,33 +110,33 @@ class Executor:
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         steps = (ctypes.c_int64 * array.ndim)(*strides) if strides is not None else None
         tensor = DLTensor(array.ctypes.data, 1, 0, array.ndim, kind, 8 * array.itemsize, 1, shape, steps, 0)
-        self._crt.check(self._library.TVMGraphExecutor_SetInput(self._handle, name.encode(), ctypes.byref(tensor)))
+        self._crt.check(self._library.TVMGraphExecutor_SetInput(self.handle, name.encode(), ctypes.byref(tensor)))
 
     def input(self, index: int) -> DLTensor:
         """Return the executor's own tensor of an input."""
         pointer = ctypes.POINTER(DLTensor)()
-        self._crt.check(self._library.TVMGraphExecutor_GetInput(self._handle, index, ctypes.byref(pointer)))
+        self._crt.check(self._library.TVMGraphExecutor_GetInput(self.handle, index, ctypes.byref(pointer)))
         return pointer.contents
 
     def load(self, params: bytes) -> None:
         """Copy a parameter file in."""
-        self._crt.check(self._library.TVMGraphExecutor_LoadParams(self._handle, params, len(params)))
+        self._crt.check(self._library.TVMGraphExecutor_LoadParams(self.handle, params, len(params)))
 
     def link(self, address: int, size: int, alignment: int) -> int:
         """Use a parameter file where it stands; return how many arrays could be."""
         linked = ctypes.c_uint32()
-        arguments = (self._handle, ctypes.c_void_p(address), size, alignment, ctypes.byref(linked))
+        arguments = (self.handle, ctypes.c_void_p(address), size, alignment, ctypes.byref(linked))
         self._crt.check(self._library.TVMGraphExecutor_LinkParams(*arguments))
         return linked.value
 
     def run(self) -> None:
         """Run the graph."""
-        self._crt.check(self._library.TVMGraphExecutor_Run(self._handle))
+        self._crt.check(self._library.TVMGraphExecutor_Run(self.handle))
 
     def output(self, index: int = 0) -> Array:
         """Return a copy of an output."""
         tensor = DLTensor()
-        self._crt.check(self._library.TVMGraphExecutor_GetOutput(self._handle, index, ctypes.byref(tensor)))
+        self._crt.check(self._library.TVMGraphExecutor_GetOutput(self.handle, index, ctypes.byref(tensor)))
         return view(tensor).copy()
 
 

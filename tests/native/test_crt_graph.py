@@ -15,7 +15,7 @@ import pytest
 
 from tests.native.crt_executor import Crt, CrtError, Node, graph_of, null, op, view
 
-GRAPH_INVALID, LIMIT, MISMATCH, NO_FUNCTION, NO_INPUT = 0xA00, 0xA03, 0xA02, 0x100, 0x702
+GRAPH_INVALID, LIMIT, MISMATCH, NO_FUNCTION, NO_INPUT, BAD_ARGUMENT = 0xA00, 0xA03, 0xA02, 0x100, 0x702, 0x803
 X = np.array([[1.5, -2.0, 3.25, 0.0]], np.float32)
 B = np.array([10.0, 20.0, 30.0, 40.0], np.float32)
 
@@ -164,6 +164,27 @@ def test_operator_that_fails_ends_the_run(crt: Crt) -> None:
         with pytest.raises(CrtError, match="operator 1 of the graph failed") as caught:
             executor.run()
         assert caught.value.code == -3
+
+
+def test_nothings_are_refused(crt: Crt) -> None:
+    library = crt.library
+    with crt.create(example()) as executor:
+        handle, nothing = executor.handle, None
+        for status in (
+            library.TVMGraphExecutor_SetInput(nothing, b"x", nothing),
+            library.TVMGraphExecutor_SetInput(handle, nothing, nothing),
+            library.TVMGraphExecutor_SetInput(handle, b"x", nothing),
+            library.TVMGraphExecutor_GetInput(handle, 0, nothing),
+            library.TVMGraphExecutor_GetOutput(nothing, 0, nothing),
+            library.TVMGraphExecutor_GetOutput(handle, 0, nothing),
+            library.TVMGraphExecutor_LoadParams(nothing, b"", 0),
+            library.TVMGraphExecutor_LoadParams(handle, nothing, 8),
+            library.TVMGraphExecutor_Run(nothing),
+            library.TVMGraphExecutor_Create(nothing, nothing, nothing, nothing),
+        ):
+            assert status == BAD_ARGUMENT
+        assert b"NULL" in library.TVMGetLastError()
+        assert library.TVMGraphExecutor_Release(nothing) == 0
 
 
 def test_error_texts_belong_to_their_threads(crt: Crt) -> None:

@@ -8,16 +8,26 @@
 
 static const DLDevice cpu = {kDLCPU, 0};
 
+/* Firmware that was written for microTVM checks little: a failed TVMGraphExecutor_Create leaves it with NULL. */
+static tvm_crt_error_t missing(const char* what) {
+  return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "%s is NULL", what);
+}
+
 int TVMGraphExecutor_GetInputIndex(TVMGraphExecutor* executor, const char* name) {
+  if (executor == NULL || name == NULL) return -1;
   for (uint32_t i = 0; i < executor->num_inputs; ++i) {
     if (strcmp(executor->inputs[i].name, name) == 0) return (int)i;
   }
   return -1;
 }
 
-int TVMGraphExecutor_GetNumInputs(TVMGraphExecutor* executor) { return (int)executor->num_inputs; }
+int TVMGraphExecutor_GetNumInputs(TVMGraphExecutor* executor) {
+  return executor == NULL ? 0 : (int)executor->num_inputs;
+}
 
-int TVMGraphExecutor_GetNumOutputs(TVMGraphExecutor* executor) { return (int)executor->num_outputs; }
+int TVMGraphExecutor_GetNumOutputs(TVMGraphExecutor* executor) {
+  return executor == NULL ? 0 : (int)executor->num_outputs;
+}
 
 static tvm_crt_error_t no_such_input(const char* name) {
   return tvm_crt_fail(kTvmErrorExecutorModuleNoSuchInput, "the graph has no input %s", name);
@@ -33,7 +43,9 @@ static bool is_input(const TVMGraphExecutor* executor, int32_t index) {
 }
 
 int TVMGraphExecutor_GetInput(TVMGraphExecutor* executor, int32_t index, DLTensor** tensor) {
+  if (tensor == NULL) return missing("the place for the tensor");
   *tensor = NULL;
+  if (executor == NULL) return missing("the executor");
   if (!is_input(executor, index)) return no_input_at(executor);
   const uint32_t found = executor->inputs[index].tensor;
   const uint32_t storage = executor->storage_of_tensor[found];
@@ -55,6 +67,9 @@ tvm_crt_error_t copy_input(TVMGraphExecutor* executor, int32_t index, const DLTe
 int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTensor* data_in) {
   const int index = TVMGraphExecutor_GetInputIndex(executor, name);
   size_t bytes;
+  if (executor == NULL) return missing("the executor");
+  if (name == NULL) return missing("the name of an input");
+  if (data_in == NULL || (data_in->shape == NULL && data_in->ndim > 0)) return missing("an input or its shape");
   if (index < 0) return no_such_input(name);
   const uint32_t tensor = executor->inputs[index].tensor;
   const uint32_t storage = executor->storage_of_tensor[tensor];
@@ -70,6 +85,8 @@ int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTe
 }
 
 int TVMGraphExecutor_GetOutput(TVMGraphExecutor* executor, const int32_t index, DLTensor* out) {
+  if (executor == NULL) return missing("the executor");
+  if (out == NULL) return missing("the tensor for an output");
   if (index < 0 || (uint32_t)index >= executor->num_outputs) {
     return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "the graph has %u outputs, none at the given position",
                         executor->num_outputs);
@@ -83,6 +100,7 @@ int TVMGraphExecutor_GetOutput(TVMGraphExecutor* executor, const int32_t index, 
 }
 
 int TVMGraphExecutor_Run(TVMGraphExecutor* executor) {
+  if (executor == NULL) return missing("the executor");
   const tvm_crt_error_t error = storage_complete(executor);
   if (error != kTvmErrorNoError) return error;
   TVMAPISetLastError(NULL);
@@ -140,6 +158,8 @@ static bool can_link(const TVMGraphExecutor* executor, uint32_t tensor, const Pa
 /* Alignment 0 links nothing. */
 static tvm_crt_error_t take_params(TVMGraphExecutor* executor, const char* blob, uint32_t size, uint32_t alignment,
                                    uint32_t* num_linked) {
+  if (executor == NULL) return missing("the executor");
+  if (blob == NULL) return missing("the parameter file");
   tvm_crt_error_t error = check_params(executor, blob, size);
   ParamsReader reader = params_reader(blob, size);
   Param param;
@@ -176,6 +196,7 @@ int TVMGraphExecutor_LinkParams(TVMGraphExecutor* executor, const char* param_bl
 }
 
 int TVMGraphExecutor_Release(TVMGraphExecutor** executor) {
+  if (executor == NULL || *executor == NULL) return 0;
   TVMGraphExecutor* released = *executor;
   tvm_crt_error_t error = kTvmErrorNoError;
   *executor = NULL;

@@ -258,7 +258,12 @@ int TVMGraphExecutor_Create(const char* sym_json, TVMModuleHandle module_handle,
                             TVMGraphExecutor** executor) {
   GraphInfo graph;
   Setup setup;
+  if (executor == NULL) return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "the place for the executor is NULL");
   *executor = NULL;
+  if (sym_json == NULL || devices == NULL) {
+    return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "%s is NULL",
+                        sym_json == NULL ? "the graph JSON" : "the list of devices");
+  }
   if (devices[0].device_type != kDLCPU) {
     return tvm_crt_fail(kTvmErrorExecutorModuleBadContext, "the graph executor runs on the CPU alone");
   }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -122,9 +121,7 @@ def test_unit_program(tree: Path, program: str, flags: tuple[str, ...]) -> None:
 
 
 def test_cmake_makes_a_library_that_a_program_links(tree: Path, tmp_path: Path) -> None:
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        pytest.skip("cmake is not on the PATH; on Debian: apt-get install cmake")
+    cmake = need("cmake", "cmake")
     subprocess.run([cmake, "-S", str(tree / "runtime"), "-B", str(tmp_path)], check=True, capture_output=True)
     subprocess.run([cmake, "--build", str(tmp_path)], check=True, capture_output=True)
     library = tmp_path / "libmlforge_crt.a"

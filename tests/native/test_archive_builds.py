@@ -257,6 +257,23 @@ def test_graphs_build_for_cortex_m_and_with_cmake(graph: Path, tmp_path: Path) -
     assert subprocess.run(["ctest"], cwd=tmp_path, check=False, capture_output=True).returncode == 0
 
 
+def test_graphs_take_little_memory_of_a_board_that_is_configured_as_the_readme_says(graph: Path) -> None:
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+    assert "CRT_CONFIG=board" in (graph / "README.md").read_text()
+    (graph / "board").mkdir()
+    (graph / "board" / "crt_config.h").write_text((graph / "templates" / "crt_config.h.template").read_text())
+    cross = ["CC=arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb", "AR=arm-none-eabi-ar", f"CFLAGS={WARNINGS}"]
+    taken = []
+    for config in ("runtime/host", "board"):
+        make(graph, "clean")
+        make(graph, "library", *cross, f"CRT_CONFIG={config}")
+        command = ["arm-none-eabi-size", "-t", next(graph.glob("lib*.a"))]
+        totals = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        taken.append(int(totals.split()[2]))
+    assert taken[0] > 66 * 1024
+    assert taken[1] < 2048
+
+
 def test_a_graph_that_is_not_there_is_named(graph: Path, tmp_path: Path) -> None:
     make(graph)
     result = subprocess.run([graph / "demo" / "demo"], cwd=tmp_path, capture_output=True, text=True, check=False)

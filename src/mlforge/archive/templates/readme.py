@@ -47,23 +47,28 @@ def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | Non
         "writer": mlforge.__version__,
         "date": date,
         "modules": "\n".join(_module(item) for item in subjects),
-        "build": "\n".join(_build(subjects, library)),
+        "build": "\n".join(_build(subjects, library, carried)),
         "files": "\n".join(_file_rows(known)),
         "runtime": " and the runtime" if carried else "",
     }
     return filled("README.md.in", values)
 
 
-def _build(subjects: Sequence[Subject], library: str | None) -> Iterable[str]:
+def _build(subjects: Sequence[Subject], library: str | None, carried: bool) -> Iterable[str]:
+    graphs = any(not item.is_aot for item in subjects)
     if library is not None:
         checked = any(item.vectors for item in subjects)
         test = "it checks the test vectors" if checked else "it prints outputs for zeros as inputs"
         yield f"    make                # {library} and a demo of it, for this machine"
         yield f"    make test           # runs the demo: {test}"
         yield "    cmake -B build-cmake && cmake --build build-cmake    # the same with CMake"
-        yield '    make library CC="arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb" AR=arm-none-eabi-ar'
+        config = " CRT_CONFIG=board" if carried and graphs else ""
+        yield f'    make library CC="arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb" AR=arm-none-eabi-ar{config}'
         yield ""
-    graphs = any(not item.is_aot for item in subjects)
+        if config:
+            yield "`board` is a folder of yours with `crt_config.h`, a copy of `templates/crt_config.h.template`:"
+            yield "without it the runtime has the tables of a computer, 66 KiB of RAM."
+            yield ""
     more = ", and link `common`, `memory` and `graph_executor` of the C runtime" if graphs else ""
     yield "By hand: compile every `.c` and `.S` file of `codegen/host/src` with `codegen/host/include` on the include"
     yield f"path{more}. The code is C99 and needs no other library than C's own with its mathematics (`-lm`)."
@@ -159,7 +164,9 @@ def _call(item: Subject) -> list[str]:
 def _graph_call(item: Subject) -> list[str]:
     return [
         f"Create it with `TVMGraphExecutor_Create` from the text of `{item.graph_path}` and load `{item.params_path}`:",
-        "`demo/graph_runner.c` shows how.",
+        "`demo/graph_runner.c` shows how. `TVMGraphExecutor_LinkParams` reads parameters where they stand, in flash",
+        "for example, if they are aligned. On top of the memory above the executor keeps about 120 bytes (32-bit cores)",
+        "for each node of the graph, inputs and constants included, and takes as much again while it is created.",
         "",
     ]
 

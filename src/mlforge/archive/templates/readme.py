@@ -165,7 +165,7 @@ def _graph_call(item: Subject) -> list[str]:
     return [
         f"Create it with `TVMGraphExecutor_Create` from the text of `{item.graph_path}` and load `{item.params_path}`:",
         "`demo/graph_runner.c` shows how. `TVMGraphExecutor_LinkParams` reads parameters where they stand, in flash",
-        "for example, if they are aligned. On top of the memory above the executor keeps about 120 bytes (32-bit cores)",
+        "for example, if they are aligned. On top of the memory above the executor keeps about 120 bytes (on 32 bits)",
         "for each node of the graph, inputs and constants included, and takes as much again while it is created.",
         "",
     ]

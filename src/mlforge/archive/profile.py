@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mlforge.archive.load import artifact_kind, host_library, load_graph
-from mlforge.archive.module_parts import ModuleParts, read_parts
+from mlforge.archive.module_parts import read_parts
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import NATIVE, compile_cached
 from mlforge.runtime.graph_module import GraphModule

@@ -10,8 +10,10 @@ from typing import Any
 from mlforge.errors import ArchiveError
 from mlforge.support.text import shortened
 
-# every value costs some hundred bytes of memory, so a small text could ask for a lot of it
-MAX_TOKENS = 2_000_000
+# A value costs up to 300 bytes of memory and 4 microseconds in what is made of it. The metadata of DenseNet-121 have
+# 15,000, those of a hundred small models 120,000.
+MAX_TOKENS = 400_000
+_MAX_DIGITS = 400
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _AGAIN = "Export the archive again"
 
@@ -27,9 +29,10 @@ def parse_json(data: bytes, place: str) -> Any:
     """
     try:
         if sum(map(data.count, (b"[", b"{", b",", b":"))) > MAX_TOKENS:
-            raise ValueError("it has too many values")
+            raise ValueError(f"it has too many values, more than {MAX_TOKENS:,}")
         value = json.loads(
             data.decode("utf-8"),
+            parse_int=_integer,
             parse_float=_finite,
             parse_constant=_refuse_constant,
             object_pairs_hook=_unique_keys,
@@ -41,6 +44,13 @@ def parse_json(data: bytes, place: str) -> Any:
     except ValueError as error:
         raise ArchiveError(f"it is not JSON: {error}", place=place, next_step=_AGAIN) from None
     return value
+
+
+def _integer(text: str) -> int:
+    # time grows with the square of the digits, and not every Python has a limit of its own
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"the number {shortened(text)} is too large")
+    return int(text)
 
 
 def _finite(text: str) -> float:

@@ -241,6 +241,8 @@ def test_a_budget_that_is_not_met_fails_with_status_1(tmp_path: Path, budget: st
 
 FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     "no_such_model": (("compile", "none.tflite"), "no such file"),
+    "a_name_that_no_file_can_have": (("compile", "m" * 300), "File name too long"),
+    "a_module_with_a_space": (("compile", f"my model={__file__}"), "'my model' cannot name a module"),
     "no_such_artifact": (("run", "none.tar"), "No such file"),
     "not_a_model": (("compile", __file__), "test_cli"),
     "a_model_that_is_a_folder": (("compile", ROOT), "folder"),

@@ -12,7 +12,7 @@ import typer
 import mlforge
 from mlforge.cli import check, compile_models, diff, inspect, migrate, operators, run_model, targets, validate, verify
 from mlforge.errors import InternalError, MlforgeError
-from mlforge.support.text import printable
+from mlforge.support.text import printable, shortened
 
 app = typer.Typer(
     name="mlforge",
@@ -74,6 +74,9 @@ def run() -> None:
         # the reader went away, as head does; writing to it again at exit would fail too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a name that no file system takes, a full disk: the machine refuses, not a bug
+        place = f"{shortened(str(error.filename), 100)}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}", 2, error)
     except MemoryError as error:
         _fail("there is not enough memory for this", 2, error)
     except Exception as error:  # nothing but our own errors should get here: what does is a bug

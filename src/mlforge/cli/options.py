@@ -73,7 +73,12 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
     for text in texts:
         name, equals, path = text.partition("=")
         # a file may be called a=b.tflite
-        if not equals or Path(text).exists() or not re.fullmatch(r"\w+", name):
+        named = equals and not Path(text).exists()
+        if named and not re.fullmatch(r"\w+", name) and Path(path).exists():
+            raise OptionError(
+                f"'{name}' cannot name a module", place=text, next_step="Use letters, digits and underscores"
+            )
+        if not named or not re.fullmatch(r"\w+", name):
             name, path = Path(text).name.partition(".")[0], text
         if name in models:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")

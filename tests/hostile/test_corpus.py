@@ -16,6 +16,7 @@ from tests.hostile import (  # noqa: F401  (each registers its files)
     corpus_json,
     corpus_metadata,
     corpus_params,
+    corpus_size,
     corpus_tar,
     corpus_text,
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mlforge
-from mlforge.archive import params_forms, read
+from mlforge.archive import c_symbols, consistency, layout, params_forms, read
 from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
 from mlforge.relay import text_source
 from mlforge.runtime import graph_json
@@ -120,11 +120,14 @@ def test_the_page_on_trust_states_the_limits() -> None:
         (expansion.MIN_EXPANDED, "64 MiB"),
         (expansion.MAX_EXPANSION, "100 times"),
         (tar.MAX_MEMBERS, "20,000"),
-        (read.MAX_METADATA, "32 MiB"),
-        (json_text.MAX_TOKENS, "2,000,000 values"),
+        (read.MAX_METADATA, "16 MiB"),
+        (json_text.MAX_TOKENS, "400,000 values"),
+        (consistency.MAX_MODULES, "1,000 modules"),
+        (layout.MAX_SHARED, "100,000"),
         (graph_json.MAX_TEXT, "8 MiB"),
         (params_forms.MAX_JSON, "64 MiB"),
         (params.MAX_TENSORS, "100,000 tensors"),
+        (c_symbols.MAX_TOKENS, "1,000,000 words"),
         (text_source.MAX_TEXT, "16 MiB"),
         (text_source.MAX_CODE, "2,097,152 characters"),
         (text_source.MAX_TOKENS, "60,000 words"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from mlforge.archive.c_symbols import CSymbols, defined_symbols
+from mlforge.archive.c_symbols import MAX_TOKENS, CSymbols, defined_symbols
 from mlforge.archive.elf_symbols import defined_functions
 from mlforge.archive.read import Archive
 from mlforge.errors import ArchiveError
 from mlforge.runtime.graph_json import MAX_TEXT, Graph, parse_graph
 
-_C_ENDINGS = (".c", ".cc", ".cpp")
+C_ENDINGS = (".c", ".cc", ".cpp")
 OBJECT_ENDING = ".o"
 
 
@@ -44,11 +44,19 @@ class ParsedFiles:
 
     @cached_property
     def c_code(self) -> dict[str, CSymbols]:
-        """What each file of C code defines, by path in sorted order."""
+        """What each file of C code defines, by path in sorted order, up to the first that goes beyond the limit."""
         paths = {path for module in self.archive.record.modules.values() for path in module.files.sources}
-        return {
-            path: defined_symbols(self.archive.tar.view(path)) for path in sorted(paths) if path.endswith(_C_ENDINGS)
-        }
+        found: dict[str, CSymbols] = {}
+        left = MAX_TOKENS
+        for path in sorted(paths):
+            if path.endswith(C_ENDINGS):
+                try:
+                    found[path] = defined_symbols(self.archive.tar.view(path), left)
+                except ArchiveError as error:
+                    self.errors[path] = error
+                    break
+                left -= found[path].tokens
+        return found
 
     @cached_property
     def objects(self) -> dict[str, set[str]]:

@@ -28,7 +28,7 @@ from mlforge.support.hashing import sha256_stream
 from mlforge.support.json_text import parse_json
 from mlforge.support.tar import TarReader, open_tar
 
-MAX_METADATA = 32 << 20
+MAX_METADATA = 16 << 20
 _AGAIN = "Export the archive again"
 
 

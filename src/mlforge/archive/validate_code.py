@@ -9,7 +9,7 @@ from mlforge.archive.c_header import MAX_HEADER_BYTES, Header, parse_header
 from mlforge.archive.fault import Fault, fault_of_error
 from mlforge.archive.layout import header_path
 from mlforge.archive.model import ModuleRecord, Tensor
-from mlforge.archive.parsed_files import OBJECT_ENDING, ParsedFiles
+from mlforge.archive.parsed_files import C_ENDINGS, OBJECT_ENDING, ParsedFiles
 from mlforge.archive.read import Archive
 from mlforge.runtime.graph_json import COPY, NOP
 
@@ -22,7 +22,7 @@ def code_faults(parsed: ParsedFiles) -> Iterator[Fault]:
     archive = parsed.archive
     defined = set[str]().union(*parsed.objects.values(), *(symbols.functions for symbols in parsed.c_code.values()))
     for path, error in parsed.errors.items():
-        if path.endswith(OBJECT_ENDING):
+        if path.endswith((OBJECT_ENDING, *C_ENDINGS)):
             yield fault_of_error("code", path, error)
     yield from _doubled(parsed)
     for place, function in _called(parsed):

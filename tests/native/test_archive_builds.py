@@ -14,6 +14,7 @@ import mlforge
 from mlforge.codegen.constants import BLOB_THRESHOLD
 from mlforge.errors import ToolchainError
 from mlforge.relay import ir
+from mlforge.support.params import load_params
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make, sum_factory
 
@@ -272,6 +273,22 @@ def test_graphs_take_little_memory_of_a_board_that_is_configured_as_the_readme_s
         taken.append(int(totals.split()[2]))
     assert taken[0] > 66 * 1024
     assert taken[1] < 2048
+
+
+def test_parameters_are_aligned_where_the_readme_says(models: Path, tmp_path: Path) -> None:
+    folder = extracted(imported(models / "kws_ref_model.tflite", "kws", executor="graph"), tmp_path)
+    found = re.search(r"starts (\d) bytes behind a multiple of 8", (folder / "README.md").read_text())
+    assert found is not None
+    data = (folder / "parameters" / "kws.params").read_bytes()
+    in_place = {}
+    for start in range(8):
+        memory = np.zeros((len(data) + 15) // 8, np.int64)
+        file = memory.view(np.uint8)[start : start + len(data)]
+        file[:] = np.frombuffer(data, np.uint8)
+        arrays = load_params(memoryview(file))
+        in_place[start] = sum(np.shares_memory(array, memory) for array in arrays.values())
+    assert in_place[int(found[1])] == len(arrays)
+    assert min(in_place.values()) < len(arrays)
 
 
 def test_a_graph_that_is_not_there_is_named(graph: Path, tmp_path: Path) -> None:

@@ -162,11 +162,15 @@ def _call(item: Subject) -> list[str]:
 
 
 def _graph_call(item: Subject) -> list[str]:
+    # all that comes before the first array but the names is a multiple of eight bytes, as is what is between arrays
+    behind = -sum(map(len, item.params)) % 8
     return [
         f"Create it with `TVMGraphExecutor_Create` from the text of `{item.graph_path}` and load `{item.params_path}`:",
         "`demo/graph_runner.c` shows how. `TVMGraphExecutor_LinkParams` reads parameters where they stand, in flash",
-        "for example, if they are aligned. On top of the memory above the executor keeps about 120 bytes (on 32 bits)",
-        "for each node of the graph, inputs and constants included, and takes as much again while it is created.",
+        f"for example; most are aligned where the file starts {behind} bytes behind a multiple of 8.",
+        "",
+        "On top of the memory above the executor keeps about 120 bytes (on 32 bits) for each node of the graph, inputs",
+        "and constants included, and takes as much again while it is created.",
         "",
     ]
 

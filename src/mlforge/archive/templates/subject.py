@@ -83,6 +83,8 @@ class Subject:
         Modules that work in the same memory.
     graph_path, params_path : str
         Where the graph executor's files lie in the archive.
+    params : tuple of str
+        The names in its parameter file; none of AOT modules.
     vectors : tuple of Vector
     """
 
@@ -94,6 +96,7 @@ class Subject:
     workspace_peers: tuple[str, ...]
     graph_path: str
     params_path: str
+    params: tuple[str, ...]
     vectors: tuple[Vector, ...] = ()
 
     @property
@@ -126,5 +129,6 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         code.workspace_peers,
         (layout.graph or "").format(module=factory.module_name),
         (layout.params or "").format(module=factory.module_name),
+        tuple(code.graph.params) if code.graph else (),
         vectors,
     )

@@ -321,6 +321,14 @@ def test_one_of_several_graphs_runs_without_the_code_of_the_others(tmp_path: Pat
         np.testing.assert_allclose(mlforge.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
 
 
+def test_a_library_of_operators_alone_is_no_model(tmp_path: Path) -> None:
+    from mlforge.archive import export_shared_library
+
+    library = export_shared_library([two_layers("graph")], tmp_path / "a.so")
+    with pytest.raises(ArchiveError, match=r"a\.so: the library has the operators of graph modules"):
+        mlforge.load(library)
+
+
 def test_a_shared_library_is_a_module(tmp_path: Path) -> None:
     from mlforge.archive import export_shared_library
 

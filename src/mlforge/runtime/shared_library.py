@@ -53,7 +53,7 @@ class SharedLibrary(LibraryModule, HasModel):
         Raises
         ------
         ArchiveError
-            If mlforge did not make the library.
+            If mlforge did not make the library, or all its models are for the graph executor.
         OptionError
             If it has no such module, or several and none is named.
         """
@@ -66,6 +66,12 @@ class SharedLibrary(LibraryModule, HasModel):
                 place=self._place,
                 next_step="Make one with: mlforge compile MODEL --emit so",
             ) from error
+        if not modules:
+            raise ArchiveError(
+                "the library has the operators of graph modules, whose graphs and parameters are not in it",
+                place=self._place,
+                next_step="Run the archive, or compile with: --executor aot",
+            )
         return AotModule(self.path, modules[pick_module(modules, self._module, self._place)])
 
 

@@ -6,6 +6,7 @@ in the group is computed where it reads, what comes after it is computed where i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Progra
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
+_MAX_ELEMENTS = dtypes.limits("int32")[1]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ class _ProgramBuilder:
 
     def _declare(self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None) -> Value:
         kind_of = relay.tensor_type(expr)
+        elements = math.prod(kind_of.shape)
+        if elements > _MAX_ELEMENTS:
+            raise UnsupportedError(
+                f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that C code of 32-bit "
+                "indices reaches",
+                place=_place(expr),
+            )
         value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of)
         self._values[id(expr)] = value
         return value

@@ -1,0 +1,19 @@
+"""Tensors beyond what generated code can index are the model's fault, not ours."""
+
+from __future__ import annotations
+
+import pytest
+
+import mlforge
+import mlforge.ops
+from mlforge.errors import UnsupportedError
+from mlforge.relay import ir
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+def test_a_tensor_of_2_to_the_31_elements_is_refused(executor: str) -> None:
+    variable = ir.Var("x", ir.TensorType((1 << 16, 1 << 15), "int8"))
+    body = ir.call("nn.relu", [variable])
+    module = ir.IRModule({"main": ir.Function((variable,), body)}, ("y",))
+    with pytest.raises(UnsupportedError, match="2,147,483,648 elements"):
+        mlforge.build(module, executor=executor)

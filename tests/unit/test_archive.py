@@ -166,6 +166,13 @@ def test_several_modules_share_an_archive(factory: Factory, tmp_path: Path) -> N
         mlforge.export_model_library_format([factory, factory], tmp_path / "twice.tar")
 
 
+@pytest.mark.parametrize("part", [slice(None), 1])
+def test_parts_of_a_factory_are_no_factory(part: slice | int, factory: Factory, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"an object of the class \w+ cannot be exported"):
+        mlforge.export_model_library_format(tuple(factory)[part], tmp_path / "a.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_inspect_tells_shapes_memory_and_operators(archive: Path) -> None:
     found = mlforge.inspect(archive)
     module = found["modules"]["tiny"]

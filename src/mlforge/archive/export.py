@@ -9,14 +9,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlforge.archive import metadata
 from mlforge.archive.layout import graph_path, params_path
 from mlforge.archive.members import archive_members, linked_code
 from mlforge.archive.older import convert, metadata_path
 from mlforge.archive.options import ExportOptions
+from mlforge.compiler import Factory
 from mlforge.crt import crt_files
+from mlforge.errors import OptionError
 from mlforge.library.build import build_library, needs_runtime
 from mlforge.library.toolchain import compile_objects, compile_shared
 from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
@@ -24,9 +26,6 @@ from mlforge.support.atomic import atomic_file, check_writable
 from mlforge.support.content import Data
 from mlforge.support.params import params_content
 from mlforge.support.tar import source_date, write_tar
-
-if TYPE_CHECKING:
-    from mlforge.compiler import Factory
 
 _RUNTIME = "runtime"
 
@@ -62,13 +61,20 @@ def export_model_library_format(
     Raises
     ------
     OptionError
-        If two modules have the same name, or options contradict each other.
+        If something else is given than what `build` returns, two modules have the same name, or options contradict
+        each other.
     ToolchainError
         If test vectors are wanted and the code cannot be compiled here; nothing has been written then.
     OutputError
         If the place cannot be written.
     """
     given = list(mod) if isinstance(mod, Sequence) else [mod]
+    for item in given:
+        if not isinstance(item, Factory):
+            raise OptionError(
+                f"an object of the class {type(item).__name__} cannot be exported",
+                next_step="Give what mlforge.build or mlforge.rebuild returned, whole",
+            )
     # the order of metadata, so that what is compiled again from the archive comes in the same one
     factories = sorted(given, key=lambda factory: factory.module_name)
     if include_source_params is not None:

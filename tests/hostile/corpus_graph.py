@@ -42,6 +42,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "graph_huge_storage_id": (set_at(GRAPH, "attrs/storage_id/1/2", 2**40), "storage"),
     "graph_unknown_op": (set_at(GRAPH, "nodes/2/op", "os_system"), "os_system"),
     "graph_unknown_key": (set_at(GRAPH, "nodes/2/command", "x"), "command"),
+    "graph_function_name_of_a_megabyte": (set_at(GRAPH, "nodes/2/attrs/func_name", "x" * 10**6), r"func_name.{,300}$"),
     "graph_without_function": (set_at(GRAPH, "nodes/2/attrs", {"num_inputs": "2"}), "func_name"),
     "graph_lying_number_of_inputs": (set_at(GRAPH, "nodes/2/attrs/num_inputs", "9"), "num_inputs|9"),
     "graph_huge_number_of_outputs": (set_at(GRAPH, "nodes/2/attrs/num_outputs", "9" * 30), "num_outputs|999"),

@@ -37,6 +37,7 @@ _SKIPPED_TAGS = ("list_int", "size_t")
 _DTYPE = re.compile(r"(int|uint|float|bfloat)([0-9]{1,3})(?:x([0-9]{1,4}))?")
 _COUNT = re.compile(r"[0-9]{1,6}")
 _MAX_ID = (1 << 31) - 1
+_MAX_FUNCTION_NAME = 1024
 _CPU = 1
 
 
@@ -274,6 +275,8 @@ class _Reader:
         outputs = self._count(attrs["num_outputs"], f"{where}.attrs.num_outputs")
         if attrs["flatten_data"] not in ("0", "1"):
             raise self.fault(f"{where}.attrs.flatten_data", "it must be '0' or '1'")
+        if len(attrs["func_name"]) > _MAX_FUNCTION_NAME:
+            raise self.fault(f"{where}.attrs.func_name", f"no function has a name like {_shown(attrs['func_name'])}")
         others = {key: value for key, value in attrs.items() if key not in _OP_ATTRS}
         flatten = attrs["flatten_data"] == "1"
         return Node(name, attrs["func_name"], inputs, range(start, start + outputs), flatten, others)

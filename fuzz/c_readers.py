@@ -20,7 +20,7 @@ MAX_LENGTH = 16384
 _COMPILER = "clang"
 _FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1")
 _SANITIZERS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
-_LIMITS = ("-rss_limit_mb=256", "-timeout=2", f"-max_len={MAX_LENGTH}")
+_LIMITS = ("-rss_limit_mb=256", "-timeout=10", f"-max_len={MAX_LENGTH}")
 # freed blocks are kept for a while to find uses of them: within the limit of memory
 _ASAN = "quarantine_size_mb=16"
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import mlforge
 from mlforge.compiler import Factory
-from mlforge.errors import ArchiveError, InputError, OptionError, ToolchainError
+from mlforge.errors import ArchiveError, InputError, OptionError, RunError, ToolchainError
 from mlforge.library import build, elf
 from mlforge.library.toolchain import NATIVE, compile_objects
 from mlforge.relay import ir
@@ -284,6 +284,36 @@ def test_modules_of_other_kinds_travel_with_their_tree(executor: str, tmp_path: 
         other.lib.import_module(module)
     again = mlforge.export_model_library_format(other, tmp_path / "b.tar")
     assert again.read_bytes() == archive.read_bytes()
+
+
+def test_a_module_that_two_import_comes_back_as_one(tmp_path: Path) -> None:
+    factory = two_layers("aot")
+    left, right = OpaqueModule("left", b"l"), OpaqueModule("right", b"r")
+    below = OpaqueModule("below", b"b")
+    below.import_module(OpaqueModule("bottom", b"d"))
+    for module in (left, right):
+        module.import_module(below)
+        factory.lib.import_module(module)
+    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+    one, two = mlforge.load_module(archive).lib.imported_modules
+    assert one.imported_modules[0] is two.imported_modules[0]
+    assert [module.type_key for module in one.walk()] == ["left", "below", "bottom"]
+    names = [item["path"] for item in mlforge.inspect(archive)["files"]]
+    assert [name for name in names if name.endswith("_mod0.bin")] == [
+        f"codegen/{kind}/layers_mod0.bin" for kind in ("below", "bottom", "left", "right")
+    ]
+    assert mlforge.archive.validate(archive) == []
+
+
+def test_functions_of_other_libraries_are_not_found(tmp_path: Path) -> None:
+    factory = two_layers("graph")
+    lib = factory.lib
+    # the C library's, which the operators' library needs: a graph could name it
+    assert not lib.implements_function("system")
+    name = next(iter(factory.code.function_names.values()))
+    assert lib.implements_function(name)
+    with pytest.raises(RunError, match="lacks functions of the graph: system"):
+        GraphExecutor(factory.graph_json.replace(f'"func_name": "{name}"', '"func_name": "system"'), lib, cpu(0))
 
 
 def test_a_tree_that_lies_is_refused(tmp_path: Path) -> None:

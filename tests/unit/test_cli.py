@@ -393,3 +393,11 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, 
         process.send_signal(number)
         assert process.wait(20) == status
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("emit", ["c", "o", "so"])
+def test_options_of_archives_are_refused_where_none_is_made(tmp_path: Path, emit: str) -> None:
+    result = mlforge("compile", DIGITS, "--emit", emit, "--rfc", "--test-vectors", 2, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--test-vectors, --rfc: this says what an archive holds" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -251,9 +251,10 @@ def test_modules_for_other_devices_are_stored_with_their_tree(models: Path, tmp_
         {"type_key": "npu", "files": ["codegen/npu/hello_mod0.blob"], "parent": 0},
         {"type_key": "dsp", "files": ["codegen/dsp/hello_mod0.bin"], "parent": 1},
         {"type_key": "npu", "files": ["codegen/npu/hello_mod1.blob"], "parent": 0},
+        {"type_key": "dsp", "files": ["codegen/dsp/hello_mod0.bin"], "parent": 3},
     ]
     stored = [files[path] for entry in tree[1:] for path in entry["files"]]
-    assert stored == [b"outer", b"inner", b"other"]
+    assert stored == [b"outer", b"inner", b"other", b"inner"]
 
 
 @pytest.mark.parametrize("key", ["host", "../up", "", "a/b", "Con:"])

@@ -23,7 +23,7 @@ class ImportTree:
     Attributes
     ----------
     entries : tuple of mapping
-        ``type_key``, ``files`` and ``parent``, the index of the first module that imports it; the root, which is the
+        ``type_key``, ``files`` and ``parent``, the index of the module that imports it; the root, which is the
         generated code, comes first and has none.
     files : mapping of str to Data
         Of all but the root, by path in the archive.
@@ -55,17 +55,17 @@ def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence
     entries: list[Mapping[str, Any]] = [{"type_key": type_key, "files": sorted(code), "parent": None}]
     files: dict[str, Data] = {}
     counts: Counter[str] = Counter()
-    seen: set[int] = set()
+    stored: dict[int, str] = {}
     waiting = [(module, 0) for module in reversed(imports)]
     while waiting:
         module, parent = waiting.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        path = _path(name, module, counts)
-        files[path] = module.save_to_bytes()
+        path = stored.get(id(module))
+        if path is None:
+            path = stored[id(module)] = _path(name, module, counts)
+            files[path] = module.save_to_bytes()
+            waiting += [(child, len(entries)) for child in reversed(module.imported_modules)]
+        # a module that several import is stored once and listed once for each of them
         entries.append({"type_key": module.type_key, "files": [path], "parent": parent})
-        waiting += [(child, len(entries) - 1) for child in reversed(module.imported_modules)]
     return ImportTree(tuple(entries), files)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlforge.archive.layout import CODE, REGISTRY, header_path
 from mlforge.archive.model import ModuleRecord
 from mlforge.archive.read import Archive, open_archive
-from mlforge.errors import ArchiveError
+from mlforge.errors import ArchiveError, OptionError
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.choice import pick_module
 from mlforge.support.content import Data, ViewContent
@@ -148,9 +148,8 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
     tree: Sequence[Mapping[str, Any]] = (record.details or {}).get("module_tree", ())
     if len(tree) < 2:
         return ()
-    from mlforge.runtime.module import load_from_bytes
-
     loaded: dict[int, Module] = {}
+    by_file: dict[str, Module] = {}
     roots: list[Module] = []
     for index, entry in enumerate(tree[1:], 1):
         place = f"{archive.path}: modules.{record.name}.mlforge.module_tree[{index}]"
@@ -159,16 +158,26 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
             raise ArchiveError("a module's parent must stand before it", place=place, next_step=_AGAIN)
         if len(files) != 1 or files[0] not in record.files.devices:
             raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
-        data = bytes(archive.tar.view(files[0]))
+        if files[0] not in by_file:
+            by_file[files[0]] = _device_module(archive, entry["type_key"], files[0])
+        loaded[index] = module = by_file[files[0]]
         try:
-            module = load_from_bytes(entry["type_key"], data, PurePosixPath(files[0]).suffix.removeprefix("."))
-        except ArchiveError as error:
-            # a loader knows the bytes alone, not where they come from
-            place = f"{archive.path}: {files[0]}: {error.place}"
-            raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error
-        loaded[index] = module
-        if parent == 0:
-            roots.append(module)
-        else:
-            loaded[parent].import_module(module)
+            if parent == 0:
+                roots.append(module)
+            else:
+                loaded[parent].import_module(module)
+        except OptionError as error:
+            raise ArchiveError(error.cause, place=place, next_step=_AGAIN) from error
     return tuple(roots)
+
+
+def _device_module(archive: Archive, type_key: str, path: str) -> Module:
+    from mlforge.runtime.module import load_from_bytes
+
+    data = bytes(archive.tar.view(path))
+    try:
+        return load_from_bytes(type_key, data, PurePosixPath(path).suffix.removeprefix("."))
+    except ArchiveError as error:
+        # a loader knows the bytes alone, not where they come from
+        place = f"{archive.path}: {path}: {error.place}"
+        raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error

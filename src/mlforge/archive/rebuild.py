@@ -46,6 +46,8 @@ def rebuild(
         For what cannot be compiled for the target.
     """
     with open_archive(path) as archive:
+        for fault in archive.file_faults():
+            raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
         return [
             _module(archive, name, target, executor, optimize, external_workspace) for name in archive.record.modules
         ]

@@ -21,6 +21,21 @@ class _SystemLib(ctypes.Structure):
     _fields_ = (("registry", ctypes.POINTER(_FuncRegistry)),)
 
 
+class _SymbolPlace(ctypes.Structure):
+    """``Dl_info``: the file that an address lies in, where it is mapped, and the nearest symbol."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+# systems without it load libraries in other ways, in which only own symbols are found
+_dladdr = getattr(ctypes.CDLL(None), "dladdr", None) if os.name == "posix" else None
+
+
 class LibraryModule(Module):
     """A loaded shared library; loading runs its code.
 
@@ -78,9 +93,17 @@ class LibraryModule(Module):
         if not symbol or "\0" in symbol:
             return None
         try:
-            return ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
+            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
         except ValueError:
             return None
+        return address if self._defines(address) else None
+
+    def _defines(self, address: int) -> bool:
+        """Tell whether an address lies in this library: the symbols of libraries that it needs are found too."""
+        place = _SymbolPlace()
+        if _dladdr is None or not _dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
+            return True
+        return os.path.realpath(place.file or b"") == os.path.realpath(os.fsencode(self.path))
 
     def _last_error(self) -> str:
         if self.address("TVMGetLastError") is None:

@@ -26,6 +26,7 @@ MAX_NAME: Final = 1_024
 # a file of holes takes no place on a disk and days to read
 MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
+MIN_MAPPED: Final = 1 << 20
 _END_OF_9999: Final = 253_402_300_799
 _BROKEN = (
     tarfile.TarError,
@@ -205,15 +206,15 @@ class TarReader:
             return file.read()
 
     def view(self, name: str) -> memoryview:
-        """Return a file's bytes as a read-only map of the archive: what is not looked at takes no memory.
+        """Return a file's bytes; of a large one a read-only map of the archive: what is not looked at takes no memory.
 
         The view outlives the reader, and the archive's name may come to stand for another file meanwhile. Only
-        whoever cuts the very file off while it is in use makes looking at the view fatal, as with any map.
+        whoever cuts the very file off while a map of it is in use makes looking at it fatal, as with any map.
         """
         if name not in self._members:
             raise self.missing(name)
-        if not self.sizes[name]:
-            return memoryview(b"")
+        if self.sizes[name] <= MIN_MAPPED:
+            return memoryview(self.read(name, MIN_MAPPED))
         if self._map is None:
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
         start = self._members[name].offset_data

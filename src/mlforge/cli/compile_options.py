@@ -1,0 +1,146 @@
+"""The options of ``mlforge compile``, and what they ask of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from mlforge.errors import OptionError
+
+if TYPE_CHECKING:
+    from mlforge.archive.options import ExportOptions
+
+_PANEL = "Archive"
+EMITS = ("mlf", "c", "o", "so")
+_OF_ARCHIVES = ("source_params", "runtime", "test_vectors", "seed", "format_version", "rfc", "params_form")
+
+Models: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
+        metavar="MODEL",
+    ),
+]
+Output: TypeAlias = Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")]
+TargetText: TypeAlias = Annotated[
+    str | None, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ... Default: c.")
+]
+Executors: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor",
+        metavar="[NAME=]aot|graph",
+        help="One C function that runs the model (aot, the default), or the graph executor; for one of several"
+        " modules NAME=graph.",
+    ),
+]
+ModuleName: TypeAlias = Annotated[str | None, typer.Option("--module-name", help="Default: from the file name.")]
+ModelShapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=1,3,224,224",
+        help="Fix the shape of an input; may be given again. With several models: MODEL:NAME=1,3,224,224.",
+    ),
+]
+OptimizeFor: TypeAlias = Annotated[str | None, typer.Option("--optimize", help="speed (the default) or size.")]
+NumericsOf: TypeAlias = Annotated[
+    str | None, typer.Option("--numerics", help="Whose integer rounding: litert (the default) or tflm.")
+]
+ExternalWorkspace: TypeAlias = Annotated[
+    bool | None, typer.Option("--external-workspace/--static-workspace", help="The caller passes the workspace in.")
+]
+ShareWorkspace: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--share-workspace/--own-workspace", help="One workspace for several modules that never run together."
+    ),
+]
+ShareWeights: TypeAlias = Annotated[
+    bool | None, typer.Option("--share-weights/--own-weights", help="Keep equal constants of several modules once.")
+]
+Emit: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--emit", help="mlf (archive), c (C files in a folder), o (objects and headers in a folder), so (library)."
+    ),
+]
+Ram: TypeAlias = Annotated[
+    int | None, typer.Option("--ram", help="Fail if workspace, inputs and outputs have more bytes.")
+]
+Flash: TypeAlias = Annotated[
+    int | None, typer.Option("--flash", help="Fail if the constants have more bytes; machine code comes on top.")
+]
+TestVectors: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--test-vectors",
+        help="So many random inputs with their outputs, for the demo to check. Default: none.",
+        rich_help_panel=_PANEL,
+    ),
+]
+VectorSeed: TypeAlias = Annotated[
+    int | None, typer.Option("--seed", help="Of these inputs. Default: 0.", rich_help_panel=_PANEL)
+]
+SourceParams: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--source-params/--no-source-params",
+        help="Keep the model's own weights (default), so that the archive can be compiled again.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Runtime: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--runtime/--no-runtime", help="Carry the C runtime (default).", rich_help_panel=_PANEL),
+]
+FormatVersion: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--format-version", help="7 (default), or 5 or 6 for older readers.", rich_help_panel=_PANEL),
+]
+Rfc: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--rfc/--tvm", help="The layout of the format's first proposal.", rich_help_panel=_PANEL),
+]
+ParamsForm: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--params-form", help="Parameters also as json or bson; may be given again.", rich_help_panel=_PANEL),
+]
+
+
+def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) -> ExportOptions:
+    """Return the options of an export.
+
+    Parameters
+    ----------
+    asked : mapping of str to value
+        What the user said by the option's name, None where nothing was said.
+    emit : str
+    archive : path, optional
+        What is compiled again: what was not said is as it was.
+
+    Raises
+    ------
+    OptionError
+        For a form that does not exist, and for options of archives where something else is made.
+    """
+    from mlforge.archive.options import ExportOptions
+    from mlforge.archive.rebuild import recorded_options
+
+    if emit not in EMITS:
+        raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
+    given = {name: value for name, value in asked.items() if value is not None}
+    idle = [f"--{name.replace('_', '-')}" for name in _OF_ARCHIVES if name in given]
+    if emit != "mlf" and idle:
+        raise OptionError(
+            "this says what an archive holds, and no archive is made",
+            place=", ".join(idle),
+            next_step=f"Leave it out, or --emit {emit}",
+        )
+    if "params_form" in given:
+        given["params_forms"] = tuple(dict.fromkeys(("params", *given.pop("params_form"))))
+    return replace(recorded_options(archive) if archive else ExportOptions(), **given)

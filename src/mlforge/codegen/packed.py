@@ -121,9 +121,7 @@ def packed_function(prim: PrimFunc, name: str, kernel: str) -> str:
 def _call_with_scratch(writer: Writer, prim: PrimFunc, name: str, call: str) -> None:
     writer.line(f"workspace = TVMBackendAllocWorkspace(kDLCPU, 0, {prim.scratch_bytes}, kDLUInt, 8);")
     with writer.block("if (workspace == NULL)"):
-        writer.line(
-            f'return mlf_refuse("{name}", ": no memory for ", {prim.scratch_bytes}, " bytes of scratch");'
-        )
+        writer.line(f'return mlf_refuse("{name}", ": no memory for ", {prim.scratch_bytes}, " bytes of scratch");')
     writer.line(f"status = {call};")
     with writer.block("if (TVMBackendFreeWorkspace(kDLCPU, 0, workspace) != 0)"):
         writer.line("return -1;")

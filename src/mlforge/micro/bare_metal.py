@@ -15,7 +15,10 @@ from mlforge.micro.board import Board
 from mlforge.support.c_names import unique
 from mlforge.support.content import Data
 
-_TEMPLATES = ("startup.c", "semihosting.c", "semihosting.h", "counter.c", "counter.h", "stack_paint.c", "stack_paint.h")
+_TEMPLATES = (
+    "startup.c", "semihosting.c", "semihosting.h", "counter.c", "counter.h", "stack_paint.c", "stack_paint.h",
+    "report.c", "report.h",
+)  # fmt: skip
 _TRACE = "mlforge_trace.h"
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 INPUTS, OUTPUTS, REPORT, ELF = "inputs.bin", "outputs.bin", "report.txt", "firmware.elf"
@@ -58,16 +61,16 @@ def main_file(name: str, details: Mapping[str, Any]) -> str:
     workspace = details["memory"]["workspace_bytes"] if details["external_workspace"] else 0
     w = Writer()
     w.lines([f"/* Runs module {comment_text(name)} once and reports. {_LICENCE} */", f'#include "{prefix}.h"'])
-    w.lines(['#include "counter.h"', '#include "semihosting.h"', '#include "stack_paint.h"', ""])
-    w.lines(["#if defined(MLFORGE_TRACE)", '#include "mlforge_trace.h"'])
-    w.lines([f"enum {{ OPERATORS = {max(1, len(details['operators']))} }};"])
-    w.lines(["uint64_t operator_ticks[OPERATORS], operator_started;", "#endif", ""])
+    w.lines(['#include "counter.h"', '#include "report.h"', '#include "semihosting.h"', '#include "stack_paint.h"', ""])
+    count = max(1, len(details["operators"]))
+    w.lines(["#if defined(MLFORGE_TRACE)", f"enum {{ OPERATORS = {count} }};"])
+    w.lines(["uint64_t operator_ticks[OPERATORS], operator_started;", "#else", "enum { OPERATORS = 0 };"])
+    w.lines(["static const uint64_t operator_ticks[1] = {0};", "#endif", ""])
     for field, macro in zip(fields, macros, strict=True):
         w.line(f"static uint8_t {field}[{macro} > 0 ? {macro} : 1] __attribute__((aligned(16)));")
     if workspace:
         w.line(f"static uint8_t workspace[{workspace}] __attribute__((aligned(64)));")
     w.line()
-    w.lines(_REPORTING)
     with w.block("int main(void)"):
         _fill_structs(w, prefix, fields, len(inputs), bool(workspace))
         call = ", ".join(["&inputs", "&outputs", *(["&pools"] if workspace else [])])
@@ -79,7 +82,7 @@ def main_file(name: str, details: Mapping[str, Any]) -> str:
         with w.block("if (status != 0)"):
             w.line("return 4;")
         _transfers(w, "write", OUTPUTS, given[len(inputs) :])
-        w.line("return write_report(ticks, stack);")
+        w.line(f'return write_report("{REPORT}", ticks, stack, operator_ticks, OPERATORS) == 0 ? 0 : 5;')
     return w.text()
 
 
@@ -107,41 +110,6 @@ def _transfers(w: Writer, verb: str, path: str, tensors: Sequence[tuple[str, str
     with w.block(f"if ({' || '.join(tests)})"):
         w.line(f"return {2 if verb == 'read' else 3};")
     w.line("semihosting_close(file);")
-
-
-_REPORTING = r"""static int write_number(int file, const char *name, uint64_t value) {
-  char text[48];
-  size_t length = 0, place = sizeof text;
-  text[--place] = '\n';
-  do {
-    text[--place] = (char)('0' + value % 10);
-    value /= 10;
-  } while (value != 0);
-  text[--place] = ' ';
-  while (name[length] != '\0') {
-    ++length;
-  }
-  return semihosting_write_all(file, name, length) == 0 && semihosting_write_all(file, text + place, sizeof text - place) == 0
-             ? 0
-             : -1;
-}
-
-static int write_report(uint64_t ticks, size_t stack) {
-  const int file = semihosting_open("report.txt", 1);
-  if (file == -1 || write_number(file, "ticks", ticks) != 0 || write_number(file, "stack", stack) != 0) {
-    return 5;
-  }
-#if defined(MLFORGE_TRACE)
-  for (int index = 0; index < OPERATORS; ++index) {
-    if (write_number(file, "operator", operator_ticks[index]) != 0) {
-      return 5;
-    }
-  }
-#endif
-  semihosting_close(file);
-  return 0;
-}
-""".split("\n")
 
 
 def linker_script(board: Board) -> str:

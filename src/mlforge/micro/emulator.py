@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro.bare_metal import ELF, INPUTS, OUTPUTS, REPORT, project_files
-from mlforge.micro.board import Board
+from mlforge.micro.board import Board, Emulator
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, write_data
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
 
 _BUILD_SECONDS = 600
 _MESSAGE_LINES = 12
@@ -57,30 +61,19 @@ class BoardRun:
     stack_bytes: int
 
 
-def run_emulated(
-    name: str,
-    code: Mapping[str, Data],
-    details: Mapping[str, Any],
-    board: Board,
-    inputs: Mapping[str, Any] | Sequence[Any],
-    *,
-    profile: bool = False,
-    cflags: str = "-O3",
-    timeout: float = 300.0,
-) -> BoardRun:
-    """Build firmware of an AOT module, run it once under the board's emulator, and return what it computed and took.
+class EmulatedModule:
+    """An AOT module as firmware that runs under a board's emulator.
 
     Parameters
     ----------
     name, code, details, board
         As for `bare_metal.project_files`.
-    inputs : mapping of str to array, or sequence of arrays
     profile : bool
-        Count each operator. The hooks add some instructions to the whole.
+        Count the instructions of each operator. The hooks add some to the whole.
     cflags : str
-        Of the C compiler.
+        For the C compiler.
     timeout : float
-        Seconds that the emulation may take.
+        Seconds that one emulation may take.
 
     Raises
     ------
@@ -88,32 +81,101 @@ def run_emulated(
         If the board has no emulator.
     ToolchainError
         If the compiler, make or the emulator is missing, or the firmware does not build or fit.
-    RunError
-        If the firmware fails or does not end in time.
     """
-    if board.emulator is None:
-        raise OptionError(f"no emulator is known for the board '{board.name}'", next_step="Choose one of mlforge boards")
-    infos = {kind: [TensorInfo.from_json(entry) for entry in details[kind]] for kind in ("inputs", "outputs")}
-    arrays = by_name(inputs, infos["inputs"], "input")
-    with tempfile.TemporaryDirectory(prefix="mlforge-board-") as text:
-        folder = Path(text)
+
+    def __init__(
+        self,
+        name: str,
+        code: Mapping[str, Data],
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        profile: bool = False,
+        cflags: str = "-O3",
+        timeout: float = 300.0,
+    ) -> None:
+        self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
+        self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
+        self.operators: Sequence[Mapping[str, Any]] = details["operators"]
+        self.emulator = _emulator(board)
+        self._board, self._timeout = board, timeout
+        self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
+        folder = Path(self._folder.name)
         for path, data in project_files(name, code, details, board).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_data(folder / path, data)
         build(folder, board, trace=profile, cflags=cflags)
+        self.flash_bytes, self._static_ram = section_sizes(folder / ELF, board)
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return dict(self.measure(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs).outputs)
+
+    def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
+        """Run one inference, and return what it computed and took.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the firmware fails or does not end in time.
+        """
+        folder = Path(self._folder.name)
+        arrays = by_name(inputs, self.inputs, "input")
         (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, board, timeout)
-        flash, ram = section_sizes(folder / ELF, board)
+        emulate(folder, self._board, self._timeout)
         report = _report(folder / REPORT)
-        ticks = board.emulator.instructions_per_tick
+        ticks, stack = self.emulator.instructions_per_tick, report["stack"][0]
         return BoardRun(
-            _outputs(folder / OUTPUTS, infos["outputs"]),
+            _outputs(folder / OUTPUTS, self.outputs),
             round(report["ticks"][0] * ticks),
             tuple(round(value * ticks) for value in report.get("operator", ())),
-            flash,
-            ram + report["stack"][0],
-            report["stack"][0],
+            self.flash_bytes,
+            self._static_ram + stack,
+            stack,
         )
+
+
+def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
+    """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
+    from mlforge.archive.details import module_details
+
+    _require_aot(factory.executor, factory.module_name)
+    return EmulatedModule(factory.module_name, factory.code.files, module_details(factory), board, **options)
+
+
+def emulated_archive(
+    path: str | os.PathLike[str], board: Board, module: str | None = None, **options: Any
+) -> EmulatedModule:
+    """Return a module of an archive as firmware; the options are those of `EmulatedModule`."""
+    from mlforge.archive.module_parts import read_parts
+
+    parts = read_parts(path, module)
+    _require_aot(parts.executor, parts.record.name)
+    if parts.record.details is None:
+        raise OptionError(
+            f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
+            place=parts.place,
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
+    return EmulatedModule(parts.record.name, parts.code, parts.record.details, board, **options)
+
+
+def _require_aot(executor: str | None, name: str) -> None:
+    if executor != "aot":
+        raise OptionError(
+            f"module '{name}' is for the graph executor; firmware runs modules of the executor aot",
+            next_step="Compile it with --executor aot",
+        )
+
+
+def _emulator(board: Board) -> Emulator:
+    if board.emulator is None:
+        raise OptionError(
+            f"no emulator is known for the board '{board.name}'", next_step="See the boards with: mlforge boards"
+        )
+    return board.emulator
 
 
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
@@ -133,9 +195,7 @@ def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
 
 def emulate(folder: Path, board: Board, timeout: float) -> None:
     """Run the project's firmware; raise RunError where it fails."""
-    emulator = board.emulator
-    if emulator is None:
-        raise OptionError(f"no emulator is known for the board '{board.name}'")
+    emulator = _emulator(board)
     _need(emulator.program, emulator.packages)
     command = [
         emulator.program, "-M", emulator.machine, "-nographic", "-monitor", "none", "-serial", "none",

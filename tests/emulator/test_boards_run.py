@@ -108,3 +108,32 @@ def test_command_line(models: Path, tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert {"outputs", "instructions", "flash_bytes", "ram_bytes", "stack_bytes", "operators"} == set(document)
     assert document["operators"][0]["per_mac"] > 0
+
+
+def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlforge", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+
+
+def test_every_layer_is_compared_on_the_board(models: Path, tmp_path: Path) -> None:
+    model = str(models / "ad01_int8.tflite")
+    result = mlforge_program(
+        "verify", model, "--board", "mps3-an547", "--layers", "--samples", "1", "--json", cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["is_within"]
+    assert len(document["layers"]) > 10
+
+
+def test_a_board_says_what_archives_are_compiled_for(models: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.toml"
+    text = (Path(find_board.__code__.co_filename).parent / "boards" / "mps2-an386.toml").read_text()
+    small.write_text(text.replace("0x00400000", "0x00004000").replace('"mps2-an386"', '"small"', 1))
+    model = str(models / "kws_ref_model.tflite")
+    refused = mlforge_program("compile", model, "--board", str(small), cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "over the budget of 16,384" in refused.stderr
+    assert list(tmp_path.iterdir()) == [small]
+    assert mlforge_program("compile", model, "--board", "mps2-an386", "-o", "kws.tar", cwd=tmp_path).returncode == 0
+    assert mlforge.inspect(tmp_path / "kws.tar")["modules"]["kws_ref_model"]["target"] == ["c -mcpu=cortex-m4"]

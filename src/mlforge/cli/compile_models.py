@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlforge.cli.compiling import BuildOptions, compile_archive, compile_files, is_archive
-from mlforge.cli.options import Json, parse_models
+from mlforge.cli.compiling import BuildOptions, board_limits, compile_archive, compile_files, is_archive
+from mlforge.cli.options import Board, Json, parse_models
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -24,6 +24,7 @@ EXAMPLES = (
     "mlforge compile kws.tflite",
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
+    "mlforge compile kws.tflite --board mps2-an386",
     "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
     "mlforge compile kws.tflite --executor graph --test-vectors 3",
     'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
@@ -46,6 +47,7 @@ def compile_models(
     target: Annotated[
         str | None, typer.Option(help="What the code is for: c, 'c -mcpu=cortex-m4', ... Default: c.")
     ] = None,
+    board: Board = None,
     executor: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,6 +144,8 @@ def compile_models(
     }
     recorded = recorded_options(archives[0]) if archives else ExportOptions()
     export = replace(recorded, **{name: value for name, value in asked.items() if value is not None})
+    if board is not None:
+        target, ram, flash = board_limits(board, target, ram, flash)
     options = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or ())
     factories = compile_archive(archives[0], options) if archives else compile_files(named, options)
     check_budget(factories, ram=ram, flash=flash, options=export)

@@ -12,7 +12,7 @@ import typer
 
 from mlforge.cli.artifacts import compiled_model, is_compiled
 from mlforge.cli.board_run import built_firmware, run_firmware
-from mlforge.cli.options import Json, Module, Seed, Shapes
+from mlforge.cli.options import Board, Json, Module, Seed, Shapes
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
 from mlforge.cli.tables import print_json, print_table
@@ -53,9 +53,7 @@ def run_model(
     top: Annotated[
         int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
     ] = 0,
-    board: Annotated[
-        str | None, typer.Option(help="Run it as firmware under the emulator of a board, and count instructions.")
-    ] = None,
+    board: Board = None,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:

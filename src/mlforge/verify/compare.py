@@ -144,7 +144,7 @@ def verify(
         )
     title, reference = _reference(Path(model), layers)
     chosen_board = None if board is None else find_board(board)
-    compiled: Runnable
+    compiled: Computes
     if artifact is not None:
         compiled = emulated_archive(artifact, chosen_board, module) if chosen_board else load(artifact, module=module)
         outputs = [info.name for info in compiled.outputs]
@@ -205,7 +205,7 @@ def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
 
 
 def _compare(
-    compiled: Runnable, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
+    compiled: Computes, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
 ) -> list[Difference]:
     worst: dict[str, Difference] = {}
     for sample, inputs in sets:

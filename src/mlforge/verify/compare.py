@@ -16,9 +16,10 @@ from mlforge.errors import OptionError
 from mlforge.frontend import import_model
 from mlforge.micro.board import find_board
 from mlforge.micro.emulator import emulated_archive, emulated_factory
-from mlforge.runtime import Runnable, TensorInfo
+from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
+from mlforge.runtime.runnable import Computes
 from mlforge.verify.layers import with_all_tensors
 
 FLOAT_TOLERANCE = 1e-5

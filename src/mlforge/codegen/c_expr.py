@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlforge.codegen import dot4, mathematics, vectors
+from mlforge.codegen import dot4, dsp, mathematics, vectors
 from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
 from mlforge.codegen.prelude import helper_name
 from mlforge.errors import InternalError
@@ -296,12 +296,25 @@ class ExprPrinter:
             factor = self.expr(unsigned)
         return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", _ATOM
 
+    def _word(self, elements: Expr) -> tuple[str, int]:
+        """Return the elements of four bytes of memory as an int32."""
+        if not isinstance(elements, ir.Load):
+            raise InternalError("C takes a word from memory only")
+        key = f"word:{dtypes.element(elements.dtype)}"
+        self.needs.helpers.add(key)
+        place = f"{self.name_of(elements.buffer)}[{self.index(elements.buffer, elements.indices)}]"
+        return f"{helper_name(key)}(&{place})", _ATOM
+
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "dot4_u8s8":
             return self._dot4(expr)
         if dtypes.lanes(expr.dtype) > 1:
             raise InternalError(f"C has no '{expr.name}' of vectors")
-        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS:
+        if expr.name == "word":
+            return self._word(expr.args[0])
+        if expr.name == "within":
+            return self._print(expr.args[0])
+        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if source in HALF_FLOATS:

@@ -1,0 +1,150 @@
+"""What a few pixels of a convolution see, widened to pairs of 16-bit numbers.
+
+A patch is made once for all filters. Padding is filled in with the zero point, so the reduction has no tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from mlforge.kernels.frame import Frame
+from mlforge.kernels.geometry import Conv
+from mlforge.kernels.templates import Array
+from mlforge.ops.tensor import Context
+from mlforge.tir import builder as tb
+from mlforge.tir.ir import Buffer, Expr
+
+# more than this lies in the workspace, not on the stack
+STACK_BYTES = 1024
+_COPIED_AT_ONCE = 8
+
+Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
+
+
+def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
+    """Write `body` for each index below `extent`, up to `most` times in a row in a loop."""
+    size = max(count for count in range(1, most + 1) if extent % count == 0)
+    if size <= most // 2:
+        size = min(most, extent)
+    with ctx.stmts.loop(extent // size, name) as index:
+        for offset in range(size):
+            body(index * size + offset)
+    for offset in range(extent - extent % size, extent):
+        body(tb.const(offset))
+
+
+class Patch:
+    """The inputs of `pixels` output pixels, in the order in which the weights lie.
+
+    Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
+
+    Attributes
+    ----------
+    order : ndarray
+        (steps, 2): which element of the reduction (kernel row, column, channel) each half of a step's word is.
+    """
+
+    def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:
+        self._ctx, self._conv, self._zero = ctx, conv, zero
+        self._data, self._seen = source
+        self._by_words = conv.channels % 4 == 0
+        self._reduction = prod(conv.kernel) * conv.channels
+        self.order = word_order(self._reduction) if self._by_words else _natural_order(self._reduction)
+        steps = len(self.order)
+        shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
+        make = ctx.stmts.local if 4 * pixels * steps <= STACK_BYTES else ctx.scratch
+        self._buffer = make("patch", shape, dtype)
+        if 2 * steps > self._reduction:
+            for pixel in range(pixels):
+                ctx.stmts.store(self._buffer, [pixel, self._reduction], 0)
+
+    def word(self, pixel: int, step: Expr) -> Expr:
+        """Return the pair that one pixel has at a step."""
+        if self._by_words:
+            return tb.load(self._buffer, [pixel, step])
+        return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
+
+    def fill(self, pixel: int, place: Place) -> None:
+        """Write what makes the patch of the output pixel at `place`."""
+        stmts, conv = self._ctx.stmts, self._conv
+        image, y, x = place
+        top = stmts.let("top", y * conv.strides[0] - conv.padding[0][0])
+        left = stmts.let("left", x * conv.strides[1] - conv.padding[1][0])
+        if not conv.padded:
+            self._taps(pixel, (image, top, left), tested=False)
+            return
+        inside = stmts.let("inside", tb.land(*self._checks((top, left), conv.extents)), "bool")
+        with stmts.when(inside):
+            self._taps(pixel, (image, top, left), tested=False)
+        with stmts.when(tb.binary("eq", inside, tb.const(False, "bool"))):
+            self._taps(pixel, (image, top, left), tested=True)
+
+    def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
+        """Return the conditions that elements from `start` on lie inside the input."""
+        checks = []
+        for first, extent, size, pads in zip(start, extents, self._conv.spatial, self._conv.padding, strict=True):
+            if any(pads):
+                checks += [tb.binary("ge", first, 0), tb.binary("le", first, size - extent)]
+        return checks
+
+    def _taps(self, pixel: int, corner: Place, *, tested: bool) -> None:
+        stmts, conv = self._ctx.stmts, self._conv
+        image, top, left = corner
+        with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
+            y = stmts.let("y", top + ky * conv.dilation[0])
+            x = stmts.let("x", left + kx * conv.dilation[1])
+            tap = ky * conv.kernel[1] + kx
+            if not tested:
+                self._copy(pixel, tap, (image, y, x))
+                return
+            valid = stmts.let("valid", tb.land(*self._checks((y, x), (1, 1))), "bool")
+            with stmts.when(valid):
+                self._copy(pixel, tap, (image, y, x))
+            with stmts.when(tb.binary("eq", valid, tb.const(False, "bool"))):
+                self._pad(pixel, tap)
+
+    def _copy(self, pixel: int, tap: Expr, place: Place) -> None:
+        """Write what widens the channels of one tap."""
+        stmts, channels = self._ctx.stmts, self._conv.channels
+
+        def word(index: Expr) -> None:
+            loaded = tb.load(self._data, self._seen(*place, index * 4), lanes=4)
+            four = stmts.let("four", tb.intrinsic("word", loaded, dtype="int32"))
+            at = tap * (channels // 2) + index * 2
+            stmts.store(self._buffer, [pixel, at], tb.intrinsic("even_bytes", four))
+            stmts.store(self._buffer, [pixel, at + 1], tb.intrinsic("odd_bytes", four))
+
+        def element(index: Expr) -> None:
+            value = tb.load(self._data, self._seen(*place, index))
+            stmts.store(self._buffer, [pixel, tap * channels + index], tb.cast(value, "int16"))
+
+        body = word if self._by_words else element
+        repeat(self._ctx, channels // 4 if self._by_words else channels, _COPIED_AT_ONCE, "c", body)
+
+    def _pad(self, pixel: int, tap: Expr) -> None:
+        """Write what fills one tap with the zero point."""
+        count = self._conv.channels // 2 if self._by_words else self._conv.channels
+        value = (self._zero & 0xFFFF) * 0x10001 if self._by_words else self._zero
+        signed = value - (1 << 32) if value >= 1 << 31 else value
+        dtype = self._buffer.dtype
+
+        def fill(index: Expr) -> None:
+            self._ctx.stmts.store(self._buffer, [pixel, tap * count + index], tb.const(signed, dtype))
+
+        repeat(self._ctx, count, _COPIED_AT_ONCE, "c", fill)
+
+
+def word_order(reduction: int) -> Array:
+    """Return the elements of each pair where words of four bytes are widened: even bytes, then odd ones."""
+    fours = np.arange(reduction).reshape(-1, 2, 2)
+    return np.ascontiguousarray(fours.transpose(0, 2, 1)).reshape(-1, 2)
+
+
+def _natural_order(reduction: int) -> Array:
+    order = np.full(reduction + reduction % 2, -1)
+    order[:reduction] = np.arange(reduction)
+    return order.reshape(-1, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlforge.codegen import dot4, dsp, mathematics, vectors
+from mlforge.codegen import dot4, dsp, mathematics, mve, vectors
 from mlforge.codegen.c_types import scalar_type, short_name
 from mlforge.errors import InternalError
 
@@ -153,6 +153,8 @@ def _source(key: str) -> tuple[tuple[str, ...], str]:
         return _FIXED[key]
     if key in mathematics.HELPERS:
         return mathematics.HELPERS[key]
+    if mve.is_key(key):
+        return mve.source(key)
     if dsp.is_key(key):
         return dsp.HELPERS[key]
     if dot4.is_key(key):
@@ -191,10 +193,13 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     for key in ordered:
         if vectors.is_key(key):
             needed |= vectors.dtypes_of(key)
+        if mve.is_key(key):
+            needed |= mve.vectors_of(key)
         if dot4.is_key(key):
             needed.add(dot4.sums_dtype(key))
     lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
     lines += dsp.INCLUDES if any(map(dsp.is_key, ordered)) else []
+    lines += mve.INCLUDES if any(map(mve.is_key, ordered)) else []
     lines += vectors.declarations(needed)
     for key in ordered:
         lines += ["", _source(key)[1]]

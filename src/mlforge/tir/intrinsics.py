@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mlforge.errors import InternalError
 from mlforge.registry import Registry
-from mlforge.tir import mathematics
+from mlforge.tir import mathematics, runs
 
 Array = npt.NDArray[Any]
 
@@ -192,4 +192,16 @@ def _requantize_narrow(x: Array, multiplier: Array, exponent: Array, zero_point:
 
 _add("requantize_narrow", 4, _requantize_narrow,
      "requantize_down of an x below 2**30 in magnitude, plus a zero point below 2**16 in magnitude")  # fmt: skip
+_add("run", 1, lambda values: values, "bytes in memory, or one byte many times, for a store of all of them")
+_add("dots1", 3, runs.dots, "int32 sums of the products of a row of int8 with the weights of filters (see tir.runs)")
+_add("dots2", 4, runs.dots, "the same for two rows, which share the weights")
+_add("taps", 3, runs.taps, "int32 sums over taps of the products of 16 channels of int8 with their weights")
+
+
+def _requantize_single_down(x: Array, multiplier: Array, exponent: Array) -> Array:
+    return _requantize_single(x, multiplier, -2 - np.asarray(exponent, np.int64))
+
+
+_add("requantize_single_down", 3, _requantize_single_down,
+     "x * multiplier * 2**(-33-exponent), one rounding, ties up; exponent >= 0")  # fmt: skip
 _add("saturate_byte", 1, lambda x: np.clip(x, -128, 127), "an int32 limited to the range of int8")

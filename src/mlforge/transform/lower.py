@@ -24,6 +24,7 @@ from mlforge.tir import builder as tb
 from mlforge.tir import visitor
 from mlforge.tir.bytes import split_bytes
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
+from mlforge.tir.lanes import vectorize
 from mlforge.tir.narrow import narrow
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -350,6 +351,8 @@ class _GroupLowering:
         """Return the body in the form that suits the target."""
         if self.features.vector_bytes:
             return split_bytes(body)
+        if self.features.mve:
+            return vectorize(body)
         return narrow(body) if self.features.dsp else body
 
 

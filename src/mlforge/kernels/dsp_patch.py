@@ -16,7 +16,7 @@ from mlforge.kernels.geometry import Conv
 from mlforge.kernels.templates import Array
 from mlforge.ops.tensor import Context
 from mlforge.tir import builder as tb
-from mlforge.tir.ir import Buffer, Expr
+from mlforge.tir.ir import Buffer, Const, Expr
 
 # more than this lies in the workspace, not on the stack
 STACK_BYTES = 1024
@@ -35,6 +35,17 @@ def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr
             body(index * size + offset)
     for offset in range(extent - extent % size, extent):
         body(tb.const(offset))
+
+
+def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Write `then` where the condition holds, and `otherwise` elsewhere; only one of them where it is a literal."""
+    if isinstance(condition, Const):
+        (then if condition.value else otherwise)()
+        return
+    with ctx.stmts.when(condition):
+        then()
+    with ctx.stmts.when(tb.binary("eq", condition, tb.const(False, "bool"))):
+        otherwise()
 
 
 class Patch:
@@ -74,14 +85,14 @@ class Patch:
         image, y, x = place
         top = stmts.let("top", y * conv.strides[0] - conv.padding[0][0])
         left = stmts.let("left", x * conv.strides[1] - conv.padding[1][0])
-        if not conv.padded:
-            self._taps(pixel, (image, top, left), tested=False)
-            return
-        inside = stmts.let("inside", tb.land(*self._checks((top, left), conv.extents)), "bool")
-        with stmts.when(inside):
-            self._taps(pixel, (image, top, left), tested=False)
-        with stmts.when(tb.binary("eq", inside, tb.const(False, "bool"))):
-            self._taps(pixel, (image, top, left), tested=True)
+        inside = tb.land(*self._checks((top, left), conv.extents))
+        corner = (image, top, left)
+        choose(
+            self._ctx,
+            inside,
+            lambda: self._taps(pixel, corner, tested=False),
+            lambda: self._taps(pixel, corner, tested=True),
+        )
 
     def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
         """Return the conditions that elements from `start` on lie inside the input."""
@@ -101,11 +112,17 @@ class Patch:
             if not tested:
                 self._copy(pixel, tap, (image, y, x))
                 return
-            valid = stmts.let("valid", tb.land(*self._checks((y, x), (1, 1))), "bool")
-            with stmts.when(valid):
-                self._copy(pixel, tap, (image, y, x))
-            with stmts.when(tb.binary("eq", valid, tb.const(False, "bool"))):
-                self._pad(pixel, tap)
+            # a window of nothing but padding: the bounds proof does not see that no tap of it is read
+            valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
+            choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
+
+    def _reaches(self, *start: Expr) -> bool:
+        """Tell whether a window that starts at literals has a tap inside the input; of others, that it may have one."""
+        conv = self._conv
+        return all(
+            not isinstance(first, Const) or any(0 <= first.value + tap * step < size for tap in range(taps))
+            for first, taps, step, size in zip(start, conv.kernel, conv.dilation, conv.spatial, strict=True)
+        )
 
     def _copy(self, pixel: int, tap: Expr, place: Place) -> None:
         """Write what widens the channels of one tap."""

@@ -160,7 +160,12 @@ def _even_bytes(word: Array) -> Array:
 
 def _multiply_halves(first: int, second: int) -> Callable[[Array, Array, Array], Array]:
     """Return the sum of an accumulator and the product of two halves (0: bottom, 1: top)."""
-    return lambda acc, a, b: (np.asarray(acc, np.int64) + _halves(a)[first] * _halves(b)[second]).astype(np.int32)
+
+    def run(acc: Array, a: Array, b: Array) -> Array:
+        total: Array = np.asarray(acc, np.int64) + _halves(a)[first] * _halves(b)[second]
+        return total.astype(np.int32)
+
+    return run
 
 
 def _dot2(acc: Array, a: Array, b: Array) -> Array:

@@ -1,8 +1,8 @@
 """Shorter fixed-point arithmetic where values are known to be small, for cores whose instructions count one by one.
 
 `requantize_down` takes any int32. Below 2**30 in magnitude the product may be doubled first, which makes its high word
-the rounded result, and the zero point that is added afterwards fits into the last rounding: `requantize_narrow`. A value
-limited to a signed byte is one instruction: `saturate_byte`.
+the rounded result, and the zero point that is added afterwards fits into the last rounding: `requantize_narrow`.
+A value limited to a signed byte is one instruction: `saturate_byte`.
 """
 
 from __future__ import annotations

@@ -162,15 +162,16 @@ def _multiply_halves(first: int, second: int) -> Callable[[Array, Array, Array],
     """Return the sum of an accumulator and the product of two halves (0: bottom, 1: top)."""
 
     def run(acc: Array, a: Array, b: Array) -> Array:
-        total: Array = np.asarray(acc, np.int64) + _halves(a)[first] * _halves(b)[second]
-        return total.astype(np.int32)
+        product: Array = _halves(a)[first] * _halves(b)[second]
+        return (np.asarray(acc, np.int64) + product).astype(np.int32)
 
     return run
 
 
 def _dot2(acc: Array, a: Array, b: Array) -> Array:
     (a_bottom, a_top), (b_bottom, b_top) = _halves(a), _halves(b)
-    return (np.asarray(acc, np.int64) + a_bottom * b_bottom + a_top * b_top).astype(np.int32)
+    products: Array = a_bottom * b_bottom + a_top * b_top
+    return (np.asarray(acc, np.int64) + products).astype(np.int32)
 
 
 def _within(value: Array, limit: Array) -> Array:

@@ -20,7 +20,15 @@ from mlforge.tir.ir import Expr
 LANES = "int32x4"
 """The one vector of values."""
 
-INCLUDES = ("#if defined(__ARM_FEATURE_MVE)", "#include <arm_mve.h>", "#endif")
+INCLUDES = (
+    "#if defined(__ARM_FEATURE_MVE)",
+    "#include <arm_mve.h>",
+    "#if defined(__clang__)",
+    "/* what only the portable forms call */",
+    '#pragma clang diagnostic ignored "-Wunused-function"',
+    "#endif",
+    "#endif",
+)
 
 _PART = "mlf_i32x4_part"
 _IF = "#if defined(__ARM_FEATURE_MVE) && MLF_PARTS == 1"

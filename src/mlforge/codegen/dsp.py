@@ -43,11 +43,15 @@ _HALVES = {"b": "(int16_t){name}", "t": "({name} >> 16)"}
 
 
 def _mac(letters: str) -> str:
-    """Return the helper that multiplies two halves; gcc and clang know the instruction for what is written here."""
+    """Return the helper that multiplies two halves; left to find the instruction, gcc takes halves out of loops."""
     a, b = (_HALVES[letter].format(name=name) for letter, name in zip(letters, "ab", strict=True))
     return f"""\
 static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
+#if MLF_DSP
+  return __smla{letters}(a, b, sum);
+#else
   return sum + {a} * {b};
+#endif
 }}"""
 
 
@@ -90,7 +94,7 @@ static inline int32_t mlf_requantize_narrow(int32_t x, int32_t multiplier, int32
     "saturate_byte": ((), """\
 static inline int32_t mlf_saturate_byte(int32_t x) {
 #if MLF_DSP
-  return __ssat(x, 8);
+  return (int32_t)__builtin_arm_ssat(x, 8); /* __ssat of gcc's header converts a sign silently */
 #else
   return x < -128 ? -128 : x > 127 ? 127 : x;
 #endif

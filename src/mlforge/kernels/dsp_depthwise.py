@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlforge.kernels import dsp_weights, frame
-from mlforge.kernels.dsp_patch import STACK_BYTES, choose, repeat
+from mlforge.kernels.dsp_patch import STACK_BYTES, choose
 from mlforge.kernels.frame import Frame
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.templates import Array, Weights, template
@@ -22,7 +22,7 @@ from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
 
 RESULTS = 2
-_COPIED_AT_ONCE = 8
+_COPIED_AT_ONCE = 4
 # a plane of fewer rows than this would be filled again and again
 _LEAST_ROWS = 4
 
@@ -166,13 +166,19 @@ class _Depthwise:
         return min(self.conv.spatial[1], self.length - self.conv.padding[1][0])
 
     def _copy(self, row: Expr, place: tuple[Expr, Expr, Expr]) -> None:
-        image, y, channel = place
+        stmts, (image, y, channel) = self.ctx.stmts, place
 
-        def element(x: Expr) -> None:
-            value = tb.load(self.data, self.seen(image, y, x, channel))
-            self.ctx.stmts.store(self.plane, [row, x + self.conv.padding[1][0]], tb.cast(value, "int16"))
+        def elements(first: Expr, count: int) -> None:
+            loads = [tb.load(self.data, self.seen(image, y, first + index, channel)) for index in range(count)]
+            values = [stmts.let("value", tb.cast(load, "int16")) for load in loads]
+            for index, value in enumerate(values):
+                stmts.store(self.plane, [row, first + (index + self.conv.padding[1][0])], value)
+                stmts.fence("a store of its own: joining two takes longer")
 
-        repeat(self.ctx, self._columns, _COPIED_AT_ONCE, "column", element)
+        full, rest = divmod(self._columns, _COPIED_AT_ONCE)
+        with stmts.loop(full, "column") as column:
+            elements(column * _COPIED_AT_ONCE, _COPIED_AT_ONCE)
+        elements(tb.const(full * _COPIED_AT_ONCE), rest)
 
     def _rows(self, image: Expr, index: Expr, first: Expr, rows: Expr) -> None:
         stmts, conv = self.ctx.stmts, self.conv

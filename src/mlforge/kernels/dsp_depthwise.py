@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlforge.kernels import dsp_weights, frame
-from mlforge.kernels.dsp_patch import STACK_BYTES, choose
+from mlforge.kernels.dsp_patch import STACK_BYTES, choose, widen
 from mlforge.kernels.frame import Frame
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.templates import Array, Weights, template
@@ -22,7 +22,6 @@ from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
 
 RESULTS = 2
-_COPIED_AT_ONCE = 4
 # a plane of fewer rows than this would be filled again and again
 _LEAST_ROWS = 4
 
@@ -166,19 +165,14 @@ class _Depthwise:
         return min(self.conv.spatial[1], self.length - self.conv.padding[1][0])
 
     def _copy(self, row: Expr, place: tuple[Expr, Expr, Expr]) -> None:
-        stmts, (image, y, channel) = self.ctx.stmts, place
-
-        def elements(first: Expr, count: int) -> None:
-            loads = [tb.load(self.data, self.seen(image, y, first + index, channel)) for index in range(count)]
-            values = [stmts.let("value", tb.cast(load, "int16")) for load in loads]
-            for index, value in enumerate(values):
-                stmts.store(self.plane, [row, first + (index + self.conv.padding[1][0])], value)
-                stmts.fence("a store of its own: joining two takes longer")
-
-        full, rest = divmod(self._columns, _COPIED_AT_ONCE)
-        with stmts.loop(full, "column") as column:
-            elements(column * _COPIED_AT_ONCE, _COPIED_AT_ONCE)
-        elements(tb.const(full * _COPIED_AT_ONCE), rest)
+        image, y, channel = place
+        left = self.conv.padding[1][0]
+        widen(
+            self.ctx,
+            self._columns,
+            lambda x: tb.load(self.data, self.seen(image, y, x, channel)),
+            lambda x, value: self.ctx.stmts.store(self.plane, [row, x + left], value),
+        )
 
     def _rows(self, image: Expr, index: Expr, first: Expr, rows: Expr) -> None:
         stmts, conv = self.ctx.stmts, self.conv

@@ -21,6 +21,8 @@ from mlforge.tir.ir import Buffer, Const, Expr
 # more than this lies in the workspace, not on the stack
 STACK_BYTES = 1024
 _COPIED_AT_ONCE = 8
+_WIDENED_AT_ONCE = 4
+MOST_SPELLED_OUT = 24
 
 Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
 
@@ -46,6 +48,26 @@ def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: C
         then()
     with ctx.stmts.when(tb.binary("eq", condition, tb.const(False, "bool"))):
         otherwise()
+
+
+def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callable[[Expr, Expr], None]) -> None:
+    """Write the copy of `extent` neighbouring bytes to neighbouring int16; few of them without a loop.
+
+    Each store stands alone: gcc joins two of them by more instructions than they are.
+    """
+
+    def some(first: Expr, count: int) -> None:
+        loads = [read(first + index) for index in range(count)]
+        values = [ctx.stmts.let("value", tb.cast(load, "int16")) for load in loads]
+        for index, value in enumerate(values):
+            write(first + index, value)
+            ctx.stmts.fence("joining stores would take longer")
+
+    looped = extent // _WIDENED_AT_ONCE if extent > MOST_SPELLED_OUT else 0
+    with ctx.stmts.loop(looped, "column") as column:
+        some(column * _WIDENED_AT_ONCE, _WIDENED_AT_ONCE)
+    for first in range(looped * _WIDENED_AT_ONCE, extent, _WIDENED_AT_ONCE):
+        some(tb.const(first), min(_WIDENED_AT_ONCE, extent - first))
 
 
 class Patch:
@@ -105,6 +127,9 @@ class Patch:
     def _taps(self, pixel: int, corner: Place, *, tested: bool) -> None:
         stmts, conv = self._ctx.stmts, self._conv
         image, top, left = corner
+        if not tested and not self._by_words and conv.kernel[1] * conv.channels <= MOST_SPELLED_OUT:
+            self._kernel_rows(pixel, corner)
+            return
         with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
             y = stmts.let("y", top + ky * conv.dilation[0])
             x = stmts.let("x", left + kx * conv.dilation[1])
@@ -115,6 +140,24 @@ class Patch:
             # a window of nothing but padding: the bounds proof does not see that no tap of it is read
             valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
             choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
+
+    def _kernel_rows(self, pixel: int, corner: Place) -> None:
+        """Write what widens short rows of the kernel, taps and channels at once."""
+        stmts, conv, (image, top, left) = self._ctx.stmts, self._conv, corner
+        extent = conv.kernel[1] * conv.channels
+        with stmts.loop(conv.kernel[0], "ky") as ky:
+            y = stmts.let("y", top + ky * conv.dilation[0])
+
+            def read(index: Expr) -> Expr:
+                x = left + index // conv.channels * conv.dilation[1]
+                return tb.load(self._data, self._seen(image, y, x, index % conv.channels))
+
+            widen(
+                self._ctx,
+                extent,
+                read,
+                lambda index, value: stmts.store(self._buffer, [pixel, ky * extent + index], value),
+            )
 
     def _reaches(self, *start: Expr) -> bool:
         """Tell whether a window that starts at literals has a tap inside the input; of others, that it may have one."""
@@ -135,12 +178,13 @@ class Patch:
             stmts.store(self._buffer, [pixel, at], tb.intrinsic("even_bytes", four))
             stmts.store(self._buffer, [pixel, at + 1], tb.intrinsic("odd_bytes", four))
 
-        def element(index: Expr) -> None:
-            value = tb.load(self._data, self._seen(*place, index))
-            stmts.store(self._buffer, [pixel, tap * channels + index], tb.cast(value, "int16"))
+        def element(index: Expr, value: Expr) -> None:
+            stmts.store(self._buffer, [pixel, tap * channels + index], value)
 
-        body = word if self._by_words else element
-        repeat(self._ctx, channels // 4 if self._by_words else channels, _COPIED_AT_ONCE, "c", body)
+        if self._by_words:
+            repeat(self._ctx, channels // 4, _COPIED_AT_ONCE, "c", word)
+        else:
+            widen(self._ctx, channels, lambda index: tb.load(self._data, self._seen(*place, index)), element)
 
     def _pad(self, pixel: int, tap: Expr) -> None:
         """Write what fills one tap with the zero point."""

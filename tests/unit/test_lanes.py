@@ -53,6 +53,10 @@ GOOD: dict[str, tuple[Value, Buffer]] = {
     "single_rounding": (
         lambda _, i: tb.intrinsic("requantize_single", tb.load(Y, [i]), tb.const(3 << 29), tb.const(-4)), OUT32,
     ),
+    "ties_away": (
+        lambda _, i: tb.intrinsic("requantize_away", tb.load(Y, [i]), tb.const(1 << 30), tb.const(-2)),
+        OUT32,
+    ),
     "double_rounding": (
         lambda _, i: tb.intrinsic("requantize_double", tb.load(Y, [i]), tb.const(3 << 29), tb.const(2)), OUT32,
     ),

@@ -47,7 +47,7 @@ _CLASSIFY = frozenset({"isnan", "isinf"})
 _FIXED_POINT = frozenset(
     {
         "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
-        "requantize_single", "clz32",
+        "requantize_single", "requantize_away", "clz32",
     }
 )  # fmt: skip
 

@@ -59,8 +59,19 @@ _CALLS = {
         3, (), "vrshlq_s32(vmulhq_s32(mlf_a, mlf_b), vmvnq_s32(mlf_c))",
         "mlf_requantize_single(mlf_a[mlf_i], mlf_b[mlf_i], -2 - mlf_c[mlf_i])",
     ),
+    "requantize_away_down": (
+        3,
+        (
+            "const int32x4_t mlf_high = vmulhq_s32(mlf_a, mlf_b), mlf_one = vdupq_n_s32(1);",
+            # below zero ties go down: one less in the high half where the low is zero (gcc 12 fails on predicates here)
+            "const uint32x4_t mlf_low = vminq_u32((uint32x4_t)vmulq_s32(mlf_a, mlf_b), (uint32x4_t)mlf_one);",
+            "const int32x4_t mlf_less = vandq_s32(vshrq_n_s32(mlf_high, 31), vsubq_s32((int32x4_t)mlf_low, mlf_one));",
+        ),
+        "vrshlq_s32(vaddq_s32(mlf_high, mlf_less), vmvnq_s32(mlf_c))",
+        "mlf_requantize_away(mlf_a[mlf_i], mlf_b[mlf_i], -2 - mlf_c[mlf_i])",
+    ),
 }  # fmt: skip
-_SCALAR = {"requantize_single_down": "requantize_single"}
+_SCALAR = {"requantize_single_down": "requantize_single", "requantize_away_down": "requantize_away"}
 
 CALLS = frozenset(_CALLS)
 """Intrinsics and operators that have a form for vectors of four int32."""

@@ -96,13 +96,23 @@ _DOTS2 = [
     "pop {r4, r5, r6, r7, r8, r9, r10, r11, pc}",
 ]
 
-_TAPS = [
-    *(f"vld4{part}.32 {{q0, q1, q2, q3}}, [%[start]]" for part in range(4)),
-    "dls lr, %[taps]",
-    "1: vldrb.8 q4, [%[values]], #16",
+_ONE_TAP = [
+    "vldrb.8 q4, [%[values]], #16",
     "vldrb.8 q5, [%[weights]], #16",
     "vmullb.s8 q6, q4, q5",
     "vmullt.s8 q4, q4, q5",
+]
+# the sum of two products fits into 16 bits, as no weight is -128; there are no more registers, so values are read twice
+_SECOND_TAP = [
+    "vldrb.8 q5, [%[values]]",
+    "vldrb.8 q7, [%[weights]], #16",
+    "vmullb.s8 q5, q5, q7",
+    "vadd.i16 q6, q6, q5",
+    "vldrb.8 q5, [%[values]], #16",
+    "vmullt.s8 q5, q5, q7",
+    "vadd.i16 q4, q4, q5",
+]
+_ADD_TAPS = [
     "vmovlb.s16 q5, q6",
     "vadd.i32 q0, q0, q5",
     "vmovlt.s16 q6, q6",
@@ -111,8 +121,25 @@ _TAPS = [
     "vadd.i32 q1, q1, q5",
     "vmovlt.s16 q4, q4",
     "vadd.i32 q3, q3, q4",
+]
+# lane i of register j is channel 4 * i + j: so products of even and odd bytes need not be put in order
+_START = [f"vld4{part}.32 {{q0, q1, q2, q3}}, [%[start]]" for part in range(4)]
+_SUMS = [f"vst4{part}.32 {{q0, q1, q2, q3}}, [%[sums]]" for part in range(4)]
+
+_TAPS = [*_START, "dls lr, %[taps]", "1:", *_ONE_TAP, *_ADD_TAPS, "le lr, 1b", *_SUMS]
+_PAIRED_TAPS = [
+    *_START,
+    "wls lr, %[pairs], 2f",
+    "1:",
+    *_ONE_TAP,
+    *_SECOND_TAP,
+    *_ADD_TAPS,
     "le lr, 1b",
-    *(f"vst4{part}.32 {{q0, q1, q2, q3}}, [%[sums]]" for part in range(4)),
+    "2: cbz %[odd], 3f",
+    *_ONE_TAP,
+    *_ADD_TAPS,
+    "3:",
+    *_SUMS,
 ]
 
 
@@ -166,16 +193,18 @@ static inline void {name}({", ".join(typed)}) {{
 #endif"""
 
 
-_TAPS_SOURCE = f"""\
+def _taps(name: str, lines: Sequence[str], counts: str) -> str:
+    """Return the function of ``taps`` or ``paired_taps``; `counts` are the assembler's operands to count by."""
+    return f"""\
 /* start + sums over taps of products, for each of 16 channels */
-static inline void mlf_taps(
+static inline void mlf_{name}(
     int32_t *sums, const int32_t *start, const int8_t *values, const int8_t *weights, int32_t taps) {{
 #if defined(__ARM_FEATURE_MVE)
   __asm__ volatile(
-{_assembler(_TAPS)}
+{_assembler(lines)}
     : [values] "+r"(values), [weights] "+r"(weights)
-    : [sums] "r"(sums), [start] "r"(start), [taps] "r"(taps)
-    : "q0", "q1", "q2", "q3", "q4", "q5", "q6", "lr", "memory");
+    : [sums] "r"(sums), [start] "r"(start), {counts}
+    : "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "lr", "memory");
 #else
   for (int32_t channel = 0; channel < 16; ++channel) {{
     int32_t sum = start[channel];
@@ -186,6 +215,7 @@ static inline void mlf_taps(
   }}
 #endif
 }}"""
+
 
 _COPY = """\
 static inline void mlf_copy_run(int8_t *restrict to, const int8_t *restrict from, int32_t size) {
@@ -223,7 +253,8 @@ RUN_HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "assembler": ((), _ASSEMBLER),
     "dots1": (("assembler",), _dots(1, _DOTS1)),
     "dots2": (("assembler",), _dots(2, _DOTS2)),
-    "taps": ((), _TAPS_SOURCE),
+    "taps": ((), _taps("taps", _TAPS, '[taps] "r"(taps)')),
+    "paired_taps": ((), _taps("paired_taps", _PAIRED_TAPS, '[pairs] "r"(taps / 2), [odd] "l"(taps % 2)')),
     "copy_run": ((), _COPY),
     "fill_run": ((), _FILL),
 }
@@ -235,10 +266,15 @@ def _dots_counts(sizes: Sequence[int]) -> tuple[int, ...]:
     return row // runs.CHUNK, start // runs.FILTERS, row % runs.CHUNK // runs.HALF_CHUNK
 
 
+def _taps_counts(sizes: Sequence[int]) -> tuple[int, ...]:
+    return (sizes[1] // runs.CHANNELS,)
+
+
 RUNS: dict[str, tuple[str, Callable[[Sequence[int]], tuple[int, ...]]]] = {
     "run": ("copy_run", lambda sizes: (sizes[0],)),
     "dots1": ("dots1", _dots_counts),
     "dots2": ("dots2", _dots_counts),
-    "taps": ("taps", lambda sizes: (sizes[1] // runs.CHANNELS,)),
+    "taps": ("taps", _taps_counts),
+    "paired_taps": ("paired_taps", _taps_counts),
 }
 """The helper of each intrinsic, and the counts that it takes after the addresses, from the sizes of the runs."""

@@ -53,6 +53,13 @@ static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32
   const int32_t total = 31 - shift;
   return (int32_t)(((int64_t)x * multiplier + (INT64_C(1) << (total - 1))) >> total);
 }"""),
+    "requantize_away": ((), """\
+/* x * multiplier * 2**(shift - 31), rounded once, ties away from zero */
+static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t total = 31 - shift;
+  const int64_t product = (int64_t)x * multiplier;
+  return (int32_t)((product + (INT64_C(1) << (total - 1)) - (product < 0)) >> total);
+}"""),
     "clz32": ((), """\
 static inline int32_t mlf_clz32(uint32_t x) {
   return x == 0U ? 32 : (int32_t)__builtin_clz(x);

@@ -44,6 +44,7 @@ class Depthwise:
         self.blocks = -(-conv.channels // WIDTH)
         centered = weights.centered()
         self.weights = ctx.constant("weights", self._packed(centered))
+        self.sum = "taps" if centered.min(initial=0) == np.iinfo(np.int8).min else "paired_taps"
         self.start = ctx.constant("start", start_of(out, centered, self.zero, self.blocks * WIDTH))
 
     def _packed(self, centered: Array) -> Array:
@@ -81,7 +82,7 @@ class Depthwise:
                         tb.load(strip.buffer, [strip.window(pixel)], lanes=self.taps * WIDTH),
                         tb.load(self.weights, [block, 0], lanes=self.taps * WIDTH),
                     ]
-                    stmts.store(sums, [0], tb.intrinsic("taps", *operands, dtype=f"int32x{WIDTH}"))
+                    stmts.store(sums, [0], tb.intrinsic(self.sum, *operands, dtype=f"int32x{WIDTH}"))
                     with stmts.loop(width, "lane", "vectorized") as lane:
                         place = self.seen(image, y, first + pixel, block * WIDTH + lane)
                         self.out.store(place, tb.load(sums, [lane]))

@@ -202,12 +202,24 @@ _add("run", 1, lambda values: values, "bytes in memory, or one byte many times, 
 _add("dots1", 3, runs.dots, "int32 sums of the products of a row of int8 with the weights of filters (see tir.runs)")
 _add("dots2", 4, runs.dots, "the same for two rows, which share the weights")
 _add("taps", 3, runs.taps, "int32 sums over taps of the products of 16 channels of int8 with their weights")
+_add("paired_taps", 3, runs.taps, "the same for weights of which none is -128")
 
 
-def _requantize_single_down(x: Array, multiplier: Array, exponent: Array) -> Array:
-    return _requantize_single(x, multiplier, -2 - np.asarray(exponent, np.int64))
+def _requantize_away(x: Array, multiplier: Array, shift: Array) -> Array:
+    total = 31 - np.asarray(shift, np.int64)
+    product = x.astype(np.int64) * np.asarray(multiplier, np.int64)
+    nudge = (np.int64(1) << (total - 1)) - (product < 0)
+    return ((product + nudge) >> total).astype(np.int32)
 
 
-_add("requantize_single_down", 3, _requantize_single_down,
-     "x * multiplier * 2**(-33-exponent), one rounding, ties up; exponent >= 0")  # fmt: skip
+_add("requantize_away", 3, _requantize_away,
+     "x * multiplier * 2**(shift-31), one rounding, ties away from zero (int32 x, multiplier, shift)")  # fmt: skip
+_add(
+    "requantize_single_down", 3, lambda x, m, e: _requantize_single(x, m, -2 - np.asarray(e, np.int64)),
+    "requantize_single with shift -2-exponent; exponent >= 0",
+)  # fmt: skip
+_add(
+    "requantize_away_down", 3, lambda x, m, e: _requantize_away(x, m, -2 - np.asarray(e, np.int64)),
+    "requantize_away with shift -2-exponent; exponent >= 0",
+)  # fmt: skip
 _add("saturate_byte", 1, lambda x: np.clip(x, -128, 127), "an int32 limited to the range of int8")

@@ -22,7 +22,8 @@ _VECTOR = f"int32x{LANES}"
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _ANY_WIDTH = frozenset({"min", "max"})  # of narrow operands these are what they are of the same numbers as int32
 _OPERATORS = _ANY_WIDTH | {"add", "sub", "mul"}
-_CALLS = frozenset({"requantize_down", "requantize_double", "requantize_single_down"})
+_ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at once where they shift far to the right
+_CALLS = frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)})
 
 
 class _NoVectorsError(Exception):
@@ -174,8 +175,8 @@ class _Lanes:
 
     def _call(self, expr: ir.Call) -> Expr:
         name, args = expr.name, expr.args
-        if name == "requantize_single" and isinstance(args[2], ir.Const) and args[2].value <= -2:
-            name, args = "requantize_single_down", (*args[:2], tb.const(-2 - int(args[2].value)))
+        if name in _ONE_ROUNDING and isinstance(args[2], ir.Const) and args[2].value <= -2:
+            name, args = f"{name}_down", (*args[:2], tb.const(-2 - int(args[2].value)))
         if name not in _CALLS:
             raise _NoVectorsError
         return ir.Call(name, tuple(map(self._vector, args)), _VECTOR)

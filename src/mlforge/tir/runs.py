@@ -3,12 +3,13 @@
 An argument that is a run is a `Load` whose dtype has as many lanes as the run has elements, so the bounds proof and the
 interpreter need no rules for it; printers hand on its address. Such a call stands only as the value of a `Store`.
 
-==========  =================================================================================================
-``run``     a run as it is (a load: a copy; a broadcast: a fill)
-``dots1``   start, row, weights: int32 sums of the products of a row of int8 with the weights of each filter
-``dots2``   start, row, row, weights: the same for two rows, which share the loads of the weights
-``taps``    start, taps, weights: sums over taps of `CHANNELS` int8, channel by channel
-==========  =================================================================================================
+===============  ============================================================================================
+``run``          a run as it is (a load: a copy; a broadcast: a fill)
+``dots1``        start, row, weights: int32 sums of the products of a row of int8 with the weights of each filter
+``dots2``        start, row, row, weights: the same for two rows, which share the loads of the weights
+``taps``         start, taps, weights: sums over taps of `CHANNELS` int8, channel by channel
+``paired_taps``  the same in fewer instructions, where no weight is -128
+===============  ============================================================================================
 
 Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `packed_dots` packs them. The sums must fit.
 """
@@ -31,7 +32,7 @@ CHUNK, HALF_CHUNK = 16, 8
 CHANNELS = 16
 """Channels of ``taps``."""
 
-NAMES = ("run", "dots1", "dots2", "taps")
+NAMES = ("run", "dots1", "dots2", "taps", "paired_taps")
 
 
 def packed_dots(weights: Array) -> Array:

@@ -17,10 +17,12 @@ from mlforge.target.features import Features
 from mlforge.target.target import parse_target
 from mlforge.tir import interpreter
 from mlforge.transform.lower import lower_group
+from tests.conftest import need
 from tests.native.kernel_runner import BuiltKernel, build, group_of
 from tests.native.test_kernels import CASES, Array, Case, attributes, random_integers, reference
 
 DSP = Features(vector_bytes=0, vector_registers=0, dot4=False, dsp=True)
+WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
 MORE = {
     "deep": Case((1, 6, 5, 64), (3, 3), 12, padding=(1, 1, 1, 1)),
     "patch_in_the_workspace": Case((1, 4, 4, 100), (3, 3), 6, padding=(1, 1, 1, 1)),
@@ -44,19 +46,19 @@ def small_weights(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
 
 
-def summed(case: Case, weights: Array, zero: int, bias: Array) -> tuple[ir.Var, ir.Expr]:
-    """Return the input and the int32 sums of a convolution."""
-    x = ir.Var("x", ir.TensorType(case.data, "int8"))
+def summed(x: ir.Expr, case: Case, weights: Array, zero: int, bias: Array) -> ir.Expr:
+    """Return the int32 sums of a convolution of `x`."""
     call = ir.call(
         "qnn.conv2d",
         [x, ir.const(weights), ir.const(zero), ir.const(0), ir.const(0.5), ir.const(0.25)],
         **attributes(case), out_dtype="int32",
     )  # fmt: skip
-    return x, ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)
+    return ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)
 
 
 def built(case: Case, weights: Array, zero: int) -> BuiltKernel:
-    x, body = summed(case, weights, zero, np.arange(case.filters, dtype=np.int32) - 5)
+    x = ir.Var("x", ir.TensorType(case.data, "int8"))
+    body = summed(x, case, weights, zero, np.arange(case.filters, dtype=np.int32) - 5)
     return build(group_of(body, [x]), DSP)
 
 
@@ -129,15 +131,16 @@ def test_dense_is_exact(rows: int, reduction: int, units: int) -> None:
     np.testing.assert_array_equal(kernel(data), expected)
 
 
-def requantized(case: Case, weights: Array, bias: Array, ratio: Any, features: Features) -> tuple[ir.Function, Any]:
-    x, sums = summed(case, weights, -128, bias)
+def requantized_sums(x: ir.Expr, case: Case, weights: Array, bias: Array, ratio: Any) -> ir.Expr:
+    """Return a convolution of `x` requantized to int8."""
     scale = ir.const(np.asarray(ratio, np.float32))
-    result = ir.call(
-        "qnn.requantize", [sums, scale, ir.const(0), ir.const(1.0), ir.const(-3)], axis=3, rounding="DOUBLE",
-        out_dtype="int8",
-    )  # fmt: skip
-    group = group_of(result, [x])
-    return group, build(group, features)
+    arguments = [summed(x, case, weights, -128, bias), scale, ir.const(0), ir.const(1.0), ir.const(-3)]
+    return ir.call("qnn.requantize", arguments, axis=3, rounding="DOUBLE", out_dtype="int8")
+
+
+def requantized(case: Case, weights: Array, bias: Array, ratio: Any) -> ir.Function:
+    x = ir.Var("x", ir.TensorType(case.data, "int8"))
+    return group_of(requantized_sums(x, case, weights, bias, ratio), [x])
 
 
 @pytest.mark.parametrize("bias", [0, (1 << 29) - (1 << 20), -(1 << 29), (1 << 31) - (1 << 21)])
@@ -149,8 +152,8 @@ def test_requantization_is_that_of_other_targets(name: str, bias: int) -> None:
     if bias:
         ratio = ratio.clip(2.0**-14) / (1 << 15)
     biases = np.full(case.filters, bias, np.int32)
-    _, kernel = requantized(case, weights, biases, ratio, DSP)
-    _, plain = requantized(case, weights, biases, ratio, Features(vector_bytes=0, dot4=False))
+    group = requantized(case, weights, biases, ratio)
+    kernel, plain = build(group, DSP), build(group, Features(vector_bytes=0, dot4=False))
     assert ("mlf_requantize_narrow" in kernel.source) == (abs(bias) < 1 << 30)
     data = random_integers(np.random.default_rng(9), "int8", case.data)
     np.testing.assert_array_equal(kernel(data), plain(data))
@@ -159,8 +162,8 @@ def test_requantization_is_that_of_other_targets(name: str, bias: int) -> None:
 @pytest.mark.parametrize("name", ["1x1_tail_of_1", "depthwise_stride", "row_kernel", "one_pixel"])
 def test_the_interpreter_agrees(name: str) -> None:
     case = CASES[name]
-    group, kernel = requantized(case, weights_of(case), np.arange(case.filters, dtype=np.int32), 0.001, DSP)
-    lowered = lower_group(group, DSP)
+    group = requantized(case, weights_of(case), np.arange(case.filters, dtype=np.int32), 0.001)
+    kernel, lowered = build(group, DSP), lower_group(group, DSP)
     data = random_integers(np.random.default_rng(11), "int8", case.data)
     np.testing.assert_array_equal(interpreter.run(lowered.prim, [data], lowered.constants), kernel(data))
     assert print_file([print_function(lowered.prim, "kernel")]) == kernel.source
@@ -184,3 +187,18 @@ def test_cores_with_the_extension() -> None:
         name for name in ("m0", "m3", "m4", "m7", "m23", "m33") if parse_target(f"c -mcpu=cortex-{name}").features.dsp
     }
     assert able == {"m4", "m7", "m33"}
+
+
+@pytest.mark.parametrize("name", ["3x3_same", "depthwise", "first_layer"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_portable_form_compiles_without_warnings_and_in_any_byte_order(
+    name: str, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(compiler, compiler)
+    monkeypatch.setenv("CC", compiler)
+    case = ALL[name]
+    group = requantized(case, weights_of(case), np.zeros(case.filters, np.int32), 0.002)
+    data = random_integers(np.random.default_rng(12), "int8", case.data)
+    # without the macro, words are put together byte by byte
+    results = [build(group, DSP, ["-O1", *WARNINGS, *more])(data) for more in ([], ["-U__BYTE_ORDER__"])]
+    np.testing.assert_array_equal(*results)

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import archive_size, cold_start, compile_time, crt_overhead, latency, memory
+from benchmarks import archive_size, cold_start, compile_time, crt_overhead, latency, memory, microcontrollers
 from benchmarks.models import find
 
 COMPILED = ["kws_ref_model", "mobilenet_v2_quantized_1x3x224x224", "resnet50", "bvlc_alexnet"]
@@ -20,13 +20,16 @@ def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "tables", nargs="*", metavar="TABLE", help="memory, compile, latency, archive, crt, start; all when left out"
+        "tables",
+        nargs="*",
+        metavar="TABLE",
+        help="memory, compile, latency, archive, crt, start, mcu; all when left out",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
     parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
     parser.add_argument("--markdown", action="store_true", help="print tables that Markdown pages can hold")
     options = parser.parse_args()
-    tables = options.tables or ["memory", "compile", "latency", "archive", "crt", "start"]
+    tables = options.tables or ["memory", "compile", "latency", "archive", "crt", "start", "mcu"]
     console = Console(width=180)
 
     def show(table: Table) -> None:
@@ -48,6 +51,8 @@ def main() -> None:
             show(crt_overhead.table(folder))
         if "start" in tables:
             show(cold_start.table(folder))
+        if "mcu" in tables:
+            show(microcontrollers.table(find(options.models)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ TARGETS = {
     "default": Features(),
     "no_dot4": Features(dot4=False),
     "plain": Features(vector_bytes=0, dot4=False),
+    "mve": Features(vector_bytes=0, dot4=False, mve=True),
 }
 
 
@@ -64,7 +65,8 @@ PAIRS = [
     (name, target)
     for name in CASES
     for target in TARGETS
-    if target in ("default", "plain") or name in ("1x1_tail_of_1", "3x3_same", "first_layer", "groups", "dilated")
+    if target in ("default", "plain", "mve")
+    or name in ("1x1_tail_of_1", "3x3_same", "first_layer", "groups", "dilated")
 ]
 
 
@@ -140,7 +142,7 @@ def test_int8_convolution_is_exact(name: str, target: str) -> None:
     np.testing.assert_array_equal(kernel(data), expected)
 
 
-@pytest.mark.parametrize("target", ["default", "plain"])
+@pytest.mark.parametrize("target", ["default", "plain", "mve"])
 @pytest.mark.parametrize("name", ["3x3_stride_asymmetric", "depthwise", "groups"])
 @pytest.mark.parametrize(
     ("dtypes", "zeros"),

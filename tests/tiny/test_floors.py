@@ -18,6 +18,7 @@ FLOORS = (
     ("library",),
     ("compiler",),
     ("archive",),
+    ("micro",),
     ("verify",),
     ("cli",),
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlforge.cli import compile_options as options
-from mlforge.cli.compiling import BuildOptions, compile_archive, compile_files, is_archive
-from mlforge.cli.options import Json, parse_models
+from mlforge.cli.compiling import BuildOptions, board_limits, compile_archive, compile_files, is_archive
+from mlforge.cli.options import Board, Json, parse_models
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -21,6 +21,7 @@ EXAMPLES = (
     "mlforge compile kws.tflite",
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
+    "mlforge compile kws.tflite --board mps2-an386",
     "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
     "mlforge compile kws.tflite --executor graph --test-vectors 3",
     'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
@@ -34,6 +35,7 @@ def compile_models(
     *,
     output: options.Output = None,
     target: options.TargetText = None,
+    board: Board = None,
     executor: options.Executors = None,
     module_name: options.ModuleName = None,
     shape: options.ModelShapes = None,
@@ -75,6 +77,8 @@ def compile_models(
     place = _output(output, named, emit, bool(archives), ".model-lib" if rfc else ".tar")
     if emit not in ("c", "o"):
         check_writable(place)
+    if board is not None:
+        target, ram, flash = board_limits(board, target, ram, flash)
     wanted = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or ())
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     check_budget(factories, ram=ram, flash=flash, options=export)

@@ -97,6 +97,22 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     return factories
 
 
+def board_limits(
+    board: str, target: str | None, ram: int | None, flash: int | None
+) -> tuple[str, int | None, int | None]:
+    """Return the target of a board, and its memory where the user gave no budget."""
+    from mlforge.micro.board import find_board
+
+    if target is not None:
+        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+    found = find_board(board)
+    return (
+        found.target,
+        found.largest("ram").nbytes if ram is None else ram,
+        found.largest("flash").nbytes if flash is None else flash,
+    )
+
+
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
     """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
 

@@ -10,7 +10,19 @@ from types import FrameType
 import typer
 
 import mlforge
-from mlforge.cli import check, compile_models, diff, inspect, migrate, operators, run_model, targets, validate, verify
+from mlforge.cli import (
+    boards,
+    check,
+    compile_models,
+    diff,
+    inspect,
+    migrate,
+    operators,
+    run_model,
+    targets,
+    validate,
+    verify,
+)
 from mlforge.errors import InternalError, MlforgeError
 from mlforge.support.text import printable, shortened
 
@@ -35,6 +47,7 @@ COMMANDS = (
     ("migrate", migrate.migrate, migrate.EXAMPLES),
     ("operators", operators.operators, operators.EXAMPLES),
     ("targets", targets.targets, targets.EXAMPLES),
+    ("boards", boards.boards, boards.EXAMPLES),
 )
 for _name, _function, _examples in COMMANDS:
     # the backspace tells the help printer to keep the lines apart

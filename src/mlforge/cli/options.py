@@ -24,6 +24,10 @@ Shapes: TypeAlias = Annotated[
 Module: TypeAlias = Annotated[
     str | None, typer.Option("--module", metavar="NAME", help="Which module, where there are several.")
 ]
+Board: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--board", metavar="NAME", help="A board of mlforge boards, or a .toml file that describes one."),
+]
 Samples: TypeAlias = Annotated[int, typer.Option("--samples", help="Sets of random inputs.")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 

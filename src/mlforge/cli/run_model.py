@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlforge.cli.options import Json, Module, Seed, Shapes, parse_shapes
+from mlforge.cli.artifacts import compiled_model, is_compiled
+from mlforge.cli.board_run import built_firmware, run_firmware
+from mlforge.cli.options import Board, Json, Module, Seed, Shapes
+from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
-from mlforge.cli.tables import describe_tensor, print_json, print_table
+from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError, RunError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.compiler import Factory
     from mlforge.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlforge.runtime.arrays import Array
 
@@ -26,6 +28,7 @@ EXAMPLES = (
     "mlforge run kws.tar --fill random --seed 1 --repeat 100",
     "mlforge run kws.tflite --top 3",
     "mlforge run kws.tar --profile --repeat 100 --top 5",
+    "mlforge run kws.tflite --board mps2-an386 --profile",
 )
 _PROFILED_RUNS = 10
 
@@ -50,10 +53,11 @@ def run_model(
     top: Annotated[
         int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
     ] = 0,
+    board: Board = None,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
-    """Run a compiled model on this machine."""
+    """Run a compiled model on this machine, or as firmware under the emulator of a board."""
     from mlforge.runtime.fill import fill as filled
     from mlforge.runtime.npz import read_npz, write_npz
     from mlforge.support.atomic import check_writable
@@ -63,6 +67,13 @@ def run_model(
         raise OptionError("--repeat counts from 1 and --top from 0")
     if outputs is not None:
         check_writable(outputs)
+    if board is not None:
+        if repeat is not None:
+            raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
+        firmware = built_firmware(artifact, board, module, shape, profile=profile)
+        given = filled(firmware.inputs, fill, seed) if inputs is None else read_npz(inputs, firmware.inputs)
+        run_firmware(firmware, given, outputs, top, as_json)
+        return
     with stage(f"loading {artifact}"):
         profiled = _profiled(artifact, module, shape) if profile else None
         compiled: Runnable = profiled or _load(artifact, module, shape)
@@ -95,38 +106,17 @@ def _timed(
 def _load(artifact: Path, module: str | None, shape: list[str] | None) -> Runnable:
     from mlforge.archive.load import load, load_factory
 
-    if _is_compiled(artifact, module, shape):
+    if is_compiled(artifact, module, shape):
         return load(artifact, module)
-    return load_factory(_built(artifact, shape))
+    return load_factory(compiled_model(artifact, shape))
 
 
 def _profiled(artifact: Path, module: str | None, shape: list[str] | None) -> ProfiledModule | GraphModule:
     from mlforge.archive.profile import load_profiled, profiled_factory
 
-    if _is_compiled(artifact, module, shape):
+    if is_compiled(artifact, module, shape):
         return load_profiled(artifact, module)
-    return profiled_factory(_built(artifact, shape))
-
-
-def _is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
-    """Tell an archive or library from a model, and refuse options of the other kind."""
-    from mlforge.archive.load import artifact_kind
-
-    if artifact_kind(artifact) != "model":
-        if shape:
-            raise OptionError("--shape is for models; the shapes of an archive are fixed")
-        return True
-    if module is not None:
-        raise OptionError("--module is for archives and shared libraries; a model is one module")
-    return False
-
-
-def _built(model: Path, shape: list[str] | None) -> Factory:
-    from mlforge.compiler import build
-    from mlforge.frontend import import_model
-
-    mod, params = import_model(model, shapes=parse_shapes(shape))
-    return build(mod, "c", params)
+    return profiled_factory(compiled_model(artifact, shape))
 
 
 def _report(
@@ -137,8 +127,7 @@ def _report(
     top: int,
     as_json: bool,
 ) -> None:
-    values = top if operators is None else 0
-    tensors = [_summary(info, results[info.name], values) for info in compiled.outputs]
+    tensors = summaries(compiled.outputs, results, top if operators is None else 0)
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,
@@ -151,41 +140,8 @@ def _report(
             document["operators"] = as_rows(operators, top)
         print_json(document)
         return
-    print_table(
-        "outputs",
-        ("name", "type", "smallest", "largest", "mean"),
-        [(item["name"], describe_tensor(item), item["min"], item["max"], item["mean"]) for item in tensors],
-    )
-    for item in tensors:
-        if values:
-            rows = [(entry["index"], entry["value"], entry["real"]) for entry in item["top"]]
-            print_table(f"largest of {item['name']}", ("index", "value", "real value"), rows)
+    print_outputs(tensors)
     if operators is not None:
         print_profile(operators, top)
     if len(times) > 1:
         print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])
-
-
-def _summary(info: Any, array: Array, top: int) -> dict[str, Any]:
-    import numpy as np
-
-    values = array.astype(np.float64).ravel()
-    # stable: of equal values the first comes first
-    order = np.argsort(-values, kind="stable")[:top]
-    scale, zero = info.scale, info.zero_point or 0
-    return {
-        "name": info.name,
-        "dtype": info.dtype,
-        "shape": list(info.shape),
-        "min": float(values.min()) if values.size else None,
-        "max": float(values.max()) if values.size else None,
-        "mean": float(values.mean()) if values.size else None,
-        "top": [
-            {
-                "index": int(index),
-                "value": array.ravel()[index].item(),
-                "real": None if scale is None else scale * (float(values[index]) - zero),
-            }
-            for index in order
-        ],
-    }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlforge.cli.options import Json, Module, Numerics, Optimize, Samples, Seed, Shapes, Target, parse_shapes
+from mlforge.cli.options import Board, Json, Module, Numerics, Optimize, Samples, Seed, Shapes, Target, parse_shapes
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import BudgetError, OptionError
 from mlforge.support.progress import stage
@@ -22,6 +22,7 @@ EXAMPLES = (
     "mlforge verify kws.tflite kws.tar --samples 200",
     "mlforge verify resnet.onnx --layers",
     "mlforge verify ad01.tflite --numerics tflm --layers",
+    "mlforge verify kws.tflite --board mps3-an547 --samples 3 --layers",
 )
 
 
@@ -34,6 +35,7 @@ def verify(
     layers: Annotated[bool, typer.Option("--layers", help="Compare every layer; name the first that differs.")] = False,
     module: Module = None,
     target: Target = "c",
+    board: Board = None,
     optimize: Optimize = "speed",
     numerics: Numerics = "litert",
     shape: Shapes = None,
@@ -54,6 +56,8 @@ def verify(
             "--target, --optimize, --numerics and --shape say how to compile; the artifact is compiled already",
             next_step="Leave out the artifact or these options",
         )
+    if board is not None and target != "c":
+        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
     with stage(f"comparing {model}"):
         result = compare(
             model,
@@ -66,6 +70,7 @@ def verify(
             target=target,
             optimize=optimize,
             numerics=numerics,
+            board=board,
         )
     _report(result, as_json)
     first = result.first_differing

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mlforge.codegen import dot4, vectors
+from mlforge.codegen import dot4, mve, vectors
 from mlforge.codegen.c_expr import ExprPrinter, Needs
 from mlforge.codegen.c_types import HALF_FLOATS, scalar_type, value_type
-from mlforge.codegen.prelude import render
+from mlforge.codegen.prelude import helper_name, render
 from mlforge.codegen.writer import Writer, comment_text
 from mlforge.support import dtypes
 from mlforge.support.c_names import sanitize
@@ -69,6 +69,8 @@ def preamble(needs: Needs) -> list[str]:
     body = render(needs.helpers, needs.vectors)
     if needs.independent_loops:
         lines += ["", *_INDEPENDENT]
+    if needs.rolled_loops:
+        lines += ["", *_ROLLED]
     if needs.fences:
         lines += ["", *_FENCE]
     return [*lines, "", *body] if body else lines
@@ -83,6 +85,18 @@ _INDEPENDENT = [
     '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
     "#else",
     "#define MLF_INDEPENDENT",
+    "#endif",
+]
+
+
+_ROLLED = [
+    "/* before loops that compilers would spell out, although their bodies fill the registers */",
+    "#if defined(__clang__)",
+    '#define MLF_ROLLED _Pragma("clang loop unroll(disable)")',
+    "#elif defined(__GNUC__)",
+    '#define MLF_ROLLED _Pragma("GCC unroll 1")',
+    "#else",
+    "#define MLF_ROLLED",
     "#endif",
 ]
 
@@ -186,6 +200,8 @@ class _FunctionPrinter:
             self._writer.line(f"/* {comment_text(stmt.text)} */")
 
     def _store(self, stmt: ir.Store) -> None:
+        if self._helper_store(stmt):
+            return
         value, added = stmt.value, _accumulated(stmt)
         if self._overtakes(stmt):
             kept = Var("kept", value.dtype)
@@ -197,6 +213,21 @@ class _FunctionPrinter:
             self._assign(place, added, "+=")
         else:
             self._assign(place, value)
+
+    def _helper_store(self, stmt: ir.Store) -> bool:
+        """Print a store that a helper writes, of a run or of four narrow elements; tell whether it is one."""
+        call, wide = mve.run_call(stmt.value), mve.narrowed(stmt.value)
+        to = f"&{self._names.get(stmt.buffer)}[{self._exprs.index(stmt.buffer, stmt.indices)}]"
+        if call is not None:
+            text, key = mve.run_statement(to, call, self._exprs.address, self._exprs.expr)
+            self._writer.line(text)
+        elif wide is not None:
+            key = f"narrow:{stmt.value.dtype}"
+            self._writer.line(f"MLF_EACH(q) {helper_name(key)}({to}, {self._exprs.expr(wide)});")
+        else:
+            return False
+        self._needs.helpers.add(key)
+        return True
 
     def _assign(self, place: str, value: Expr, operator: str = "=") -> None:
         each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
@@ -224,6 +255,9 @@ class _FunctionPrinter:
             if stmt.kind == "vectorized" and self._prim.inplace:
                 self._needs.independent_loops = True
                 self._writer.line("MLF_INDEPENDENT")
+            elif stmt.kind == "rolled":
+                self._needs.rolled_loops = True
+                self._writer.line("MLF_ROLLED")
             with self._block(f"for (int32_t {var} = 0; {var} < {extent}; {step})"):
                 self._stmt(stmt.body)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlforge.codegen import dot4, mathematics, vectors
+from mlforge.codegen import dot4, dsp, mathematics, mve, vectors
 from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
 from mlforge.codegen.prelude import helper_name
 from mlforge.errors import InternalError
@@ -47,7 +47,7 @@ _CLASSIFY = frozenset({"isnan", "isinf"})
 _FIXED_POINT = frozenset(
     {
         "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
-        "requantize_single", "clz32",
+        "requantize_single", "requantize_away", "clz32",
     }
 )  # fmt: skip
 
@@ -60,6 +60,7 @@ class Needs:
     vectors: set[str] = field(default_factory=set)
     math: bool = False
     independent_loops: bool = False
+    rolled_loops: bool = False
     fences: bool = False
 
     def merge(self, other: Needs) -> None:
@@ -68,6 +69,7 @@ class Needs:
         self.vectors |= other.vectors
         self.math = self.math or other.math
         self.independent_loops = self.independent_loops or other.independent_loops
+        self.rolled_loops = self.rolled_loops or other.rolled_loops
         self.fences = self.fences or other.fences
 
 
@@ -160,6 +162,10 @@ class ExprPrinter:
         self._note_vector(dtype)
         parts = place if dtype == buffer.dtype else f"(({value_type(dtype)}_u *)&{place})"
         return f"{parts}[{vectors.PART}]"
+
+    def address(self, load: ir.Load) -> str:
+        """Return the address of what is loaded."""
+        return f"&{self.name_of(load.buffer)}[{self.index(load.buffer, load.indices)}]"
 
     def variable(self, var: ir.Var) -> str:
         """Return the lvalue of a variable."""
@@ -254,6 +260,10 @@ class ExprPrinter:
 
     def _cast(self, expr: ir.Cast) -> tuple[str, int]:
         source, target = expr.value.dtype, dtypes.element(expr.dtype)
+        if (narrow := mve.widened(expr)) is not None:
+            key = f"widen:{narrow.dtype}"
+            self.needs.helpers.add(key)
+            return f"{helper_name(key)}({self.address(narrow)})", _ATOM
         if dtypes.lanes(source) > 1:
             return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", _ATOM
         if source in HALF_FLOATS:
@@ -296,12 +306,27 @@ class ExprPrinter:
             factor = self.expr(unsigned)
         return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", _ATOM
 
+    def _word(self, elements: Expr) -> tuple[str, int]:
+        """Return the elements of four bytes of memory as an int32."""
+        if not isinstance(elements, ir.Load):
+            raise InternalError("C takes a word from memory only")
+        key = f"word:{dtypes.element(elements.dtype)}"
+        self.needs.helpers.add(key)
+        place = f"{self.name_of(elements.buffer)}[{self.index(elements.buffer, elements.indices)}]"
+        return f"{helper_name(key)}(&{place})", _ATOM
+
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "dot4_u8s8":
             return self._dot4(expr)
+        if expr.dtype == mve.LANES and expr.name in mve.CALLS:
+            return self._helper(f"{expr.name}:{expr.dtype}", *expr.args)
         if dtypes.lanes(expr.dtype) > 1:
             raise InternalError(f"C has no '{expr.name}' of vectors")
-        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS:
+        if expr.name == "word":
+            return self._word(expr.args[0])
+        if expr.name == "within":
+            return self._print(expr.args[0])
+        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if source in HALF_FLOATS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlforge.codegen import dot4, mathematics, vectors
+from mlforge.codegen import dot4, dsp, mathematics, mve, vectors
 from mlforge.codegen.c_types import scalar_type, short_name
 from mlforge.errors import InternalError
 
@@ -52,6 +52,13 @@ static inline int32_t mlf_requantize_down(int32_t x, int32_t multiplier, int32_t
 static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32_t shift) {
   const int32_t total = 31 - shift;
   return (int32_t)(((int64_t)x * multiplier + (INT64_C(1) << (total - 1))) >> total);
+}"""),
+    "requantize_away": ((), """\
+/* x * multiplier * 2**(shift - 31), rounded once, ties away from zero */
+static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t total = 31 - shift;
+  const int64_t product = (int64_t)x * multiplier;
+  return (int32_t)((product + (INT64_C(1) << (total - 1)) - (product < 0)) >> total);
 }"""),
     "clz32": ((), """\
 static inline int32_t mlf_clz32(uint32_t x) {
@@ -153,6 +160,10 @@ def _source(key: str) -> tuple[tuple[str, ...], str]:
         return _FIXED[key]
     if key in mathematics.HELPERS:
         return mathematics.HELPERS[key]
+    if mve.is_key(key):
+        return mve.source(key)
+    if dsp.is_key(key):
+        return dsp.HELPERS[key]
     if dot4.is_key(key):
         return (), dot4.source(key)
     if key == dot4.GROUP:
@@ -189,9 +200,13 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     for key in ordered:
         if vectors.is_key(key):
             needed |= vectors.dtypes_of(key)
+        if mve.is_key(key):
+            needed |= mve.vectors_of(key)
         if dot4.is_key(key):
             needed.add(dot4.sums_dtype(key))
     lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
+    lines += dsp.INCLUDES if any(map(dsp.is_key, ordered)) else []
+    lines += mve.INCLUDES if any(map(mve.is_key, ordered)) else []
     lines += vectors.declarations(needed)
     for key in ordered:
         lines += ["", _source(key)[1]]

@@ -1,7 +1,7 @@
 """The seam between operators and kernels: which template writes the loops of which operator for which target.
 
-A template is found by the kind of work and the target's family. Every kind has a ``plain`` template; a family
-without one of its own for some kind, or one that declines these sizes, gets the plain one.
+A template is found by the kind of work and the target's families, the best one first. Every kind has a ``plain``
+template; what no other family has or takes gets the plain one.
 """
 
 from __future__ import annotations
@@ -88,14 +88,15 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
     return register
 
 
-def family(features: Features) -> str:
-    """Return the name of the family of templates that a target asks for first."""
-    return "vector" if features.vector_bytes else "plain"
+def families(features: Features) -> tuple[str, ...]:
+    """Return the families of templates that a target asks, in this order."""
+    able = (("vector", features.vector_bytes > 0), ("mve", features.mve), ("dsp", features.dsp), ("plain", True))
+    return tuple(name for name, has in able if has)
 
 
 def emit(kind: str, ctx: Context, *args: Any) -> None:
-    """Write the loops of `kind` with the first template of the target's family that accepts, else the plain one."""
-    for key in (f"{kind}/{family(ctx.features)}", f"{kind}/plain"):
+    """Write the loops of `kind` with the first template of the target's families that accepts."""
+    for key in (f"{kind}/{name}" for name in families(ctx.features)):
         for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
             if entry.accepts(ctx, *args):
                 entry.emit(ctx, *args)

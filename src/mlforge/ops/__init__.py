@@ -27,5 +27,15 @@ for _family in (
     "qnn_linear",
 ):
     import_module(f"mlforge.ops.{_family}")
-for _templates in ("plain", "plain_product", "conv_tile", "depthwise", "product_tile"):
+for _templates in (
+    "plain",
+    "plain_product",
+    "conv_tile",
+    "depthwise",
+    "product_tile",
+    "dsp_conv",
+    "dsp_depthwise",
+    "mve_conv",
+    "mve_depthwise",
+):
     import_module(f"mlforge.kernels.{_templates}")

@@ -20,8 +20,8 @@ class Bound(Protocol):
         """Run the model on what the inputs hold now."""
 
 
-class Runnable(Protocol):
-    """A model."""
+class Computes(Protocol):
+    """What takes inputs and gives outputs, wherever it does so."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -33,6 +33,10 @@ class Runnable(Protocol):
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order."""
+
+
+class Runnable(Computes, Protocol):
+    """A model in this process."""
 
     def bind(
         self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None

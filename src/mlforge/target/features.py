@@ -19,6 +19,11 @@ class Features:
     dot4 : bool
         The int8 templates may use ``dot4_u8s8`` (its portable form is right everywhere, so this
         only says which shape of loop is worth while).
+    dsp : bool
+        The int8 templates may use ``dot2`` and what feeds it: ARM's DSP extension does it in one instruction.
+    mve : bool
+        The int8 templates may use ``dots1``, ``dots2`` and ``taps``, and loops over elements become loops over four
+        lanes: ARM's vector extension for microcontrollers (Helium) has instructions for both.
     optimize : str
         ``speed`` or ``size``.
     """
@@ -26,4 +31,6 @@ class Features:
     vector_bytes: int = 64
     vector_registers: int = 16
     dot4: bool = True
+    dsp: bool = False
+    mve: bool = False
     optimize: str = "speed"

@@ -15,9 +15,13 @@ CPUS: Registry[Features] = Registry("cpu")
 KINDS = ("c",)
 
 _PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
-for _name in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m23", "cortex-m33"):
+for _name in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m23"):
     CPUS.add(_name, _PLAIN)
-for _name in ("cortex-m55", "cortex-m85", "generic-rv32", "avr"):
+for _name in ("cortex-m4", "cortex-m7", "cortex-m33"):
+    CPUS.add(_name, replace(_PLAIN, dsp=True))
+for _name in ("cortex-m55", "cortex-m85"):
+    CPUS.add(_name, replace(_PLAIN, mve=True))
+for _name in ("generic-rv32", "avr"):
     CPUS.add(_name, _PLAIN)
 CPUS.add("generic", Features())
 CPUS.add("x86-64", Features())

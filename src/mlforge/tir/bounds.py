@@ -211,7 +211,21 @@ class Ranges:
             return inner if inner.within(limits.low, limits.high) else limits
         if isinstance(expr, ir.Call) and expr.name == "clz32":
             return Interval(0, 32)
+        if isinstance(expr, ir.Call) and expr.name == "within" and isinstance(expr.args[1], ir.Const):
+            limit = int(expr.args[1].value)
+            return Interval(-limit, limit)
+        if isinstance(expr, ir.Call) and expr.name == "requantize_down":
+            return self._requantized(expr, depth)
         return _limits(expr.dtype)
+
+    def _requantized(self, call: ir.Call, depth: int) -> Interval:
+        """Return the interval of `requantize_down` by a literal: it is at most what is scaled, rounded up."""
+        value, multiplier, exponent = call.args
+        if not isinstance(multiplier, ir.Const) or not isinstance(exponent, ir.Const):
+            return _limits(call.dtype)
+        inner, shift = self.interval(value, depth), 32 + int(exponent.value)
+        ends = [((end * int(multiplier.value)) >> shift) for end in (inner.low, inner.high)]
+        return Interval(ends[0] - 1, ends[1] + 2)
 
     def _select(self, expr: ir.Select, depth: int) -> Interval:
         arms = []

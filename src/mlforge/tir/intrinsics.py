@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlforge.errors import InternalError
 from mlforge.registry import Registry
-from mlforge.tir import mathematics
+from mlforge.tir import mathematics, runs
 
 Array = npt.NDArray[Any]
 
@@ -133,3 +134,92 @@ def _dot4(accumulator: Array, a: Array, b: Array) -> Array:
 
 _add("dot4_u8s8", 3, _dot4,
      "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip
+
+
+def _word(elements: Array) -> Array:
+    """Return four bytes, or two int16, as one little-endian int32."""
+    wide = np.ascontiguousarray(elements, elements.dtype.newbyteorder("<"))
+    word: Array = wide.view("<i4")[..., 0].astype(np.int32)
+    return word
+
+
+def _halves(word: Array) -> tuple[Array, Array]:
+    """Return the bottom and the top half of words, as numbers."""
+    bits = np.asarray(word, np.int32)
+    return bits.astype(np.int16).astype(np.int64), (bits >> 16).astype(np.int64)
+
+
+def _joined(bottom: Array, top: Array) -> Array:
+    return ((bottom & 0xFFFF) | (top << 16)).astype(np.int32)
+
+
+def _even_bytes(word: Array) -> Array:
+    bottom, top = _halves(word)
+    return _joined(bottom.astype(np.int8).astype(np.int64), top.astype(np.int8).astype(np.int64))
+
+
+def _multiply_halves(first: int, second: int) -> Callable[[Array, Array, Array], Array]:
+    """Return the sum of an accumulator and the product of two halves (0: bottom, 1: top)."""
+
+    def run(acc: Array, a: Array, b: Array) -> Array:
+        product: Array = _halves(a)[first] * _halves(b)[second]
+        return (np.asarray(acc, np.int64) + product).astype(np.int32)
+
+    return run
+
+
+def _dot2(acc: Array, a: Array, b: Array) -> Array:
+    (a_bottom, a_top), (b_bottom, b_top) = _halves(a), _halves(b)
+    products: Array = a_bottom * b_bottom + a_top * b_top
+    return (np.asarray(acc, np.int64) + products).astype(np.int32)
+
+
+def _within(value: Array, limit: Array) -> Array:
+    if np.any(np.abs(value.astype(np.int64)) > limit):
+        raise InternalError(f"tir: a value is beyond the {limit} that was promised")
+    return value
+
+
+_add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
+_add("even_bytes", 1, _even_bytes, "bytes 0 and 2 of a word, widened, as two int16 of a word")
+_add("odd_bytes", 1, lambda word: _even_bytes(np.asarray(word, np.int32) >> 8), "bytes 1 and 3 of a word, likewise")
+_add("dot2", 3, _dot2, "int32 + the sum of the products of the int16 of two words; the sum must fit")
+for _position, _letters in enumerate(("bb", "bt", "tb", "tt")):
+    _add(
+        f"mac_{_letters}", 3, _multiply_halves(*divmod(_position, 2)),
+        "int32 + one half of a word (b: bottom, t: top) * one half of another; the sum must fit",
+    )  # fmt: skip
+_add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")
+
+
+def _requantize_narrow(x: Array, multiplier: Array, exponent: Array, zero_point: Array) -> Array:
+    return (_requantize_down(x, multiplier, exponent).astype(np.int64) + zero_point).astype(np.int32)
+
+
+_add("requantize_narrow", 4, _requantize_narrow,
+     "requantize_down of an x below 2**30 in magnitude, plus a zero point below 2**16 in magnitude")  # fmt: skip
+_add("run", 1, lambda values: values, "bytes in memory, or one byte many times, for a store of all of them")
+_add("dots1", 3, runs.dots, "int32 sums of the products of a row of int8 with the weights of filters (see tir.runs)")
+_add("dots2", 4, runs.dots, "the same for two rows, which share the weights")
+_add("taps", 3, runs.taps, "int32 sums over taps of the products of 16 channels of int8 with their weights")
+_add("paired_taps", 3, runs.taps, "the same for weights of which none is -128")
+
+
+def _requantize_away(x: Array, multiplier: Array, shift: Array) -> Array:
+    total = 31 - np.asarray(shift, np.int64)
+    product = x.astype(np.int64) * np.asarray(multiplier, np.int64)
+    nudge = (np.int64(1) << (total - 1)) - (product < 0)
+    return ((product + nudge) >> total).astype(np.int32)
+
+
+_add("requantize_away", 3, _requantize_away,
+     "x * multiplier * 2**(shift-31), one rounding, ties away from zero (int32 x, multiplier, shift)")  # fmt: skip
+_add(
+    "requantize_single_down", 3, lambda x, m, e: _requantize_single(x, m, -2 - np.asarray(e, np.int64)),
+    "requantize_single with shift -2-exponent; exponent >= 0",
+)  # fmt: skip
+_add(
+    "requantize_away_down", 3, lambda x, m, e: _requantize_away(x, m, -2 - np.asarray(e, np.int64)),
+    "requantize_away with shift -2-exponent; exponent >= 0",
+)  # fmt: skip
+_add("saturate_byte", 1, lambda x: np.clip(x, -128, 127), "an int32 limited to the range of int8")

@@ -195,7 +195,7 @@ class For:
 
     `kind`: ``serial``; ``unrolled`` (the printer may spell out the copies; extent is constant and
     small); ``vectorized`` (iterations are independent and unit-stride: the compiler may use lanes);
-    ``parallel`` (iterations are independent).
+    ``parallel`` (iterations are independent); ``rolled`` (the compiler must not spell it out).
     """
 
     var: Var

@@ -19,7 +19,7 @@ from mlforge.tir.visitor import children
 
 _SHIFTS = ("shl", "shr")
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "and", "or", "xor", "shl", "shr"})
-_KINDS = ("serial", "unrolled", "vectorized", "parallel")
+_KINDS = ("serial", "unrolled", "vectorized", "parallel", "rolled")
 
 
 def verify(prim: PrimFunc) -> None:

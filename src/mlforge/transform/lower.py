@@ -25,6 +25,8 @@ from mlforge.tir import builder as tb
 from mlforge.tir import visitor
 from mlforge.tir.bytes import split_bytes
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
+from mlforge.tir.lanes import vectorize
+from mlforge.tir.narrow import narrow
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -345,13 +347,22 @@ class _GroupLowering:
             constants=tuple(buffer for buffer, _ in constants),
             output=output,
             scratch=tuple(self.ctx.scratch_buffers),
-            body=split_bytes(body) if self.features.vector_bytes else body,
+            body=self._fitted(body),
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(body, buffer, output)),
             macs=sum(_macs(call) for call in self.calls),
         )
         main = next((call for call in self.calls if _operator(call).emit is not None), self.calls[0])
         label = _operator(main).name.rpartition(".")[2]
         return LoweredGroup(prim, label, used, tuple(array for _, array in constants))
+
+
+    def _fitted(self, body: Stmt) -> Stmt:
+        """Return the body in the form that suits the target."""
+        if self.features.vector_bytes:
+            return split_bytes(body)
+        if self.features.mve:
+            return vectorize(body)
+        return narrow(body) if self.features.dsp else body
 
 
 def _operator(call: relay.Call) -> Operator:

@@ -14,9 +14,12 @@ from mlforge.archive.load import artifact_kind, load, load_factory
 from mlforge.compiler import build
 from mlforge.errors import OptionError
 from mlforge.frontend import import_model
-from mlforge.runtime import Runnable, TensorInfo
+from mlforge.micro.board import find_board
+from mlforge.micro.emulator import emulated_archive, emulated_factory
+from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
+from mlforge.runtime.runnable import Computes
 from mlforge.verify.layers import with_all_tensors
 
 FLOAT_TOLERANCE = 1e-5
@@ -106,6 +109,7 @@ def verify(
     target: str = "c",
     optimize: str = "speed",
     numerics: str = "litert",
+    board: str | None = None,
 ) -> Comparison:
     """Compare a model with its reference on seeded random inputs and on all-minimum, all-maximum and zero inputs.
 
@@ -125,6 +129,8 @@ def verify(
     shapes, target, optimize, numerics
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
+    board : str, optional
+        Compile for this board instead of `target`, and run as firmware under its emulator.
 
     Raises
     ------
@@ -138,15 +144,18 @@ def verify(
             "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
         )
     title, reference = _reference(Path(model), layers)
+    chosen_board = None if board is None else find_board(board)
+    compiled: Computes
     if artifact is not None:
-        compiled: Runnable = load(artifact, module=module)
+        compiled = emulated_archive(artifact, chosen_board, module) if chosen_board else load(artifact, module=module)
         outputs = [info.name for info in compiled.outputs]
     else:
         imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
         outputs = list(imported.output_names)
         chosen = with_all_tensors(imported) if layers else imported
+        target = chosen_board.target if chosen_board else target
         factory = build(chosen, target, params, optimize=optimize, numerics=numerics, module_name="verified")
-        compiled = load_factory(factory)
+        compiled = emulated_factory(factory, chosen_board) if chosen_board else load_factory(factory)
     sets = list(sample_inputs(compiled.inputs, samples, seed))
     found = _compare(compiled, reference, sets, title)
     return Comparison(
@@ -197,7 +206,7 @@ def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
 
 
 def _compare(
-    compiled: Runnable, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
+    compiled: Computes, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
 ) -> list[Difference]:
     worst: dict[str, Difference] = {}
     for sample, inputs in sets:

@@ -1,0 +1,34 @@
+"""What a command may be given to run: an archive, a library, or a model that is compiled first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlforge.cli.options import parse_shapes
+from mlforge.errors import OptionError
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+
+def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
+    """Tell an archive or library from a model, and refuse options of the other kind."""
+    from mlforge.archive.load import artifact_kind
+
+    if artifact_kind(artifact) != "model":
+        if shape:
+            raise OptionError("--shape is for models; the shapes of an archive are fixed")
+        return True
+    if module is not None:
+        raise OptionError("--module is for archives and shared libraries; a model is one module")
+    return False
+
+
+def compiled_model(model: Path, shape: list[str] | None, target: str = "c") -> Factory:
+    """Compile a model file as a module named after it."""
+    from mlforge.compiler import build
+    from mlforge.frontend import import_model
+
+    mod, params = import_model(model, shapes=parse_shapes(shape))
+    return build(mod, target, params)

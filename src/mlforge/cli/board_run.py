@@ -1,0 +1,84 @@
+"""``mlforge run --board``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlforge.cli.artifacts import compiled_model, is_compiled
+from mlforge.cli.outputs_table import print_outputs, summaries
+from mlforge.cli.tables import print_json, print_table
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.micro.emulator import BoardRun, EmulatedModule
+    from mlforge.runtime.arrays import Array
+
+
+def built_firmware(
+    artifact: Path, name: str, module: str | None, shape: list[str] | None, *, profile: bool
+) -> EmulatedModule:
+    """Return an archive's module, or a model compiled for the board, as firmware for the board `name`."""
+    from mlforge.micro.board import find_board
+    from mlforge.micro.emulator import emulated_archive, emulated_factory
+
+    board = find_board(name)
+    with stage(f"building firmware of {artifact} for {board.name}"):
+        if is_compiled(artifact, module, shape):
+            return emulated_archive(artifact, board, module, profile=profile)
+        return emulated_factory(compiled_model(artifact, shape, board.target), board, profile=profile)
+
+
+def run_firmware(
+    firmware: EmulatedModule, given: Mapping[str, Array], outputs: Path | None, top: int, as_json: bool
+) -> None:
+    """Run firmware once and print what it computed and took."""
+    from mlforge.runtime.npz import write_npz
+
+    with stage(f"running under {firmware.emulator.program}"):
+        run = firmware.measure(given)
+    if outputs is not None:
+        write_npz(outputs, run.outputs)
+    tensors = summaries(firmware.outputs, run.outputs, 0 if run.operators else top)
+    rows = _operators(firmware, run, top)
+    sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
+    if as_json:
+        document: dict[str, Any] = {"outputs": tensors, "instructions": run.instructions, **sizes}
+        if run.operators:
+            document["operators"] = rows
+        print_json(document)
+        return
+    print_outputs(tensors)
+    print_table(
+        "firmware",
+        ("instructions", "flash bytes", "RAM bytes", "of these stack"),
+        [(run.instructions, *sizes.values())],
+    )
+    if rows:
+        columns = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
+        cells = [
+            (row["index"], row["function"], ", ".join(row["nodes"]), row["macs"], row["instructions"],
+             round(row["share"] * 100, 1), row["per_mac"] and round(row["per_mac"], 2))
+            for row in rows
+        ]  # fmt: skip
+        print_table(f"operators: {len(run.operators)}", columns, cells)
+
+
+def _operators(firmware: EmulatedModule, run: BoardRun, top: int) -> list[dict[str, Any]]:
+    """Return the operators with most instructions, all of them where `top` is 0."""
+    total = sum(run.operators) or 1
+    rows = [
+        {
+            "index": index,
+            "function": entry["function"],
+            "nodes": list(entry["nodes"]),
+            "macs": entry["macs"],
+            "instructions": count,
+            "share": count / total,
+            "per_mac": count / entry["macs"] if entry["macs"] else None,
+        }
+        for index, (entry, count) in enumerate(zip(firmware.operators, run.operators, strict=False))
+    ]
+    # operators of equal cost stay in the order of execution
+    return sorted(rows, key=lambda row: -row["instructions"])[: top or None]

@@ -1,0 +1,111 @@
+"""The C of arithmetic on pairs of 16-bit numbers in a word: one instruction each with ARM's DSP extension.
+
+Elsewhere the same in plain C. Words are little-endian whatever the machine is: weights are packed into words at
+compile time, and what is read from memory must match them.
+"""
+
+from __future__ import annotations
+
+INCLUDES = (
+    "#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32)",
+    "#include <arm_acle.h>",
+    "#define MLF_DSP 1",
+    "#else",
+    "#define MLF_DSP 0",
+    "#endif",
+    "#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__",
+    "#define MLF_LITTLE_ENDIAN 1",
+    "#else",
+    "#define MLF_LITTLE_ENDIAN 0",
+    "#endif",
+)
+
+_WORD = """\
+/* {count} elements in memory as one number, the first one lowest */
+static inline int32_t mlf_word_{short}(const {kind} *p) {{
+#if MLF_LITTLE_ENDIAN
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return word;
+#else
+  return (int32_t)({shifted});
+#endif
+}}"""
+
+
+def _word(short: str, kind: str, unsigned: str, count: int) -> str:
+    parts = [f"(uint32_t)({unsigned})p[{index}]" for index in range(count)]
+    shifted = [part if index == 0 else f"({part} << {32 // count * index})" for index, part in enumerate(parts)]
+    return _WORD.format(count=count, short=short, kind=kind, shifted=" | ".join(shifted))
+
+
+_HALVES = {"b": "(int16_t){name}", "t": "({name} >> 16)"}
+
+
+def _mac(letters: str) -> str:
+    """Return the helper that multiplies two halves; left to find the instruction, gcc takes halves out of loops."""
+    a, b = (_HALVES[letter].format(name=name) for letter, name in zip(letters, "ab", strict=True))
+    return f"""\
+static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
+#if MLF_DSP
+  return __smla{letters}(a, b, sum);
+#else
+  return sum + {a} * {b};
+#endif
+}}"""
+
+
+HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "word:int8": ((), _word("i8", "int8_t", "uint8_t", 4)),
+    "word:int16": ((), _word("i16", "int16_t", "uint16_t", 2)),
+    "even_bytes": ((), """\
+/* bytes 0 and 2 of a word, widened to 16 bits */
+static inline int32_t mlf_even_bytes(int32_t word) {
+#if MLF_DSP
+  return __sxtb16(word);
+#else
+  const uint32_t bottom = (uint32_t)(int8_t)word & 0xffffU;
+  return (int32_t)(bottom | (uint32_t)(int8_t)(word >> 16) << 16);
+#endif
+}"""),
+    "odd_bytes": (("even_bytes",), """\
+/* bytes 1 and 3 of a word, widened to 16 bits */
+static inline int32_t mlf_odd_bytes(int32_t word) {
+  return mlf_even_bytes((int32_t)((uint32_t)word >> 8 | (uint32_t)word << 24));
+}"""),
+    "dot2": ((), """\
+/* sum + the products of the 16-bit halves of two words */
+static inline int32_t mlf_dot2(int32_t sum, int32_t a, int32_t b) {
+#if MLF_DSP
+  return __smlad(a, b, sum);
+#else
+  return sum + (int16_t)a * (int16_t)b + (a >> 16) * (b >> 16);
+#endif
+}"""),
+    "requantize_narrow": ((), """\
+/* x * multiplier * 2**(-32 - exponent) + zero_point, rounded twice as TFLite's reference kernels do; |x| < 2**30 */
+static inline int32_t mlf_requantize_narrow(int32_t x, int32_t multiplier, int32_t exponent, int32_t zero_point) {
+  /* half of the last bit kept is the top bit of what is not: so rounding adds it */
+  const int64_t doubled = (int64_t)(int32_t)((uint32_t)x << 1) * multiplier;
+  const int32_t high = (int32_t)(doubled >> 32) + (int32_t)((uint32_t)doubled >> 31);
+  /* one less below zero: then ties up are ties away from zero */
+  return (((high + (high >> 31)) >> exponent) + (2 * zero_point + 1)) >> 1;
+}"""),
+    "saturate_byte": ((), """\
+static inline int32_t mlf_saturate_byte(int32_t x) {
+#if MLF_DSP
+  return (int32_t)__builtin_arm_ssat(x, 8); /* __ssat of gcc's header converts a sign silently */
+#else
+  return x < -128 ? -128 : x > 127 ? 127 : x;
+#endif
+}"""),
+    **{f"mac_{letters}": ((), _mac(letters)) for letters in ("bb", "bt", "tb", "tt")},
+}  # fmt: skip
+"""Text of each helper by its key, and the keys of those that it calls."""
+
+INTRINSICS = frozenset(key for key in HELPERS if ":" not in key)
+
+
+def is_key(key: str) -> bool:
+    """Tell whether a helper's key is one of this file's."""
+    return key in HELPERS

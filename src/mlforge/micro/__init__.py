@@ -1,0 +1,1 @@
+"""Firmware: boards as data, projects that build without mlforge, and runs under an emulator."""

@@ -1,0 +1,185 @@
+"""Boards are data: one TOML file each, checked against ``schema/board.json``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mlforge.archive.schema import faults, load_schema
+from mlforge.errors import OptionError, ProblemsError
+from mlforge.registry import Registry
+from mlforge.target.target import parse_target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_SUFFIX = ".toml"
+_LARGEST_FILE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A region of a board's memory; `kind` is ``flash`` or ``ram``."""
+
+    name: str
+    kind: str
+    origin: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.origin + self.nbytes
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """What emulates a board.
+
+    Attributes
+    ----------
+    program, machine : str
+        The emulator, and its name for the board.
+    packages : tuple of str
+        Debian's packages with it.
+    instructions_per_tick : float
+        Of the counter that the firmware reads.
+    """
+
+    program: str
+    machine: str
+    packages: tuple[str, ...]
+    instructions_per_tick: float
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The C compiler of a board: ``<prefix>gcc`` and its flags, and Debian's packages with it."""
+
+    prefix: str
+    flags: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board.
+
+    Attributes
+    ----------
+    name, description : str
+    target : str
+        What models are compiled for.
+    core : str
+    toolchain : Toolchain
+    memories : tuple of Memory
+        The first region holds the vector table.
+    emulator : Emulator or None
+    """
+
+    name: str
+    description: str
+    target: str
+    core: str
+    toolchain: Toolchain
+    memories: tuple[Memory, ...]
+    emulator: Emulator | None
+
+    def largest(self, kind: str) -> Memory:
+        """Return the largest region of a kind; every board has one of each."""
+        return max((item for item in self.memories if item.kind == kind), key=lambda item: item.nbytes)
+
+
+@cache
+def boards() -> Registry[Board]:
+    """Return the boards that come with mlforge, by name."""
+    found: Registry[Board] = Registry("board")
+    for item in sorted(files("mlforge.micro").joinpath("boards").iterdir(), key=lambda item: item.name):
+        if item.name.endswith(_SUFFIX):
+            board = parse_board(item.read_text(encoding="utf-8"), item.name)
+            found.add(board.name, board)
+    return found
+
+
+def find_board(name: str) -> Board:
+    """Return a board by its name, or by the path of a file that describes it.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        If there is no such board, or the file is not a board's.
+    """
+    if not name.endswith(_SUFFIX):
+        return boards().get(name)
+    path = Path(name)
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise OptionError("the file is too large for a board's", place=name)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
+    return parse_board(text, name)
+
+
+def parse_board(text: str, place: str) -> Board:
+    """Return the board that a TOML text describes; raise an error that lists all that is wrong with it."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise OptionError(f"this is not TOML: {error}", place=place) from None
+    found = list(faults(load_schema("board"), document))
+    if not found:
+        board = _board(document)
+        found = _contradictions(board)
+        if not found:
+            return board
+    problems = [OptionError(fault, place=place) for fault in found]
+    raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=place)
+
+
+def _board(document: Mapping[str, Any]) -> Board:
+    toolchain, emulator = document["toolchain"], document.get("emulator")
+    return Board(
+        document["name"],
+        document["description"],
+        document["target"],
+        document["core"],
+        Toolchain(toolchain["prefix"], tuple(toolchain["flags"]), tuple(toolchain["packages"])),
+        tuple(Memory(item["name"], item["kind"], item["origin"], item["bytes"]) for item in document["memory"]),
+        emulator
+        and Emulator(
+            emulator["program"],
+            emulator["machine"],
+            tuple(emulator["packages"]),
+            float(emulator["instructions_per_tick"]),
+        ),
+    )
+
+
+def _contradictions(board: Board) -> list[str]:
+    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _has(board, kind)]
+    for index, one in enumerate(board.memories):
+        for other in board.memories[:index]:
+            if one.name == other.name:
+                found.append(f"memory: two regions have the name '{one.name}'")
+            if one.origin < other.end and other.origin < one.end:
+                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
+    if board.memories[0].kind != "flash":
+        found.append("memory: the first region must be of the kind flash, for the vector table")
+    try:
+        parse_target(board.target)
+    except OptionError as error:
+        found.append(f"target: {error}")
+    return found
+
+
+def _has(board: Board, kind: str) -> bool:
+    return any(item.kind == kind for item in board.memories)

@@ -1,0 +1,256 @@
+"""Building a project and running it under its board's emulator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlforge.errors import OptionError, RunError, ToolchainError
+from mlforge.micro.bare_metal import ELF, INPUTS, OUTPUTS, REPORT, project_files
+from mlforge.micro.board import Board, Emulator
+from mlforge.runtime.arrays import Array, by_name
+from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.content import Data, write_data
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+
+_BUILD_SECONDS = 600
+_MESSAGE_LINES = 12
+_FAILURES = {
+    2: "it could not read its inputs",
+    3: "it could not write its outputs",
+    4: "the model reported failure",
+    5: "it could not write its report",
+    70: "the core took a fault: the stack may be too small",
+}
+
+
+@dataclass(frozen=True)
+class BoardRun:
+    """One inference on a board.
+
+    Attributes
+    ----------
+    outputs : dict of str to ndarray
+    instructions : int
+        Of the inference alone, to within a tick of the board's counter.
+    operators : tuple of int
+        Instructions of each operator in order; empty unless they were asked for.
+    flash_bytes : int
+        Code, constants and initial data of the whole firmware.
+    ram_bytes : int
+        Data, workspace, inputs and outputs, and the stack that the inference took.
+    stack_bytes : int
+        The stack alone.
+    """
+
+    outputs: Mapping[str, Array]
+    instructions: int
+    operators: tuple[int, ...]
+    flash_bytes: int
+    ram_bytes: int
+    stack_bytes: int
+
+
+class EmulatedModule:
+    """An AOT module as firmware that runs under a board's emulator.
+
+    Parameters
+    ----------
+    name, code, details, board
+        As for `bare_metal.project_files`.
+    profile : bool
+        Count the instructions of each operator. The hooks add some to the whole.
+    cflags : str
+        For the C compiler.
+    timeout : float
+        Seconds that one emulation may take.
+
+    Raises
+    ------
+    OptionError
+        If the board has no emulator.
+    ToolchainError
+        If the compiler, make or the emulator is missing, or the firmware does not build or fit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Mapping[str, Data],
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        profile: bool = False,
+        cflags: str = "-O3",
+        timeout: float = 300.0,
+    ) -> None:
+        self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
+        self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
+        self.operators: Sequence[Mapping[str, Any]] = details["operators"]
+        self.emulator = _emulator(board)
+        self._board, self._timeout = board, timeout
+        self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
+        folder = Path(self._folder.name)
+        for path, data in project_files(name, code, details, board).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_data(folder / path, data)
+        build(folder, board, trace=profile, cflags=cflags)
+        self.flash_bytes, self._static_ram = section_sizes(folder / ELF, board)
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return dict(self.measure(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs).outputs)
+
+    def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
+        """Run one inference, and return what it computed and took.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the firmware fails or does not end in time.
+        """
+        folder = Path(self._folder.name)
+        arrays = by_name(inputs, self.inputs, "input")
+        (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+        emulate(folder, self._board, self._timeout)
+        report = _report(folder / REPORT)
+        ticks, stack = self.emulator.instructions_per_tick, report["stack"][0]
+        return BoardRun(
+            _outputs(folder / OUTPUTS, self.outputs),
+            round(report["ticks"][0] * ticks),
+            tuple(round(value * ticks) for value in report.get("operator", ())),
+            self.flash_bytes,
+            self._static_ram + stack,
+            stack,
+        )
+
+
+def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
+    """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
+    from mlforge.archive.details import module_details
+
+    _require_aot(factory.executor, factory.module_name)
+    return EmulatedModule(factory.module_name, factory.code.files, module_details(factory), board, **options)
+
+
+def emulated_archive(
+    path: str | os.PathLike[str], board: Board, module: str | None = None, **options: Any
+) -> EmulatedModule:
+    """Return a module of an archive as firmware; the options are those of `EmulatedModule`."""
+    from mlforge.archive.module_parts import read_parts
+
+    parts = read_parts(path, module)
+    _require_aot(parts.executor, parts.record.name)
+    if parts.record.details is None:
+        raise OptionError(
+            f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
+            place=parts.place,
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
+    return EmulatedModule(parts.record.name, parts.code, parts.record.details, board, **options)
+
+
+def _require_aot(executor: str | None, name: str) -> None:
+    if executor != "aot":
+        raise OptionError(
+            f"module '{name}' is for the graph executor; firmware runs modules of the executor aot",
+            next_step="Compile it with --executor aot",
+        )
+
+
+def _emulator(board: Board) -> Emulator:
+    if board.emulator is None:
+        raise OptionError(
+            f"no emulator is known for the board '{board.name}'", next_step="See the boards with: mlforge boards"
+        )
+    return board.emulator
+
+
+def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
+    """Run the project's Makefile; raise ToolchainError with the compiler's first lines where it fails."""
+    _need("make", ("make",))
+    _need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+    command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
+    result = _run(command, folder, _BUILD_SECONDS)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
+        raise ToolchainError(
+            f"the firmware for {board.name} does not build:\n  " + "\n  ".join(lines),
+            place=f"{board.toolchain.prefix}gcc",
+            next_step="If it does not fit, choose a larger board or make the model smaller",
+        )
+
+
+def emulate(folder: Path, board: Board, timeout: float) -> None:
+    """Run the project's firmware; raise RunError where it fails."""
+    emulator = _emulator(board)
+    _need(emulator.program, emulator.packages)
+    command = [
+        emulator.program, "-M", emulator.machine, "-nographic", "-monitor", "none", "-serial", "none",
+        "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", ELF,
+    ]  # fmt: skip
+    result = _run(command, folder, timeout)
+    if result.returncode != 0:
+        reason = _FAILURES.get(result.returncode, f"it ended with status {result.returncode}")
+        said = (result.stderr or result.stdout).strip()[:400]
+        raise RunError(f"the firmware failed: {reason}" + (f" ({said})" if said else ""), place=board.name)
+
+
+def _need(program: str, packages: Sequence[str]) -> None:
+    if shutil.which(program) is None:
+        raise ToolchainError(
+            f"{program} is not on the PATH", next_step=f"Install it; on Debian: apt-get install {' '.join(packages)}"
+        )
+
+
+def _run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} does not start: {error}") from error
+
+
+def _report(path: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for line in path.read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(" ")
+        found.setdefault(key, []).append(int(value))
+    return found
+
+
+def _outputs(path: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    data = path.read_bytes() if infos else b""
+    outputs, offset = {}, 0
+    for info in infos:
+        piece = data[offset : offset + info.nbytes]
+        outputs[info.name] = np.frombuffer(piece, info.numpy_dtype).reshape(info.shape).copy()
+        offset += info.nbytes
+    return outputs
+
+
+def section_sizes(elf: Path, board: Board) -> tuple[int, int]:
+    """Return the bytes of flash and of RAM that a program takes, by the headers of its sections."""
+    size = f"{board.toolchain.prefix}size"
+    _need(size, board.toolchain.packages)
+    lines = _run([size, "-A", "-d", elf.name], elf.parent, 60).stdout.splitlines()
+    sections = {words[0]: int(words[1]) for line in lines if len(words := line.split()) == 3 and words[1].isdigit()}
+    data = sections.get(".data", 0)
+    flash = sum(sections.get(name, 0) for name in (".vectors", ".text", ".ARM.exidx")) + data
+    return flash, data + sections.get(".bss", 0) + sections.get(".noinit", 0)

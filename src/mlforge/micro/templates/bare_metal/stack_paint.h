@@ -1,0 +1,13 @@
+/* How much stack a call takes: the free part is painted before it and searched for the paint's end after it.
+ * SPDX-License-Identifier: 0BSD */
+#ifndef STACK_PAINT_H_
+#define STACK_PAINT_H_
+#include <stddef.h>
+
+/* Paints what lies below the caller's frame. */
+void stack_paint(void);
+
+/* Returns the bytes below the painter's frame that were written since. */
+size_t stack_used(void);
+
+#endif /* STACK_PAINT_H_ */

@@ -1,0 +1,74 @@
+"""Intrinsics on runs of bytes: what one load of many lanes reads, multiplied and summed without leaving registers.
+
+An argument that is a run is a `Load` whose dtype has as many lanes as the run has elements, so the bounds proof and the
+interpreter need no rules for it; printers hand on its address. Such a call stands only as the value of a `Store`.
+
+===============  ============================================================================================
+``run``          a run as it is (a load: a copy; a broadcast: a fill)
+``dots1``        start, row, weights: int32 sums of the products of a row of int8 with the weights of each filter
+``dots2``        start, row, row, weights: the same for two rows, which share the loads of the weights
+``taps``         start, taps, weights: sums over taps of `CHANNELS` int8, channel by channel
+``paired_taps``  the same in fewer instructions, where no weight is -128
+===============  ============================================================================================
+
+Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `packed_dots` packs them. The sums must fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+FILTERS = 4
+"""Filters that ``dots`` computes at once; weights and start hold a multiple of so many."""
+
+CHUNK, HALF_CHUNK = 16, 8
+"""Elements of a row are taken by chunks; what is left may be half a chunk."""
+
+CHANNELS = 16
+"""Channels of ``taps``."""
+
+NAMES = ("run", "dots1", "dots2", "taps", "paired_taps")
+
+
+def packed_dots(weights: Array) -> Array:
+    """Return weights (filters, reduction) in the order in which ``dots`` reads them, as (fours of filters, bytes).
+
+    The reduction must be a multiple of `HALF_CHUNK`; filters are filled up to a multiple of `FILTERS` with zeros.
+    """
+    filters, size = weights.shape
+    fours = np.zeros((-(-filters // FILTERS) * FILTERS, size), weights.dtype)
+    fours[:filters] = weights
+    fours = fours.reshape(-1, FILTERS, size)
+    whole = size // CHUNK * CHUNK
+    chunks = fours[:, :, :whole].reshape(len(fours), FILTERS, -1, CHUNK).swapaxes(1, 2)
+    halves = fours[:, :, whole:]
+    return np.concatenate([chunks.reshape(len(fours), -1), halves.reshape(len(fours), -1)], axis=1)
+
+
+def _unpacked_dots(packed: Array, filters: int, size: int) -> Array:
+    """Return packed weights as (filters, reduction)."""
+    fours = packed.reshape(filters // FILTERS, FILTERS * size)
+    whole = size // CHUNK * CHUNK
+    chunks = fours[:, : FILTERS * whole].reshape(len(fours), -1, FILTERS, CHUNK).swapaxes(1, 2)
+    halves = fours[:, FILTERS * whole :].reshape(len(fours), FILTERS, -1)
+    return np.concatenate([chunks.reshape(len(fours), FILTERS, -1), halves], axis=2).reshape(filters, size)
+
+
+def dots(start: Array, *operands: Array) -> Array:
+    """Return the sums of ``dots1`` and ``dots2``."""
+    *rows, packed = operands
+    wide = _unpacked_dots(packed, start.size, rows[0].size).astype(np.int64)
+    sums = np.stack([start.astype(np.int64) + wide @ row.astype(np.int64) for row in rows])
+    return sums.reshape(len(rows), -1, FILTERS).swapaxes(0, 1).reshape(-1).astype(np.int32)
+
+
+def taps(start: Array, values: Array, weights: Array) -> Array:
+    """Return the sums of ``taps``."""
+    products = values.astype(np.int64).reshape(-1, CHANNELS) * weights.reshape(-1, CHANNELS)
+    sums: Array = start.astype(np.int64) + products.sum(axis=0)
+    return sums.astype(np.int32)

@@ -1,0 +1,77 @@
+"""Kernels for the DSP extension on emulated Cortex-M4 and M7: what the portable form computes on the host."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+import mlforge.ops
+from mlforge.codegen.c import print_file, print_function
+from mlforge.micro.board import find_board
+from mlforge.micro.emulator import emulated_factory
+from mlforge.relay import ir
+from mlforge.transform.lower import lower_group
+from tests.conftest import need
+from tests.harness import module_of, seeded_inputs
+from tests.native.kernel_runner import group_of
+from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
+from tests.native.test_kernels import random_integers
+
+# TensorFlow Lite Micro with CMSIS-NN takes these on a Cortex-M4 of the same emulator
+BAR = {
+    "pretrainedResnet_quant": 28_505_512,
+    "kws_ref_model": 7_228_269,
+    "vww_96_int8": 22_608_979,
+    "ad01_int8": 573_204,
+}
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need("qemu-system-arm", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+
+
+@pytest.mark.parametrize(("board", "cflags"), [("mps2-an386", "-O3"), ("mps2-an386", "-O0"), ("mps2-an500", "-Os")])
+def test_layers_are_what_the_host_computes(board: str, cflags: str) -> None:
+    inputs, bodies = {}, {}
+    for number, (name, case) in enumerate(ALL.items()):
+        inputs[name] = random_integers(np.random.default_rng(number), "int8", case.data)
+
+        def body(variables, name=name, case=case):
+            biases = np.arange(case.filters, dtype=np.int32) * 7
+            return requantized_sums(variables[name], case, weights_of(case), biases, 0.002)
+
+        bodies[f"{name}_out"] = body
+    factory = mlforge.build(module_of(inputs, bodies), find_board(board).target, module_name="model")
+    expected = factory.runtime.run(inputs)
+    for name, output in emulated_factory(factory, find_board(board), cflags=cflags).run(inputs).items():
+        np.testing.assert_array_equal(output, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m7", "cortex-m33", "cortex-m3"])
+def test_cores_compile_their_form_without_warnings(cpu: str, tmp_path: Path) -> None:
+    for name in ("3x3_same", "1x1", "depthwise", "first_layer"):
+        case = ALL[name]
+        x = ir.Var("x", ir.TensorType(case.data, "int8"))
+        body = requantized_sums(x, case, weights_of(case), np.zeros(case.filters, np.int32), 0.002)
+        prim = lower_group(group_of(body, [x]), DSP).prim
+        (tmp_path / "kernel.c").write_text(print_file([print_function(prim, "kernel")]))
+        command = ["arm-none-eabi-gcc", "-O3", "-mthumb", f"-mcpu={cpu}", "-S", *WARNINGS, "kernel.c"]
+        # a prototype of the kernel stands in a module's header
+        subprocess.run(command, cwd=tmp_path, check=True)
+        assert ("\tsmlad\t" in (tmp_path / "kernel.s").read_text()) == (cpu != "cortex-m3")
+
+
+@pytest.mark.parametrize("name", BAR)
+def test_models_take_two_thirds_of_the_instructions_of_the_best_other(name: str, models: Path) -> None:
+    module, params = mlforge.import_model(models / f"{name}.tflite")
+    board = find_board("mps2-an386")
+    made = emulated_factory(mlforge.build(module, board.target, params, module_name="model"), board)
+    run = made.measure(seeded_inputs(made.inputs, 1))
+    assert run.instructions < 0.65 * BAR[name]
+    assert run.stack_bytes < 1536

@@ -1,0 +1,104 @@
+"""Kernels for MVE on an emulated Cortex-M55: what the portable form computes on the host, in few instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+import mlforge.ops
+from mlforge.micro.board import find_board
+from mlforge.micro.emulator import emulated_factory
+from mlforge.relay import ir
+from tests.conftest import need
+from tests.harness import module_of, seeded_inputs
+from tests.native.test_mve_kernels import LAYERS, layer, scalar
+
+BOARD = "mps3-an547"
+
+# TensorFlow Lite Micro with CMSIS-NN takes these on the same core and emulator
+BAR = {
+    "pretrainedResnet_quant": 4_811_324,
+    "kws_ref_model": 1_787_180,
+    "vww_96_int8": 6_433_084,
+    "ad01_int8": 149_891,
+}
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need("qemu-system-arm", "qemu-system-arm")
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+
+
+def check(module: ir.IRModule, inputs: dict[str, np.ndarray], cflags: str = "-O3") -> None:
+    """Compare every output on the emulated core with the host's."""
+    factory = mlforge.build(module, find_board(BOARD).target, module_name="model")
+    expected = factory.runtime.run(inputs)
+    for name, output in emulated_factory(factory, find_board(BOARD), cflags=cflags).run(inputs).items():
+        np.testing.assert_array_equal(output, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("zero", "rounding", "scale", "cflags"),
+    [(-128, "DOUBLE", 0.01, "-O3"), (127, "DOUBLE", 3.0, "-Os"), (3, "SINGLE", 0.01, "-O0")],
+)
+def test_layers_are_what_the_host_computes(zero: int, rounding: str, scale: float, cflags: str) -> None:
+    inputs, bodies = {}, {}
+    for number, name in enumerate(LAYERS):
+        group, arrays = layer(name, zero, rounding, scale)
+        given = {f"{var.name}_{number}": array for var, array in zip(group.params, arrays, strict=True)}
+        inputs.update(given)
+
+        def body(v, group=group, given=given):
+            replaced = {id(var): v[key] for var, key in zip(group.params, given, strict=True)}
+            return rebuilt(group.body, replaced)
+
+        bodies[name] = body
+    check(module_of(inputs, bodies), inputs, cflags)
+
+
+def rebuilt(expr: ir.Expr, replaced: dict[int, ir.Expr]) -> ir.Expr:
+    """Return the expression over other variables."""
+    if id(expr) not in replaced and isinstance(expr, ir.Call):
+        arguments = [rebuilt(arg, replaced) for arg in expr.args]
+        replaced[id(expr)] = ir.call(expr.op.name, arguments, **expr.attrs)
+    return replaced.get(id(expr), expr)
+
+
+@pytest.mark.parametrize("rounding", ["DOUBLE", "SINGLE"])
+def test_every_rounding_of_ties_and_extremes(rounding: str) -> None:
+    """Channels have shifts from far left to far right, and multiples of half a unit as values."""
+    scales = np.asarray([2.0**-power for power in range(-3, 29)], np.float32) * np.float32(0.75)
+    rng = np.random.default_rng(0)
+    halves = np.arange(-300, 300)[:, None] / (2 * scales.astype(np.float64))
+    ties = np.clip(np.rint(halves), -(2**27), 2**27)
+    rows = [ties + offset for offset in (-1, 0, 1)]
+    extremes = np.asarray([[2**31 - 1], [-(2**31)], [0]]) // np.maximum(1, np.ceil(scales))
+    rows += [extremes, rng.integers(-(2**27), 2**27, (64, scales.size))]
+    x = np.concatenate(rows).astype(np.int32)
+
+    def body(one: np.ndarray):
+        def make(v):
+            arguments = [v["x"], ir.const(one), scalar(0, "int32"), scalar(1.0), scalar(-3, "int32")]
+            return ir.call("qnn.requantize", arguments, axis=-1, rounding=rounding, out_dtype="int8")
+
+        return make
+
+    bodies = {"all": body(scales)}
+    bodies |= {f"right_{index}": body(scales[index : index + 1]) for index in (3, 4, 5, 9, 31)}
+    bodies["rights"] = body(np.maximum.accumulate(scales[::-1])[::-1] / np.float32(8.0))
+    check(module_of({"x": x}, bodies), {"x": x})
+
+
+@pytest.mark.parametrize("name", BAR)
+def test_models_take_two_thirds_of_the_instructions_of_the_best_other(name: str, models: Path) -> None:
+    module, params = mlforge.import_model(models / f"{name}.tflite")
+    board = find_board(BOARD)
+    factory = mlforge.build(module, board.target, params, module_name="model")
+    made = emulated_factory(factory, board)
+    run = made.measure(seeded_inputs(made.inputs, 1))
+    assert run.instructions < 0.65 * BAR[name]
+    assert run.stack_bytes < 1536

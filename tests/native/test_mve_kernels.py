@@ -1,0 +1,174 @@
+"""Kernels for MVE in their portable form: whole groups with fused consumers against the plain templates."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlforge.codegen.c import print_file, print_function
+from mlforge.relay import ir
+from mlforge.target.features import Features
+from mlforge.tir import interpreter, runs
+from mlforge.transform.lower import lower_group
+from tests.conftest import need
+from tests.native.kernel_runner import build, group_of
+
+Array = npt.NDArray[Any]
+
+PLAIN = Features(vector_bytes=0, dot4=False)
+MVE = Features(vector_bytes=0, dot4=False, mve=True)
+
+ARM_HEADERS = "/usr/lib/arm-none-eabi/include"
+WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
+
+# data (n, h, w, c), kernel, filters, strides, padding; depthwise where filters is 0
+LAYERS = {
+    "1x1": ((1, 5, 6, 16), (1, 1), 8, (1, 1), (0, 0, 0, 0)),
+    "1x1_odd_plane": ((2, 5, 3, 24), (1, 1), 7, (1, 1), (0, 0, 0, 0)),
+    "1x1_wide_odd_plane": ((1, 3, 5, 8), (1, 1), 130, (1, 1), (0, 0, 0, 0)),
+    "1x1_stride": ((1, 6, 5, 40), (1, 1), 12, (2, 2), (0, 0, 0, 0)),
+    "1x1_few_channels": ((1, 4, 4, 5), (1, 1), 9, (1, 1), (0, 0, 0, 0)),
+    "3x3": ((1, 9, 16, 16), (3, 3), 16, (1, 1), (1, 1, 1, 1)),
+    "3x3_large_column": ((1, 6, 8, 72), (3, 3), 5, (1, 1), (1, 1, 1, 1)),
+    "3x3_stride": ((1, 11, 13, 3), (3, 3), 10, (2, 2), (1, 0, 1, 1)),
+    "stride_beyond_kernel": ((1, 13, 11, 4), (2, 2), 3, (3, 4), (1, 1, 0, 1)),
+    "10x4": ((1, 20, 10, 1), (10, 4), 64, (2, 2), (4, 1, 5, 1)),
+    "one_channel": ((1, 4, 7, 1), (1, 1), 1, (1, 1), (0, 0, 0, 0)),
+    "depthwise": ((1, 7, 9, 16), (3, 3), 0, (1, 1), (1, 1, 1, 1)),
+    "depthwise_odd_channels": ((2, 6, 5, 21), (3, 3), 0, (2, 2), (0, 0, 1, 1)),
+    "depthwise_lowest_weight": ((1, 5, 5, 18), (3, 3), 0, (1, 1), (1, 1, 1, 1)),
+    "depthwise_one_tap": ((1, 5, 5, 16), (1, 1), 0, (1, 1), (0, 0, 0, 0)),
+    "depthwise_few_channels": ((1, 5, 5, 3), (5, 2), 0, (1, 1), (2, 1, 2, 0)),
+    "depthwise_large_kernel": ((1, 9, 8, 33), (7, 7), 0, (1, 1), (3, 3, 3, 3)),
+}
+
+
+def scalar(value: Any, dtype: str = "float32") -> ir.Expr:
+    return ir.const(np.asarray(value, dtype))
+
+
+def requantized(value: ir.Expr, scales: Array, rounding: str, zero: int = -5) -> ir.Expr:
+    call = ir.call(
+        "qnn.requantize", [value, ir.const(scales.astype(np.float32)), scalar(0, "int32"), scalar(1.0),
+                           scalar(zero, "int32")],
+        axis=-1, rounding=rounding, out_dtype="int8",
+    )  # fmt: skip
+    return ir.call("clip", [call], a_min=-100.0, a_max=127.0)
+
+
+def layer(name: str, zero: int, rounding: str, largest_scale: float) -> tuple[ir.Function, list[Array]]:
+    """Return a convolution, bias, requantization and sum with a residual, and random inputs of extreme values too."""
+    rng = np.random.default_rng(len(name))
+    shape, kernel, filters, strides, padding = LAYERS[name]
+    groups = 1 if filters else shape[3]
+    made = filters or shape[3]
+    weights = rng.integers(-127, 128, (*kernel, shape[3] // groups, made)).astype(np.int8)
+    weights[..., 0] = -128 if name.endswith("lowest_weight") else -127
+    weights[..., -1] = 127
+    x = ir.Var("x", ir.TensorType(shape, "int8"))
+    call = ir.call(
+        "qnn.conv2d", [x, ir.const(weights), scalar(zero, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)],
+        strides=strides, padding=padding, groups=groups, data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32",
+    )  # fmt: skip
+    bias = rng.integers(-(2**15), 2**15, made).astype(np.int32)
+    sums = ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)
+    scales = np.linspace(0.0003, largest_scale, made)
+    result = requantized(sums, scales, rounding)
+    assert isinstance(result.type, ir.TensorType)
+    residual = ir.Var("residual", ir.TensorType(result.type.shape, "int8"))
+    body = ir.call(
+        "qnn.add", [result, residual, scalar(0.3), scalar(-5, "int32"), scalar(0.2), scalar(7, "int32"), scalar(0.4),
+                    scalar(1, "int32")],
+    )  # fmt: skip
+    inputs = [rng.integers(-128, 128, var.type.shape).astype(np.int8) for var in (x, residual)]
+    inputs[0][:, ::2] = -128
+    return group_of(body, [x, residual]), inputs
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("zero", "rounding", "scale"),
+    [(-128, "DOUBLE", 0.01), (127, "DOUBLE", 3.0), (3, "SINGLE", 0.01), (0, "TONEVEN", 1.0)],
+)
+def test_layers_are_what_plain_loops_compute(name: str, zero: int, rounding: str, scale: float) -> None:
+    group, inputs = layer(name, zero, rounding, scale)
+    kernel = build(group, MVE)
+    assert any(call in kernel.source for call in ("mlf_dots", "taps"))
+    np.testing.assert_array_equal(kernel(*inputs), build(group, PLAIN)(*inputs))
+
+
+@pytest.mark.parametrize("name", ["1x1_odd_plane", "3x3_stride", "depthwise_odd_channels"])
+def test_the_interpreter_computes_the_same(name: str) -> None:
+    group, inputs = layer(name, -128, "DOUBLE", 0.01)
+    kernel = build(group, MVE)
+    lowered = kernel.group
+    expected = interpreter.run(lowered.prim, inputs, lowered.constants)
+    np.testing.assert_array_equal(kernel(*inputs), expected)
+
+
+@pytest.mark.parametrize(("rows", "size", "units"), [(1, 640, 128), (3, 24, 5), (1, 13, 10), (2, 1, 1), (1, 8, 128)])
+@pytest.mark.parametrize("rounding", ["SINGLE", "DOUBLE"])
+def test_dense_layers_are_what_plain_loops_compute(rows: int, size: int, units: int, rounding: str) -> None:
+    rng = np.random.default_rng(size)
+    x = ir.Var("x", ir.TensorType((rows, size), "int8"))
+    weights = rng.integers(-128, 128, (units, size)).astype(np.int8)
+    call = ir.call(
+        "qnn.dense", [x, ir.const(weights), scalar(-128, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)],
+        units=units, out_dtype="int32",
+    )  # fmt: skip
+    group = group_of(requantized(call, np.asarray([0.002]), rounding), [x])
+    data = rng.integers(-128, 128, (rows, size)).astype(np.int8)
+    data[:, ::3] = -128
+    np.testing.assert_array_equal(build(group, MVE)(data), build(group, PLAIN)(data))
+
+
+@pytest.mark.parametrize(("filters", "size"), [(1, 8), (4, 16), (5, 24), (9, 40), (8, 64)])
+def test_packed_weights_are_read_back_in_order(filters: int, size: int) -> None:
+    rng = np.random.default_rng(filters)
+    weights = rng.integers(-128, 128, (filters, size)).astype(np.int8)
+    rows = rng.integers(-128, 128, (2, size)).astype(np.int8)
+    fours = -(-filters // 4)
+    start = rng.integers(-1000, 1000, 4 * fours).astype(np.int32)
+    sums = runs.dots(start, rows[0], rows[1], runs.packed_dots(weights).reshape(-1)).reshape(fours, 2, 4)
+    expected = rows.astype(np.int64) @ weights.T.astype(np.int64) + start[:filters]
+    np.testing.assert_array_equal(sums.swapaxes(0, 1).reshape(2, -1)[:, :filters], expected)
+
+
+def test_what_the_instructions_do_not_take_is_left_to_plain_loops() -> None:
+    x = ir.Var("x", ir.TensorType((1, 6, 6, 8), "int8"))
+    weights = np.ones((3, 3, 8, 4), np.int8)
+    call = ir.call(
+        "qnn.conv2d", [x, ir.const(weights), scalar(1, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)],
+        dilation=(2, 2), data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32",
+    )  # fmt: skip
+    lowered = lower_group(group_of(call, [x]), MVE)
+    assert "mlf_dots" not in print_file([print_function(lowered.prim, "kernel")])
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "arm-none-eabi-gcc", "arm-none-eabi-gcc+nomve", "arm-clang"])
+@pytest.mark.parametrize("level", ["-O0", "-O3", "-Os"])
+def test_both_forms_compile_without_a_warning(compiler: str, level: str, tmp_path: Path) -> None:
+    command = [need(compiler, compiler)] if compiler in ("gcc", "clang") else []
+    if compiler == "arm-clang":
+        need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+        if not Path(ARM_HEADERS).is_dir():
+            pytest.skip("newlib's headers are not where Debian puts them")
+        command = [need("clang", "clang"), "--target=arm-none-eabi", "-isystem", ARM_HEADERS]
+    elif not command:
+        command = [need("arm-none-eabi-gcc", "gcc-arm-none-eabi"), "-mthumb"]
+    if "arm" in compiler:
+        cpu = "cortex-m55+nomve" if compiler.endswith("+nomve") else "cortex-m55"
+        command += [f"-mcpu={cpu}", "-mfloat-abi=hard"]
+    for name in ("1x1_odd_plane", "3x3_stride", "depthwise_odd_channels"):
+        for number, (rounding, scale) in enumerate([("DOUBLE", 0.01), ("DOUBLE", 3.0), ("SINGLE", 0.01)]):
+            lowered = lower_group(layer(name, -128, rounding, scale)[0], MVE)
+            source = tmp_path / f"{name}_{number}.c"
+            source.write_text(print_file([print_function(lowered.prim, "kernel")]))
+            line = [*command, *WARNINGS, level, "-c", str(source), "-o", str(tmp_path / "kernel.o")]
+            result = subprocess.run(line, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr[:2000]

@@ -1,0 +1,60 @@
+"""Board files: those that come along are good, and every fault of one's own is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlforge.errors import MlforgeError
+from mlforge.micro import board as board_room
+from mlforge.micro.bare_metal import linker_script
+from mlforge.micro.board import boards, find_board, parse_board
+from mlforge.target.target import parse_target
+
+FOLDER = Path(board_room.__file__).parent / "boards"
+GOOD = (FOLDER / "mps2-an386.toml").read_text()
+
+
+def test_boards_that_come_along_are_named_after_their_files() -> None:
+    assert sorted(boards()) == sorted(path.stem for path in FOLDER.glob("*.toml"))
+    for name in boards():
+        board = boards().get(name)
+        assert parse_target(board.target).mcpu == board.core
+        assert board.memories[0].kind == "flash"
+
+
+def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace('"mps2-an386"', '"mine"', 1).replace("0x00400000", "0x00008000"))
+    board = find_board(str(path))
+    assert (board.name, board.largest("ram").nbytes) == ("mine", 0x8000)
+    assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x8000" in linker_script(board)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "ram"', 'kind = "tape"', "tape"),
+        ('kind = "ram"', 'kind = "flash"', "no region of the kind ram"),
+        ("origin = 0x20000000", "origin = 0x00000010", "overlap"),
+        ('name = "ram"', 'name = "flash"', "two regions have the name 'flash'"),
+        ('-mcpu=cortex-m4"\ncore', '-mcpu=cortex-m44"\ncore', "cortex-m4"),
+        ('-mcpu=cortex-m4"\ncore', '-mcpu=cortex-m4"\ncoer', "coer"),
+        ('"-mthumb"', '"-mthumb; rm -rf ."', "does not match"),
+        ("bytes = 0x00400000", "bytes = -1", "less than"),
+        ('description = "', "description = ", "TOML"),
+        ("[toolchain]", "[tools]", "'toolchain' is missing"),
+    ],
+)
+def test_faults_are_named(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(MlforgeError, match=message) as caught:
+        parse_board(GOOD.replace(old, new, 1), "mine.toml")
+    assert "mine.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nothing-like-it", "missing.toml", "mps2-an38"])
+def test_unknown_boards_are_refused(name: str) -> None:
+    with pytest.raises(MlforgeError, match=name):
+        find_board(name)

@@ -21,6 +21,9 @@ _COMPILER = "clang"
 _FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1")
 _SANITIZERS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 _LIMITS = ("-rss_limit_mb=256", "-timeout=10", f"-max_len={MAX_LENGTH}")
+# Linux hands a process's largest memory down to what it executes, but not to what it forks: without the shell between
+# them, the fuzzer would count the memory of whoever runs it
+_FRESH = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 # freed blocks are kept for a while to find uses of them: within the limit of memory
 _ASAN = "quarantine_size_mb=16"
 
@@ -114,7 +117,7 @@ def run(target: str, folder: Path, seconds: int) -> Outcome:
         (folder / "json.dict").write_text(_dictionary())
         command.append(f"-dict={folder / 'json.dict'}")
     result = subprocess.run(
-        [*command, str(corpus), str(folder / f"{target}_seeds")],
+        [*_FRESH, *command, str(corpus), str(folder / f"{target}_seeds")],
         capture_output=True,
         check=False,
         env={**os.environ, "ASAN_OPTIONS": _ASAN},

@@ -346,7 +346,6 @@ class _GroupLowering:
         label = _operator(main).name.rpartition(".")[2]
         return LoweredGroup(prim, label, used, tuple(array for _, array in constants))
 
-
     def _fitted(self, body: Stmt) -> Stmt:
         """Return the body in the form that suits the target."""
         if self.features.vector_bytes:

@@ -56,8 +56,8 @@ def summed(x: ir.Expr, case: Case, weights: Array, zero: int, bias: Array) -> ir
     return ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)
 
 
-def built(case: Case, weights: Array, zero: int) -> BuiltKernel:
-    x = ir.Var("x", ir.TensorType(case.data, "int8"))
+def built(case: Case, weights: Array, zero: int, dtype: str = "int8") -> BuiltKernel:
+    x = ir.Var("x", ir.TensorType(case.data, dtype))
     body = summed(x, case, weights, zero, np.arange(case.filters, dtype=np.int32) - 5)
     return build(group_of(body, [x]), DSP)
 
@@ -76,6 +76,31 @@ def test_convolution_is_exact(name: str) -> None:
         data = random_integers(np.random.default_rng(2), "int8", case.data)
         expected = reference(case, data.astype(np.int64) - zero, weights.astype(np.int64)) + np.arange(case.filters) - 5
         np.testing.assert_array_equal(kernel(data), expected)
+
+
+@pytest.mark.parametrize("name", ["3x3_same", "depthwise", "first_layer", "1x1", "one_pixel"])
+@pytest.mark.parametrize("zero", [0, 255])
+def test_unsigned_data_is_exact(name: str, zero: int) -> None:
+    case = CASES[name]
+    weights = weights_of(case)
+    kernel = built(case, weights, zero, "uint8")
+    assert "mlf_dot2" in kernel.source
+    data = random_integers(np.random.default_rng(2), "uint8", case.data)
+    expected = reference(case, data.astype(np.int64) - zero, weights.astype(np.int64)) + np.arange(case.filters) - 5
+    np.testing.assert_array_equal(kernel(data), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_rows_without_bias_are_exact(dtype: str) -> None:
+    weights = small_weights((6, 12), 7)
+    x = ir.Var("x", ir.TensorType((1, 12), dtype))
+    scales = [ir.const(9), ir.const(0), ir.const(0.5), ir.const(0.25)]
+    kernel = build(
+        group_of(ir.call("qnn.dense", [x, ir.const(weights), *scales], units=6, out_dtype="int32"), [x]), DSP
+    )
+    assert "mlf_dot2" in kernel.source
+    data = random_integers(np.random.default_rng(8), dtype, (1, 12))
+    np.testing.assert_array_equal(kernel(data), (data.astype(np.int64) - 9) @ weights.T.astype(np.int64))
 
 
 @pytest.mark.parametrize(("data", "sign"), [(-128, 1), (-128, -1), (127, 1), (127, -1)])

@@ -216,13 +216,13 @@ class _FunctionPrinter:
 
     def _helper_store(self, stmt: ir.Store) -> bool:
         """Print a store that a helper writes, of a run or of four narrow elements; tell whether it is one."""
-        call, wide = mve.run_call(stmt.value), mve.narrowed(stmt.value)
+        call, narrow = mve.run_call(stmt.value), mve.narrowed(stmt.value)
         to = f"&{self._names.get(stmt.buffer)}[{self._exprs.index(stmt.buffer, stmt.indices)}]"
         if call is not None:
             text, key = mve.run_statement(to, call, self._exprs.address, self._exprs.expr)
             self._writer.line(text)
-        elif wide is not None:
-            key = f"narrow:{stmt.value.dtype}"
+        elif narrow is not None:
+            key, wide = narrow
             self._writer.line(f"MLF_EACH(q) {helper_name(key)}({to}, {self._exprs.expr(wide)});")
         else:
             return False

@@ -57,6 +57,7 @@ static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
 
 HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "word:int8": ((), _word("i8", "int8_t", "uint8_t", 4)),
+    "word:uint8": ((), _word("u8", "uint8_t", "uint8_t", 4)),
     "word:int16": ((), _word("i16", "int16_t", "uint16_t", 2)),
     "even_bytes": ((), """\
 /* bytes 0 and 2 of a word, widened to 16 bits */

@@ -33,6 +33,7 @@ INCLUDES = (
 _PART = "mlf_i32x4_part"
 _IF = "#if defined(__ARM_FEATURE_MVE) && MLF_PARTS == 1"
 _COUNT = "4 / MLF_PARTS"
+_SATURATED = "(mlf_value[mlf_i] < -128 ? -128 : mlf_value[mlf_i] > 127 ? 127 : mlf_value[mlf_i])"
 _EACH = f"for (int32_t mlf_i = 0; mlf_i < {_COUNT}; ++mlf_i)"
 _NARROW = {"int8": ("b", "s"), "uint8": ("b", "u"), "int16": ("h", "s"), "uint16": ("h", "u")}
 """The letters of the instructions that widen and narrow an element in memory, and of the sign of a lane."""
@@ -73,6 +74,8 @@ _CALLS = {
 }  # fmt: skip
 _SCALAR = {"requantize_single_down": "requantize_single", "requantize_away_down": "requantize_away"}
 
+_MEMORY = frozenset({"widen", "narrow", "saturate"})
+
 CALLS = frozenset(_CALLS)
 """Intrinsics and operators that have a form for vectors of four int32."""
 
@@ -80,7 +83,7 @@ CALLS = frozenset(_CALLS)
 def is_key(key: str) -> bool:
     """Tell whether a helper's key is one of this file's."""
     name, _, dtype = key.partition(":")
-    return key in RUN_HELPERS or (name in CALLS and dtype == LANES) or name in ("widen", "narrow")
+    return key in RUN_HELPERS or (name in CALLS and dtype == LANES) or name in _MEMORY
 
 
 def vectors_of(key: str) -> set[str]:
@@ -93,7 +96,7 @@ def source(key: str) -> tuple[tuple[str, ...], str]:
     if key in RUN_HELPERS:
         return RUN_HELPERS[key]
     name, _, dtype = key.partition(":")
-    if name in ("widen", "narrow"):
+    if name in _MEMORY:
         return (), _memory(name, dtype)
     scalar = _SCALAR.get(name, name)
     return (() if name in ("min", "max") else (scalar,)), _lanes(name)
@@ -120,7 +123,16 @@ def _memory(name: str, dtype: str) -> str:
             [
                 f"{kind} *mlf_to = (place) + {moved};",
                 f"const {_PART} mlf_value = (value);",
-                f"{_EACH} {{ mlf_to[mlf_i] = ({kind})mlf_value[mlf_i]; }}",
+                f"{_EACH} {{ mlf_to[mlf_i] = ({kind}){_SATURATED if name == 'saturate' else 'mlf_value[mlf_i]'}; }}",
+            ],
+        )
+    if name == "saturate":  # without constants, and in place, which the compilers' functions for it are not
+        machine = _statement(
+            f"{macro}(place, value)",
+            [
+                "int32x4_t mlf_value = (int32x4_t)(value);",
+                '__asm__("vqmovnb.s32 %q0, %q0\\n\\tvqmovnb.s16 %q0, %q0" : "+w"(mlf_value));',
+                "vstrbq_s32(place, mlf_value);",
             ],
         )
     return f"{_IF}\n{machine}\n#else\n{portable}\n#endif"
@@ -162,11 +174,23 @@ def widened(expr: ir.Cast) -> ir.Load | None:
     return load if known and isinstance(load, ir.Load) else None
 
 
-def narrowed(value: Expr) -> Expr | None:
-    """Return the four int32 that a store writes as narrow elements, or None where it does not."""
-    if isinstance(value, ir.Cast) and value.value.dtype == LANES and dtypes.element(value.dtype) in _NARROW:
-        return value.value
-    return None
+def narrowed(value: Expr) -> tuple[str, Expr] | None:
+    """Return the helper and the four int32 with which a store writes narrow elements, or None where it does not."""
+    if not isinstance(value, ir.Cast) or value.value.dtype != LANES or dtypes.element(value.dtype) not in _NARROW:
+        return None
+    unlimited = _limited(value.value, dtypes.limits("int8")) if dtypes.element(value.dtype) == "int8" else None
+    return (f"narrow:{value.dtype}", value.value) if unlimited is None else (f"saturate:{value.dtype}", unlimited)
+
+
+def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
+    """Return what is limited to `limits` to give `value`, or None where that is not all that is done."""
+    for op, limit in zip(("min", "max"), reversed(limits), strict=True):
+        if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
+            return None
+        if not isinstance(value.b.value, ir.Const) or value.b.value.value != limit:
+            return None
+        value = value.a
+    return value
 
 
 def run_call(value: Expr) -> ir.Call | None:

@@ -1,4 +1,4 @@
-"""Convolutions and dense layers of int8 on targets that multiply pairs of 16-bit numbers.
+"""Convolutions and dense layers of bytes on targets that multiply pairs of 16-bit numbers.
 
 Loops from outside in: image, tile of two pixels, block of four filters, reduction. The inputs of a tile are widened
 first, once for all filters (`dsp_patch`); weights stay bytes, two filters in a half (`dsp_weights`).
@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlforge.kernels import dsp_weights, frame
-from mlforge.kernels.dsp_patch import Patch, repeat, word_order
+from mlforge.kernels.dsp_patch import Patch, repeat, signed_word, word_order
 from mlforge.kernels.frame import Frame
 from mlforge.kernels.geometry import Conv
 from mlforge.kernels.templates import Array, Weights, template
@@ -34,7 +34,7 @@ def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out:
 
 def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     del ctx
-    return data.dtype == "int8" and out.dtype == "int32" and dsp_weights.fits(weights)
+    return data.dtype in dsp_weights.BYTES and out.dtype == "int32" and dsp_weights.fits(weights)
 
 
 class PairedSums:
@@ -116,14 +116,14 @@ class PairedSums:
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
     seen = frame.of_rank(len(conv.spatial))
-    _convolution(ctx, conv.planar(), (data, seen), weights, out)
+    _convolution(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out)
 
 
 @template("dense", "dsp", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     *lead, reduction = data.shape
-    rows = prod(lead)
+    rows, weights = prod(lead), dsp_weights.for_signed(data.dtype, weights)
 
     def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
         return [*_unflattened(tb.as_expr(row), lead), channel]
@@ -166,7 +166,7 @@ def _row(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
     def read(_: int, group: Expr) -> Sequence[Expr]:
         loaded = tb.load(data, [*lead, group * 4], lanes=4)
-        four = ctx.stmts.let("four", tb.intrinsic("word", loaded, dtype="int32"))
+        four = ctx.stmts.let("four", signed_word(loaded))
         return tb.intrinsic("even_bytes", four), tb.intrinsic("odd_bytes", four)
 
     sums.emit([lead], read)

@@ -1,4 +1,4 @@
-"""Depthwise convolution of int8 on targets that multiply pairs of 16-bit numbers.
+"""Depthwise convolution of bytes on targets that multiply pairs of 16-bit numbers.
 
 Loops from outside in: image, channel, band of rows, two neighbouring results. The rows of one channel that a band needs
 are widened into a small plane first, where the taps of a kernel row are neighbours: two of them are one word, and the
@@ -28,7 +28,7 @@ _LEAST_ROWS = 4
 
 def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     del ctx
-    bytes_only = data.dtype == "int8" and out.dtype == "int32" and weights.values.dtype.kind in "iu"
+    bytes_only = data.dtype in dsp_weights.BYTES and out.dtype == "int32" and weights.values.dtype.kind in "iu"
     plane = len(conv.spatial) <= 2 and all(step == 1 for step in conv.dilation)
     return bytes_only and plane and weights.centered().dtype == np.int8
 
@@ -37,7 +37,7 @@ def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Outp
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions, with any channel multiplier."""
     seen = frame.of_rank(len(conv.spatial))
-    _Depthwise(ctx, conv.planar(), (data, seen), weights, out).emit()
+    _Depthwise(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out).emit()
 
 
 @dataclass(frozen=True)

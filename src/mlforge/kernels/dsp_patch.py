@@ -24,6 +24,8 @@ _COPIED_AT_ONCE = 8
 _WIDENED_AT_ONCE = 4
 MOST_SPELLED_OUT = 24
 
+_TOP_BITS = -0x7F7F7F80  # of four bytes, as an int32
+
 Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
 
 
@@ -50,6 +52,18 @@ def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: C
         otherwise()
 
 
+def signed_byte(load: Expr) -> Expr:
+    """Return a byte as an int16; an unsigned one less 128."""
+    value = tb.cast(load, "int16")
+    return value - 128 if load.dtype == "uint8" else value
+
+
+def signed_word(load: Expr) -> Expr:
+    """Return four bytes as a word of signed ones; flipping the top bit of an unsigned byte takes 128 from it."""
+    word = tb.intrinsic("word", load, dtype="int32")
+    return word ^ _TOP_BITS if load.dtype == "uint8x4" else word
+
+
 def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callable[[Expr, Expr], None]) -> None:
     """Write the copy of `extent` neighbouring bytes to neighbouring int16; few of them without a loop.
 
@@ -58,7 +72,7 @@ def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callab
 
     def some(first: Expr, count: int) -> None:
         loads = [read(first + index) for index in range(count)]
-        values = [ctx.stmts.let("value", tb.cast(load, "int16")) for load in loads]
+        values = [ctx.stmts.let("value", signed_byte(load)) for load in loads]
         for index, value in enumerate(values):
             write(first + index, value)
             ctx.stmts.fence("joining stores would take longer")
@@ -173,7 +187,7 @@ class Patch:
 
         def word(index: Expr) -> None:
             loaded = tb.load(self._data, self._seen(*place, index * 4), lanes=4)
-            four = stmts.let("four", tb.intrinsic("word", loaded, dtype="int32"))
+            four = stmts.let("four", signed_word(loaded))
             at = tap * (channels // 2) + index * 2
             stmts.store(self._buffer, [pixel, at], tb.intrinsic("even_bytes", four))
             stmts.store(self._buffer, [pixel, at + 1], tb.intrinsic("odd_bytes", four))

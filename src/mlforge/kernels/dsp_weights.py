@@ -8,12 +8,15 @@ multiply-accumulates for each pixel, and only one instruction widens them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mlforge.kernels.templates import Array, Weights
 
 # of 256 times one filter's sum and another one's
 _LARGEST_SUM = (2**31 - 1) // 257
+BYTES = ("int8", "uint8")
 LARGEST_INPUT = 128
 NARROW = 2**30 - 1  # what `tir.narrow` asks for
 
@@ -27,6 +30,11 @@ def fits(weights: Weights) -> bool:
         return False
     rows = _paired(centered.reshape(-1, centered.shape[-1]))
     return bool(np.all(rows[..., 0] + 256 * rows[..., 1] >= -(2**15)))
+
+
+def for_signed(dtype: str, weights: Weights) -> Weights:
+    """Return the weights for data that is widened as signed bytes: unsigned ones lose 128, and so does their zero."""
+    return replace(weights, data_zero=weights.data_zero - 128) if dtype == "uint8" else weights
 
 
 def _reach(centered: Array) -> Array:

@@ -158,7 +158,7 @@ class Ranges:
     def _sum_interval(self, total: Affine, depth: int) -> Interval:
         low = high = total.constant
         for number, coefficient in total.terms.items():
-            term = self._term(self.table.exprs[number], depth)
+            term = self.term(self.table.exprs[number], depth)
             ends = (coefficient * term.low, coefficient * term.high)
             low, high = low + min(ends), high + max(ends)
         if depth and total.terms:
@@ -197,7 +197,7 @@ class Ranges:
             return plain.high if sign > 0 else plain.low
         return best
 
-    def _term(self, expr: Expr, depth: int) -> Interval:
+    def term(self, expr: Expr, depth: int) -> Interval:
         """Return the interval of an expression that is not a sum."""
         if isinstance(expr, ir.Var):
             return self._vars.get(id(expr), _limits(expr.dtype))
@@ -214,18 +214,7 @@ class Ranges:
         if isinstance(expr, ir.Call) and expr.name == "within" and isinstance(expr.args[1], ir.Const):
             limit = int(expr.args[1].value)
             return Interval(-limit, limit)
-        if isinstance(expr, ir.Call) and expr.name == "requantize_down":
-            return self._requantized(expr, depth)
         return _limits(expr.dtype)
-
-    def _requantized(self, call: ir.Call, depth: int) -> Interval:
-        """Return the interval of `requantize_down` by a literal: it is at most what is scaled, rounded up."""
-        value, multiplier, exponent = call.args
-        if not isinstance(multiplier, ir.Const) or not isinstance(exponent, ir.Const):
-            return _limits(call.dtype)
-        inner, shift = self.interval(value, depth), 32 + int(exponent.value)
-        ends = [((end * int(multiplier.value)) >> shift) for end in (inner.low, inner.high)]
-        return Interval(ends[0] - 1, ends[1] + 2)
 
     def _select(self, expr: ir.Select, depth: int) -> Interval:
         arms = []

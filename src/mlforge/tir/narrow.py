@@ -10,7 +10,7 @@ from __future__ import annotations
 from mlforge.support import dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir import ir
-from mlforge.tir.bounds import Ranges
+from mlforge.tir.bounds import Interval, Ranges
 from mlforge.tir.ir import Expr, Stmt
 from mlforge.tir.visitor import rebuilt
 
@@ -24,9 +24,23 @@ def narrow(stmt: Stmt) -> Stmt:
     return _Narrowing().stmt(stmt)
 
 
+class _ScaledRanges(Ranges):
+    """Knows besides how large the result of `requantize_down` by literals is: at most what is scaled, rounded up."""
+
+    def term(self, expr: Expr, depth: int) -> Interval:
+        if not isinstance(expr, ir.Call) or expr.name != "requantize_down":
+            return super().term(expr, depth)
+        value, multiplier, exponent = expr.args
+        if not isinstance(multiplier, ir.Const) or not isinstance(exponent, ir.Const):
+            return super().term(expr, depth)
+        inner, shift = self.interval(value, depth), 32 + int(exponent.value)
+        low, high = (end * int(multiplier.value) >> shift for end in (inner.low, inner.high))
+        return Interval(low - 1, high + 2)
+
+
 class _Narrowing:
     def __init__(self) -> None:
-        self._ranges = Ranges()
+        self._ranges = _ScaledRanges()
 
     def stmt(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, ir.Seq):

@@ -13,8 +13,14 @@ import pytest
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 # the same examples in every run: a new one that fails is for whoever looks for it, not for whoever comes by
 # and no deadline: how long one takes says more of what else the machine does
-hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "seeded", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("seeded")
+
+# `make test` hands its own flags and level down, which would change what the projects that tests make print
+for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+    os.environ.pop(_name, None)
 
 STRICT = bool(os.environ.get("MLFORGE_TEST_STRICT"))
 

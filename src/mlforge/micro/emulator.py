@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _BUILD_SECONDS = 600
 _MESSAGE_LINES = 12
+# what a make that runs this program hands down is not meant for the project's make
+_FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 _FAILURES = {
     2: "it could not read its inputs",
     3: "it could not write its outputs",
@@ -219,7 +221,7 @@ def _run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Com
     try:
         return subprocess.run(
             command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, env={key: value for key, value in os.environ.items() if key not in _FROM_MAKE},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None

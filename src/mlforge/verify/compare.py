@@ -14,7 +14,7 @@ from mlforge.archive.load import artifact_kind, load, load_factory
 from mlforge.compiler import build
 from mlforge.errors import OptionError
 from mlforge.frontend import import_model
-from mlforge.micro.board import find_board
+from mlforge.micro.board import Board, find_board
 from mlforge.micro.emulator import emulated_archive, emulated_factory
 from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
@@ -144,18 +144,22 @@ def verify(
             "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
         )
     title, reference = _reference(Path(model), layers)
-    chosen_board = None if board is None else find_board(board)
-    compiled: Computes
+    chosen = None if board is None else find_board(board)
     if artifact is not None:
-        compiled = emulated_archive(artifact, chosen_board, module) if chosen_board else load(artifact, module=module)
+        compiled: Computes = _loaded(artifact, module, chosen)
         outputs = [info.name for info in compiled.outputs]
     else:
         imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
         outputs = list(imported.output_names)
-        chosen = with_all_tensors(imported) if layers else imported
-        target = chosen_board.target if chosen_board else target
-        factory = build(chosen, target, params, optimize=optimize, numerics=numerics, module_name="verified")
-        compiled = emulated_factory(factory, chosen_board) if chosen_board else load_factory(factory)
+        factory = build(
+            with_all_tensors(imported) if layers else imported,
+            chosen.target if chosen else target,
+            params,
+            optimize=optimize,
+            numerics=numerics,
+            module_name="verified",
+        )
+        compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
     sets = list(sample_inputs(compiled.inputs, samples, seed))
     found = _compare(compiled, reference, sets, title)
     return Comparison(
@@ -164,6 +168,10 @@ def verify(
         tuple(item for item in found if item.tensor in outputs),
         tuple(found) if layers else (),
     )
+
+
+def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
+    return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
 
 
 def sample_inputs(infos: Sequence[TensorInfo], samples: int, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:

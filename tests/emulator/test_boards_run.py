@@ -16,19 +16,12 @@ from mlforge.micro.board import find_board
 from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlforge.relay import ir
 from mlforge.verify.litert import Reference
-from tests.conftest import need
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 MODELS = ("ad01_int8", "kws_ref_model", "vww_96_int8", "pretrainedResnet_quant", "hello_world_int8")
 # one core of each family runs every model
 CASES = [(name, board) for name in MODELS for board in ("mps2-an386", "mps3-an547")]
 CASES += [(name, board) for name in MODELS[:2] for board in ("mps2-an385", "mps2-an500")]
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    need("qemu-system-arm", "qemu-system-arm")
-    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
 
 
 def firmware(path: Path, board: str, **options: object) -> EmulatedModule:

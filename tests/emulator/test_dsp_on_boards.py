@@ -15,7 +15,6 @@ from mlforge.micro.board import find_board
 from mlforge.micro.emulator import emulated_factory
 from mlforge.relay import ir
 from mlforge.transform.lower import lower_group
-from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
@@ -28,12 +27,6 @@ BAR = {
     "vww_96_int8": 22_608_979,
     "ad01_int8": 573_204,
 }
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    need("qemu-system-arm", "qemu-system-arm")
-    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
 
 
 @pytest.mark.parametrize(("board", "cflags"), [("mps2-an386", "-O3"), ("mps2-an386", "-O0"), ("mps2-an500", "-Os")])

@@ -12,7 +12,6 @@ import mlforge.ops
 from mlforge.micro.board import find_board
 from mlforge.micro.emulator import emulated_factory
 from mlforge.relay import ir
-from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.test_mve_kernels import LAYERS, layer, scalar
 
@@ -25,12 +24,6 @@ BAR = {
     "vww_96_int8": 6_433_084,
     "ad01_int8": 149_891,
 }
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    need("qemu-system-arm", "qemu-system-arm")
-    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
 
 
 def check(module: ir.IRModule, inputs: dict[str, np.ndarray], cflags: str = "-O3") -> None:

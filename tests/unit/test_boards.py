@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import MlforgeError
+from mlforge.errors import ArchiveError, MlforgeError
 from mlforge.micro import board as board_room
-from mlforge.micro.bare_metal import linker_script
+from mlforge.micro.bare_metal import linker_script, project_files
 from mlforge.micro.board import boards, find_board, parse_board
 from mlforge.target.target import parse_target
 
@@ -58,3 +58,10 @@ def test_faults_are_named(old: str, new: str, message: str) -> None:
 def test_unknown_boards_are_refused(name: str) -> None:
     with pytest.raises(MlforgeError, match=name):
         find_board(name)
+
+
+@pytest.mark.parametrize("name", ["src/$(touch owned).c", "src/a b.c", "src/a;b.c", "src/`x`.c", "-o.c"])
+def test_names_that_make_would_act_on_are_refused(name: str) -> None:
+    details = {"inputs": [], "outputs": [], "operators": [], "external_workspace": False}
+    with pytest.raises(ArchiveError, match="Makefile"):
+        project_files("m", {name: b""}, details, find_board("mps2-an386"))

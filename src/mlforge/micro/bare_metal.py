@@ -6,11 +6,13 @@ outputs and measures go to ``outputs.bin`` and ``report.txt``, by semihosting.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from mlforge.codegen.writer import Writer, comment_text
+from mlforge.errors import ArchiveError
 from mlforge.micro.board import Board
 from mlforge.support.c_names import unique
 from mlforge.support.content import Data
@@ -20,6 +22,8 @@ _TEMPLATES = (
     "report.c", "report.h",
 )  # fmt: skip
 _TRACE = "mlforge_trace.h"
+# archives name their files as they like; make would run what stands in $( )
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 INPUTS, OUTPUTS, REPORT, ELF = "inputs.bin", "outputs.bin", "report.txt", "firmware.elf"
 
@@ -41,7 +45,19 @@ def project_files(name: str, code: Mapping[str, Data], details: Mapping[str, Any
     -------
     dict of str to Data
         ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one.
+
+    Raises
+    ------
+    ArchiveError
+        For a file whose name make would take for something else than a name.
     """
+    for path in code:
+        if not _PLAIN_PATH.fullmatch(path):
+            raise ArchiveError(
+                "the file's name has characters that a Makefile cannot hold",
+                place=path,
+                next_step="Compile the model again with: mlforge compile MODEL",
+            )
     folder = files("mlforge.micro").joinpath("templates", "bare_metal")
     texts = {f"board/{item}": folder.joinpath(item).read_text(encoding="utf-8") for item in _TEMPLATES}
     texts[f"trace/{_TRACE}"] = folder.joinpath(_TRACE).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro.bare_metal import ELF, INPUTS, OUTPUTS, REPORT, project_files
 from mlforge.micro.board import Board, Emulator
@@ -107,7 +108,7 @@ class EmulatedModule:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_data(folder / path, data)
         build(folder, board, trace=profile, cflags=cflags)
-        self.flash_bytes, self._static_ram = section_sizes(folder / ELF, board)
+        self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
@@ -247,12 +248,8 @@ def _outputs(path: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
     return outputs
 
 
-def section_sizes(elf: Path, board: Board) -> tuple[int, int]:
+def section_sizes(elf: Path) -> tuple[int, int]:
     """Return the bytes of flash and of RAM that a program takes, by the headers of its sections."""
-    size = f"{board.toolchain.prefix}size"
-    _need(size, board.toolchain.packages)
-    lines = _run([size, "-A", "-d", elf.name], elf.parent, 60).stdout.splitlines()
-    sections = {words[0]: int(words[1]) for line in lines if len(words := line.split()) == 3 and words[1].isdigit()}
-    data = sections.get(".data", 0)
-    flash = sum(sections.get(name, 0) for name in (".vectors", ".text", ".ARM.exidx")) + data
-    return flash, data + sections.get(".bss", 0) + sections.get(".noinit", 0)
+    sizes = object_sizes(elf.read_bytes(), elf.name)
+    flash = sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
+    return flash, sizes["data_bytes"] + sizes["zeroed_bytes"]

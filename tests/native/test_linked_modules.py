@@ -95,6 +95,8 @@ def test_shared_weights_are_there_once(tmp_path: Path) -> None:
     # one and two have the first layer in common
     assert list(weights.values()) == [16 * 8 * 4] == [linked.constants_bytes]
     assert [code.sizes.shared_constants for code in linked.modules] == [16 * 8 * 4, 16 * 8 * 4, 0]
+    headers = [to_bytes(linked.files[f"include/tvmgen_{name}.h"]).decode() for name in ("one", "two", "wide")]
+    assert ["_SHARES_CONSTANTS 512\n" in text for text in headers] == [True, True, False]
     assert [code.sizes.constants for code in linked.modules] == [factory.code.sizes.constants for factory in made]
 
 

@@ -39,6 +39,8 @@ class Interface:
         By tensor name.
     workspace_peers : tuple of str
         Modules that work in the same memory.
+    shared_constants_bytes : int
+        Of constants that lie in files which belong to several modules.
     """
 
     module: str
@@ -48,6 +50,7 @@ class Interface:
     external_workspace: bool
     quantization: Mapping[str, Quantization]
     workspace_peers: tuple[str, ...] = ()
+    shared_constants_bytes: int = 0
 
     @property
     def prefix(self) -> str:
@@ -161,6 +164,11 @@ def _entry(interface: Interface) -> list[str]:
         lines += [
             "/*! \\brief Defined where other modules work in the same memory */",
             f"#define {interface.macro_prefix}_SHARES_WORKSPACE 1",
+        ]
+    if interface.shared_constants_bytes:
+        lines += [
+            "/*! \\brief Defined where constants are other modules' too: their bytes, in mlforge_shared_lib<n> */",
+            f"#define {interface.macro_prefix}_SHARES_CONSTANTS {interface.shared_constants_bytes}",
         ]
     if interface.external_workspace:
         lines += [

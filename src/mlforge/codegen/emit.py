@@ -61,8 +61,6 @@ class GeneratedCode:
     sizes : Sizes
     external_workspace : bool
         Whether the caller passes the workspace in.
-    constants : tuple of Constant
-        Each content once, wherever it is defined.
     workspace_peers : tuple of str
         Modules that work in the same memory.
     graph : Graph or None
@@ -110,8 +108,10 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     inputs, outputs = tensors(program.inputs, program.outputs)
     external = unit.external_workspace and plan.size > 0
     peers = () if external else shared.workspace_peers.get(module, ())
-    interface = Interface(module, inputs, outputs, plan.size, external, unit.quantization, peers)
     constants = ConstantTable(unit.used_constants(), module, elsewhere=shared.constants)
+    interface = Interface(
+        module, inputs, outputs, plan.size, external, unit.quantization, peers, constants.bytes_elsewhere
+    )
     names = _function_names(unit, shared)
     executor = AotExecutor(program, plan, interface, constants, names, shared.workspace if peers else None)
     operators = OperatorsFile(unit.contracts)

@@ -112,6 +112,18 @@ class RunError(MlforgeError):
     code = "MLF160"
 
 
+class IoTimeoutError(RunError):
+    """A device that sends or takes nothing in time."""
+
+    code = "MLF161"
+
+
+class TransportClosedError(RunError):
+    """A line to a device that is not open, or whose other side is gone."""
+
+    code = "MLF162"
+
+
 class BudgetError(MlforgeError):
     """A comparison or a memory budget that is not met."""
 

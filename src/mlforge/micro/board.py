@@ -22,16 +22,28 @@ else:
 
 _SUFFIX = ".toml"
 _LARGEST_FILE = 1 << 20
+_STACK_BYTES = 8192
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A region of a board's memory; `kind` is ``flash`` or ``ram``."""
+    """A region of a board's memory.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``flash`` or ``ram``.
+    origin, nbytes : int
+    wait_cycles : int
+        What a read costs over the fastest memory of the board.
+    """
 
     name: str
     kind: str
     origin: int
     nbytes: int
+    wait_cycles: int = 0
 
     @property
     def end(self) -> int:
@@ -61,11 +73,37 @@ class Emulator:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The C compiler of a board: ``<prefix>gcc`` and its flags, and Debian's packages with it."""
+    """The C compiler of a board: ``<prefix>gcc``, its flags, those for linking, and Debian's packages with it."""
 
     prefix: str
     flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
     packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Uart:
+    """A serial port that firmware drives itself: the driver's name and the address of its registers."""
+
+    driver: str
+    base: int
+
+
+@dataclass(frozen=True)
+class Serial:
+    """How a host finds the board's serial port: its speed and, where it is known, the USB device's numbers."""
+
+    baud: int
+    vid: int | None
+    pid: int | None
+
+
+@dataclass(frozen=True)
+class FlashTool:
+    """The command that writes firmware; ``{elf}``, ``{hex}``, ``{bin}``, ``{port}`` in it stand for files and port."""
+
+    command: tuple[str, ...]
+    install: str
 
 
 @dataclass(frozen=True)
@@ -77,19 +115,37 @@ class Board:
     name, description : str
     target : str
         What models are compiled for.
+    arch : str
+        Which start-up code and linker script it takes: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``.
     core : str
+    clock_hz : int or None
+        Of the core as the start-up code leaves it.
+    stack_bytes : int
+        What a project reserves unless told otherwise.
     toolchain : Toolchain
     memories : tuple of Memory
-        The first region holds the vector table.
+        The first region holds the start-up code. The host has none.
+    uart : Uart or None
+    serial : Serial or None
+    flash_tool : FlashTool or None
+    vendor : mapping of str to str
+        What other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``.
     emulator : Emulator or None
     """
 
     name: str
     description: str
     target: str
+    arch: str
     core: str
+    clock_hz: int | None
+    stack_bytes: int
     toolchain: Toolchain
     memories: tuple[Memory, ...]
+    uart: Uart | None
+    serial: Serial | None
+    flash_tool: FlashTool | None
+    vendor: Mapping[str, str]
     emulator: Emulator | None
 
     def largest(self, kind: str) -> Memory:
@@ -146,15 +202,31 @@ def parse_board(text: str, place: str) -> Board:
 
 
 def _board(document: Mapping[str, Any]) -> Board:
-    toolchain, emulator = document["toolchain"], document.get("emulator")
+    toolchain, emulator, serial = document["toolchain"], document.get("emulator"), document.get("serial")
+    uart, tool = document.get("uart"), document.get("flash_tool")
     return Board(
-        document["name"],
-        document["description"],
-        document["target"],
-        document["core"],
-        Toolchain(toolchain["prefix"], tuple(toolchain["flags"]), tuple(toolchain["packages"])),
-        tuple(Memory(item["name"], item["kind"], item["origin"], item["bytes"]) for item in document["memory"]),
-        emulator
+        name=document["name"],
+        description=document["description"],
+        target=document["target"],
+        arch=document["arch"],
+        core=document["core"],
+        clock_hz=document.get("clock_hz"),
+        stack_bytes=document.get("stack_bytes", _STACK_BYTES),
+        toolchain=Toolchain(
+            toolchain["prefix"],
+            tuple(toolchain["flags"]),
+            tuple(toolchain.get("link_flags", ())),
+            tuple(toolchain["packages"]),
+        ),
+        memories=tuple(
+            Memory(item["name"], item["kind"], item["origin"], item["bytes"], item.get("wait_cycles", 0))
+            for item in document["memory"]
+        ),
+        uart=uart and Uart(uart["driver"], uart["base"]),
+        serial=serial and Serial(serial["baud"], serial.get("vid"), serial.get("pid")),
+        flash_tool=tool and FlashTool(tuple(tool["command"]), tool["install"]),
+        vendor=dict(document.get("vendor", {})),
+        emulator=emulator
         and Emulator(
             emulator["program"],
             emulator["machine"],
@@ -165,15 +237,17 @@ def _board(document: Mapping[str, Any]) -> Board:
 
 
 def _contradictions(board: Board) -> list[str]:
-    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _has(board, kind)]
+    found = []
+    if board.arch != "host":
+        found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _has(board, kind)]
     for index, one in enumerate(board.memories):
         for other in board.memories[:index]:
             if one.name == other.name:
                 found.append(f"memory: two regions have the name '{one.name}'")
             if one.origin < other.end and other.origin < one.end:
                 found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
-    if board.memories[0].kind != "flash":
-        found.append("memory: the first region must be of the kind flash, for the vector table")
+    if board.memories and board.memories[0].kind != "flash":
+        found.append("memory: the first region must be of the kind flash, for the start-up code")
     try:
         parse_target(board.target)
     except OptionError as error:

@@ -1,0 +1,1 @@
+"""Firmware projects: what goes into them, and the templates that they are made from."""

@@ -1,0 +1,100 @@
+"""What a template of firmware projects is: a name, options, and a function from a model and a board to files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlforge.micro.board import Board
+from mlforge.registry import Registry
+from mlforge.support.content import Data
+
+PROJECT_TYPES = ("standalone", "selftest", "host_driven")
+"""A main that runs the model once, one that checks the archive's test vectors, and a server that a host drives."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectModel:
+    """The module of an archive that a project is made for.
+
+    Attributes
+    ----------
+    name : str
+        The module's, lower case.
+    executor : str
+        ``aot`` or ``graph``.
+    code : mapping of str to Data
+        Its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile.
+    details : mapping
+        Its checked ``mlforge`` object: inputs, outputs, memory, operators.
+    vectors : mapping of str to Data
+        The archive's test vectors of this module by file name; empty where it has none.
+    archive : Data
+        The archive itself, which projects carry as ``model.tar``.
+    """
+
+    name: str
+    executor: str
+    code: Mapping[str, Data]
+    details: Mapping[str, Any]
+    vectors: Mapping[str, Data]
+    archive: Data
+
+
+@dataclass(frozen=True)
+class ProjectOption:
+    """An option of a template, as the Project API describes one.
+
+    Attributes
+    ----------
+    name, help : str
+    type : str
+        ``str``, ``int`` or ``bool``.
+    default : str, int, bool or None
+    choices : tuple of str or None
+    required, optional : tuple of str
+        The methods in which it must or may be given: ``generate_project``, ``build``, ``flash``, ``open_transport``.
+    """
+
+    name: str
+    help: str
+    type: str = "str"
+    default: str | int | bool | None = None
+    choices: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A kind of project.
+
+    Attributes
+    ----------
+    name : str
+        ``makefile``, ``cmake``, ``zephyr``, ...
+    description : str
+        One line.
+    project_types : tuple of str
+        Of PROJECT_TYPES.
+    refuses : callable ``(board) -> str or None``
+        Why the template cannot serve a board; None where it can.
+    files : callable ``(model, board, project_type, options) -> dict of str to Data``
+        The project's files by relative path. Deterministic.
+    options : tuple of ProjectOption
+        Its own, beside those that all templates have.
+    built_by_tests : bool
+        Whether the tests build what it makes; else they check its structure only.
+    """
+
+    name: str
+    description: str
+    project_types: tuple[str, ...]
+    refuses: Callable[[Board], str | None]
+    files: Callable[[ProjectModel, Board, str, Mapping[str, Any]], dict[str, Data]]
+    options: tuple[ProjectOption, ...] = field(default=())
+    built_by_tests: bool = False
+
+
+TEMPLATES: Registry[Template] = Registry("project template")

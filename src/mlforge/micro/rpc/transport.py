@@ -1,0 +1,55 @@
+"""What carries bytes between this machine and a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds, as the Project API names them; 0 means to wait for ever.
+
+    Attributes
+    ----------
+    session_start_retry_timeout_sec : float
+        After which the start of a session is tried again.
+    session_start_timeout_sec : float
+        After which that is given up.
+    session_established_timeout_sec : float
+        How long a reply may take in a session.
+    """
+
+    session_start_retry_timeout_sec: float
+    session_start_timeout_sec: float
+    session_established_timeout_sec: float
+
+
+class Transport(Protocol):
+    """A line to a device: an emulator's serial port, a real one, a child's pipes, or a project's API server."""
+
+    def open(self) -> Timeouts:
+        """Connect, or start what is to be talked to; raise RunError or ToolchainError where that fails."""
+
+    def close(self) -> None:
+        """Disconnect; does nothing where it is closed."""
+
+    def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
+        """Return at least one and at most `nbytes` bytes.
+
+        Parameters
+        ----------
+        nbytes : int
+        timeout_sec : float or None
+            None waits for ever; 0 takes what is there.
+
+        Raises
+        ------
+        IoTimeoutError
+            If nothing came in time.
+        TransportClosedError
+            If the other side is gone.
+        """
+
+    def write(self, data: bytes, timeout_sec: float | None) -> None:
+        """Write all of `data`; raise as `read` does."""

@@ -225,7 +225,10 @@ def build(
     program = transform.lower(fused, chosen.features, name)
     plan = memory.plan(program)
     memory.prove(program, plan)
-    unit = codegen.Unit(program, plan, name, executor, external_workspace, str(chosen), mod.quantization)
+    small, vectors = optimize == "size", chosen.features.vector_bytes > 0
+    unit = codegen.Unit(
+        program, plan, name, executor, external_workspace, str(chosen), mod.quantization, small, small and not vectors
+    )
     options = {"numerics": numerics, "optimize": optimize}
     return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit))
 

@@ -15,11 +15,13 @@ import numpy as np
 from mlforge.codegen.c_types import HALF_FLOATS, literal, scalar_type
 from mlforge.codegen.writer import comment_text
 from mlforge.errors import InternalError
+from mlforge.support import dtypes
 from mlforge.support.c_names import bounded, unique
 from mlforge.support.content import Data, aligned_arrays
 from mlforge.tir.ir import Value
 
 ALIGNMENT = 64
+_WORD = 4
 BLOB_THRESHOLD = 1 << 20
 _PER_LINE = 16
 
@@ -66,6 +68,8 @@ class ConstantTable:
         C names of constants that another file defines, by `content`.
     external : bool
         Other files see them all.
+    packed : bool
+        C arrays lie as close as their elements and word accesses allow.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class ConstantTable:
         *,
         elsewhere: Mapping[tuple[str, bytes], str] | None = None,
         external: bool = False,
+        packed: bool = False,
     ) -> None:
         self._module = module
+        self._packed = packed
         self._external = external
         self._by_content: dict[tuple[str, bytes], Constant] = {}
         self._by_value: dict[Value, Constant] = {}
@@ -149,7 +155,8 @@ class ConstantTable:
         # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
         if self._external:
             lines.append(_declaration(value, symbol))
-        lines.append(f"{'' if self._external else 'static '}{head} __attribute__((aligned({ALIGNMENT}))) = {{")
+        alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT
+        lines.append(f"{'' if self._external else 'static '}{head} __attribute__((aligned({alignment}))) = {{")
         texts = _literals(item)
         lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
         return [*lines, "};"]

@@ -33,6 +33,10 @@ class Unit:
         For the first line of the files.
     quantization : mapping of str to Quantization
         Of inputs and outputs, for the header's comments.
+    small : bool
+        Fewer bytes before fewer cycles: kernels that differ in numbers alone become one function that takes them.
+    packed_constants : bool
+        Constants lie as close as their elements allow, where no vectors read them.
     """
 
     program: Program
@@ -42,6 +46,8 @@ class Unit:
     external_workspace: bool = False
     target_text: str = "c"
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    small: bool = False
+    packed_constants: bool = False
 
     @property
     def contracts(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlforge.codegen.c_interface import LICENCE, POOL, Interface
 from mlforge.codegen.c_types import scalar_type
@@ -42,6 +42,8 @@ class AotExecutor:
         C name of each kernel.
     shared_workspace : str or None
         The array of another file that the module works in, instead of one of its own.
+    last_arguments : mapping of str to str
+        What functions that several kernels share take behind the pointers, by kernel.
     """
 
     program: Program
@@ -50,6 +52,7 @@ class AotExecutor:
     constants: ConstantTable
     function_names: Mapping[str, str]
     shared_workspace: str | None = None
+    last_arguments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main_name(self) -> str:
@@ -139,6 +142,8 @@ class AotExecutor:
         if call.kernel.scratch:
             offset = self.plan.scratch_offsets[index]
             arguments.append(f"{_WORKSPACE} + {offset}" if offset else _WORKSPACE)
+        if call.kernel.name in self.last_arguments:
+            arguments.append(self.last_arguments[call.kernel.name])
         return arguments
 
     def _address(self, value: Value, buffer: Buffer, pointers: Mapping[Value, str], *, is_output: bool) -> str:

@@ -122,6 +122,10 @@ class Ranges:
                 for operand in (expr.a, expr.b):
                     self._add_fact(rest.plus(self.table.affine(operand), coefficient))
 
+    def may_hold(self) -> bool:
+        """Tell whether what is assumed may hold at all: where it may not, no code is reached."""
+        return all(self._sum_interval(fact, 0).high >= 0 for fact in self._facts)
+
     # asking ---------------------------------------------------------------------------------------------
 
     def interval(self, expr: Expr, depth: int = 1) -> Interval:

@@ -66,6 +66,27 @@ class ProjectOption:
     optional: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ToolCommand:
+    """A command of another build system that does a step of a project.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        The program first; they never pass a shell. ``{option}`` stands for an option's value, ``{option:text}`` for
+        the text where the option is given (a true bool, a text that is not empty). An argument that names an option
+        without a value, or is left empty, is dropped.
+    install : str
+        How to get the program, for the error message where it is missing.
+    environment : mapping of str to str
+        Variables that are set for it, by the same rules.
+    """
+
+    arguments: tuple[str, ...]
+    install: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class Template:
     """A kind of project.
@@ -86,6 +107,11 @@ class Template:
         Its own, beside those that all templates have.
     built_by_tests : bool
         Whether the tests build what it makes; else they check its structure only.
+    commands : callable ``(model, board) -> mapping of str to ToolCommand``, optional
+        What does the steps ``build`` and ``flash`` in the project's folder, where another build system does; a step
+        that is not in it is done by make and by the board's flash tool.
+    elf : callable ``(model) -> str``, optional
+        Where the build leaves the program, in the project's folder.
     """
 
     name: str
@@ -95,6 +121,8 @@ class Template:
     files: Callable[[ProjectModel, Board, str, Mapping[str, Any]], dict[str, Data]]
     options: tuple[ProjectOption, ...] = field(default=())
     built_by_tests: bool = False
+    commands: Callable[[ProjectModel, Board], Mapping[str, ToolCommand]] | None = None
+    elf: Callable[[ProjectModel], str] | None = None
 
 
 TEMPLATES: Registry[Template] = Registry("project template")

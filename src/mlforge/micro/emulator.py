@@ -15,8 +15,9 @@ import numpy as np
 
 from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
-from mlforge.micro.bare_metal import ELF, INPUTS, OUTPUTS, REPORT, project_files
+from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board, Emulator
+from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, write_data
@@ -46,6 +47,8 @@ class BoardRun:
     outputs : dict of str to ndarray
     instructions : int
         Of the inference alone, to within a tick of the board's counter.
+    startup_instructions : int
+        From reset to the first inference, without the tools that measure it.
     operators : tuple of int
         Instructions of each operator in order; empty unless they were asked for.
     flash_bytes : int
@@ -58,6 +61,7 @@ class BoardRun:
 
     outputs: Mapping[str, Array]
     instructions: int
+    startup_instructions: int
     operators: tuple[int, ...]
     flash_bytes: int
     ram_bytes: int
@@ -133,6 +137,7 @@ class EmulatedModule:
         return BoardRun(
             _outputs(folder / OUTPUTS, self.outputs),
             round(report["ticks"][0] * ticks),
+            round(report["startup"][0] * ticks),
             tuple(round(value * ticks) for value in report.get("operator", ())),
             self.flash_bytes,
             self._static_ram + stack,
@@ -200,11 +205,7 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
     """Run the project's firmware; raise RunError where it fails."""
     emulator = _emulator(board)
     _need(emulator.program, emulator.packages)
-    command = [
-        emulator.program, "-M", emulator.machine, "-nographic", "-monitor", "none", "-serial", "none",
-        "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", ELF,
-    ]  # fmt: skip
-    result = _run(command, folder, timeout)
+    result = _run(emulator.command(ELF), folder, timeout)
     if result.returncode != 0:
         reason = _FAILURES.get(result.returncode, f"it ended with status {result.returncode}")
         said = (result.stderr or result.stdout).strip()[:400]

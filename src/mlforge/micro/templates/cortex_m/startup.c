@@ -1,20 +1,19 @@
 /* Start-up of a Cortex-M: vector table, floating point and vector units, data and bss. SPDX-License-Identifier: 0BSD */
 #include <stdint.h>
-#include <string.h>
 
 #include "counter.h"
-#include "semihosting.h"
+#include "host_io.h"
+#include "sections.h"
 
 extern uint32_t linker_stack_top[];
-extern uint8_t linker_data_load[], linker_data_start[], linker_data_end[], linker_bss_start[], linker_bss_end[];
 
 int main(void);
 
 static void reset(void);
 
 static void fault(void) {
-  semihosting_write("fault: the core took an exception that nothing handles\n");
-  semihosting_exit(70);
+  host_print("fault: the core took an exception that nothing handles\n");
+  host_exit(70);
 }
 
 struct vector_table {
@@ -28,11 +27,13 @@ const struct vector_table vector_table __attribute__((section(".vectors"), used)
     {reset, fault, fault, fault, fault, fault, fault, 0, 0, 0, fault, fault, 0, fault, counter_overflow}};
 
 static void reset(void) {
+  counter_start();
+#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
   /* full access to coprocessors 10 and 11: the floating-point unit and, where there are any, vectors */
   volatile uint32_t *const cpacr = (volatile uint32_t *)0xE000ED88U;
   *cpacr |= 0xFU << 20;
   __asm volatile("dsb\n\tisb" ::: "memory");
-  memcpy(linker_data_start, linker_data_load, (size_t)(linker_data_end - linker_data_start));
-  memset(linker_bss_start, 0, (size_t)(linker_bss_end - linker_bss_start));
-  semihosting_exit(main());
+#endif
+  sections_load();
+  host_exit(main());
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "semihosting.h"
+#include "host_io.h"
 
 static int write_number(int file, const char *name, uint64_t value) {
   char text[32];
@@ -14,15 +14,16 @@ static int write_number(int file, const char *name, uint64_t value) {
     value /= 10;
   } while (value != 0);
   text[--place] = ' ';
-  if (semihosting_write_all(file, name, strlen(name)) != 0) {
+  if (host_write(file, name, strlen(name)) != 0) {
     return -1;
   }
-  return semihosting_write_all(file, text + place, sizeof text - place);
+  return host_write(file, text + place, sizeof text - place);
 }
 
-int write_report(const char *path, uint64_t ticks, size_t stack, const uint64_t *operator_ticks, int operators) {
-  const int file = semihosting_open(path, 1);
-  if (file == -1 || write_number(file, "ticks", ticks) != 0 || write_number(file, "stack", stack) != 0) {
+int report_write(const char *path, const struct measures *run, const uint64_t *operator_ticks, int operators) {
+  const int file = host_open(path, 1);
+  if (file == -1 || write_number(file, "startup", run->startup) != 0 || write_number(file, "ticks", run->ticks) != 0 ||
+      write_number(file, "stack", run->stack) != 0) {
     return -1;
   }
   for (int index = 0; index < operators; ++index) {
@@ -30,6 +31,6 @@ int write_report(const char *path, uint64_t ticks, size_t stack, const uint64_t 
       return -1;
     }
   }
-  semihosting_close(file);
+  host_close(file);
   return 0;
 }

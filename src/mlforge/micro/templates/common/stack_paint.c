@@ -11,7 +11,7 @@ static const uint32_t paint = 0xC5C5C5C5U;
 static uint32_t *base;
 
 void stack_paint(void) {
-  __asm volatile("mov %0, sp" : "=r"(base));
+  base = (uint32_t *)__builtin_frame_address(0);
   for (volatile uint32_t *at = linker_stack_bottom; at < (volatile uint32_t *)(base - OWN_WORDS); ++at) {
     *at = paint;
   }

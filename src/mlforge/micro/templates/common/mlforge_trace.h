@@ -9,6 +9,6 @@ extern uint64_t operator_ticks[];
 extern uint64_t operator_started;
 
 #define MLFORGE_TRACE_BEGIN(index) (operator_started = counter_ticks())
-#define MLFORGE_TRACE_END(index) (operator_ticks[index] = counter_ticks() - operator_started)
+#define MLFORGE_TRACE_END(index, data, nbytes) (operator_ticks[index] = counter_ticks() - operator_started)
 
 #endif /* MLFORGE_TRACE_H_ */

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script
 
+COMPILE_FLAGS = (
+    "-std=c99", "-ffunction-sections", "-fdata-sections", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+)  # fmt: skip
+"""Of every file, beside the core's flags and the user's own."""
+
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
@@ -31,8 +36,8 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             f"LINK := {' '.join(board.toolchain.link_flags)}",
             "CFLAGS ?= -O3",
             *([f"STACK_BYTES ?= {board.stack_bytes}"] if script else []),
-            "FLAGS := $(CORE) -std=c99 -ffunction-sections -fdata-sections -fno-math-errno -fno-trapping-math \\",
-            f"  -ffp-contract=fast {' '.join(f'-I{folder}' for folder in folders)} \\",
+            f"FLAGS := $(CORE) {' '.join(COMPILE_FLAGS)} \\",
+            f"  {' '.join(f'-I{folder}' for folder in folders)} \\",
             "  $(if $(TRACE),-DMLFORGE_TRACE -Itrace) $(CFLAGS)",
             f"SOURCES := {' '.join(sources)}",
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",

@@ -75,7 +75,7 @@ def refuses_bare_metal(board: Board) -> str | None:
     return None if board.arch in _PARTS else f"there is no start-up code of ours for {board.core}"
 
 
-def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware) -> BareMetal:
+def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
     """Return the files of a project but for those of a build system.
 
     Parameters
@@ -84,6 +84,8 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware) -> Ba
         The generated code: ``src/...`` and ``include/...``.
     board : Board
     firmware : Firmware
+    model_folder : str
+        Where the generated code lies in the project.
 
     Raises
     ------
@@ -97,8 +99,8 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware) -> Ba
         raise OptionError(f"the board '{board.name}' runs no bare-metal firmware: {reason}")
     found: dict[str, Data] = {"main.c": firmware.main.encode(), **firmware.files}
     for path in (*code, *found):
-        _check(path)
-    found |= {f"model/{path}": data for path, data in code.items()}
+        check_path(path)
+    found |= {f"{model_folder}/{path}": data for path, data in code.items()}
     templates = files("mlforge.micro").joinpath("templates")
     for path in _PARTS[board.arch]:
         found[f"board/{path.rpartition('/')[2]}"] = templates.joinpath(path).read_bytes()
@@ -106,7 +108,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware) -> Ba
     if has_linker_script(board):
         found["link.ld"] = linker_script(board).encode()
     sources = tuple(sorted(path for path in found if path.endswith((".c", ".S"))))
-    return BareMetal(found, sources, ("board", "model/include", *firmware.folders))
+    return BareMetal(found, sources, ("board", f"{model_folder}/include", *firmware.folders))
 
 
 def project_files(
@@ -139,7 +141,8 @@ def project_files(
     return {**project.files, "Makefile": makefile(name, board, project.sources, project.folders).encode()}
 
 
-def _check(path: str) -> None:
+def check_path(path: str) -> None:
+    """Raise ArchiveError for a file whose name a build system would take for something else than a name."""
     if not _PLAIN_PATH.fullmatch(path):
         raise ArchiveError(
             "the file's name has characters that a Makefile cannot hold",

@@ -202,17 +202,22 @@ def find_board(name: str) -> Board:
     OptionError, ProblemsError
         If there is no such board, or the file is not a board's.
     """
+    return parse_board(board_text(name), name) if name.endswith(_SUFFIX) else boards().get(name)
+
+
+def board_text(name: str) -> str:
+    """Return the TOML text of a board that `find_board` finds; raise OptionError where there is none."""
     if not name.endswith(_SUFFIX):
-        return boards().get(name)
+        folder = files("mlforge.micro").joinpath("boards")
+        return folder.joinpath(boards().get(name).name + _SUFFIX).read_text(encoding="utf-8")
     path = Path(name)
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise OptionError("the file is too large for a board's", place=name)
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
-    return parse_board(text, name)
 
 
 def parse_board(text: str, place: str) -> Board:

@@ -85,11 +85,14 @@ class ToolCommand:
         How to get the program, for the error message where it is missing.
     environment : mapping of str to str
         Variables that are set for it, by the same rules.
+    needs : mapping of str to str
+        Other programs that it starts, and how to get each.
     """
 
     arguments: tuple[str, ...]
     install: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,6 +80,9 @@ def run_step(what: str, commands: Sequence[Mapping[str, Any]], folder: Path, opt
     calls = []
     for command in commands:
         arguments = arguments_of(command, options)
+        for program, install in command.get("needs", {}).items():
+            if shutil.which(program) is None:
+                raise StepError(f"{program} is not on the PATH. {install}")
         calls.append(([program_of(command, arguments, folder), *arguments[1:]], environment_of(command, options)))
     for arguments, environment in calls:
         _run(what, arguments, environment, folder, verbose=bool(options.get("verbose")))

@@ -29,7 +29,7 @@ def project_steps(
         steps["build"] = (_make(board),)
     if "flash" not in steps and board.flash_tool is not None:
         steps["flash"] = _flash(board, elf)
-    if "run" not in steps and project_type in template.project_types:
+    if "run" not in steps and template.commands is None:
         run = run_command(board, project_type, elf)
         if run is not None:
             steps["run"] = (run,)

@@ -119,8 +119,8 @@ class Template:
         Whether the tests build what it makes; else they check its structure only.
     commands : callable ``(model, board) -> mapping of str to ToolCommand or tuple of ToolCommand``, optional
         What does the steps ``build``, ``flash`` and ``run`` (firmware on this machine, spoken to by its standard
-        streams) in the project's folder, where another build system does; a step that is not in it is done by make, by
-        the board's flash tool, and by its emulator.
+        streams) in the project's folder, where another build system does. What is not in it is built by make and
+        flashed by the board's tool; what has no commands at all is run by the board's emulator.
     elf : callable ``(model) -> str``, optional
         Where the build leaves the program, in the project's folder; ``firmware.elf`` without it.
     default_board : str or None

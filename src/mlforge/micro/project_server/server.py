@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -120,6 +121,8 @@ def main(make: Callable[[], Handler], arguments: Sequence[str] | None = None) ->
     for descriptor in (reader, writer):
         os.set_inheritable(descriptor, False)
     handler = make()
+    # leaves through the finally blocks, which end what was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with os.fdopen(reader, "rb") as requests, os.fdopen(writer, "wb") as replies:
         try:
             serve(handler, requests, replies, debug=given.debug)

@@ -9,11 +9,12 @@ from mlforge.micro.board import Board
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import Template
 
-_TYPES = {
+WHAT_TYPES_DO = {
     "standalone": "runs the model once",
     "selftest": "checks the archive's test vectors",
     "host_driven": "runs single operators that a host calls over a serial line",
 }
+"""The firmware of each type of project, as the end of a sentence."""
 
 
 def readme(template: Template, board: Board, document: Mapping[str, Any]) -> bytes:
@@ -22,7 +23,7 @@ def readme(template: Template, board: Board, document: Mapping[str, Any]) -> byt
     return render(
         "project/README.md",
         module=document["module"],
-        does=_TYPES[document["project_type"]],
+        does=WHAT_TYPES_DO[document["project_type"]],
         template=template,
         board=board,
         firmware=document["firmware"],

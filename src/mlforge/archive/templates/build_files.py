@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from mlforge.archive.layout import CODE, HEADERS
 from mlforge.archive.templates import filled, listed
 from mlforge.archive.templates.demo import FOLDER
+from mlforge.archive.templates.vectors import VECTORS
 from mlforge.crt import TRACE_HEADER
 
 _SOURCES = (".c", ".S")
@@ -94,10 +95,17 @@ def makefile(plan: BuildPlan) -> str:
         "includes": "".join(f" -I{folder}" for folder in folders),
         "headers": _continued(plan.headers),
         "objects": _continued([_object(plan, path) for path in plan.library]),
+        "selftest": _selftest(plan),
         "demo_objects": _continued([_object(plan, path) for path in plan.demo]),
         "rules": "\n".join(_rule(plan, path) for path in (*plan.library, *plan.demo)),
     }
     return filled("Makefile.in", values)
+
+
+def _selftest(plan: BuildPlan) -> str:
+    if any(path.endswith(VECTORS) for path in plan.demo):
+        return "selftest: test"
+    return 'selftest:\n\t@echo "there are no test vectors: compile the model with --test-vectors N" >&2; exit 2'
 
 
 def _continued(items: Sequence[str]) -> str:

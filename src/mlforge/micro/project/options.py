@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -102,9 +103,11 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
     # the path of a file names a board of the user's own
     is_file = option.name == "board" and text.endswith(".toml")
     if option.choices is not None and text not in option.choices and not is_file:
+        near = difflib.get_close_matches(text, option.choices, n=3)
         raise OptionError(
             f"Choice '{text[:100]}' for option '{option.name}' is invalid. "
-            f"Available choices are: {', '.join(option.choices)}"
+            f"Available choices are: {', '.join(option.choices)}",
+            next_step=f"Did you mean {' or '.join(near)}?" if near else None,
         )
     return text
 

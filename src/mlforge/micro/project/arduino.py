@@ -1,4 +1,4 @@
-"""An Arduino library of a model, with an example sketch."""
+"""The template ``arduino``: a library with the model, and a sketch that runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from mlforge.errors import ArchiveError, BudgetError
 from mlforge.micro.board import Board
-from mlforge.micro.project.model_interface import ModelTensor, interface_files, interface_of
+from mlforge.micro.project.application import APPLICATION_TYPES, selftest_files, vector_files
+from mlforge.micro.project.model_interface import Buffer, interface_files, interface_of
+from mlforge.micro.project.options import BUILD, FLASH, GENERATE
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.c_names import bounded
@@ -19,12 +21,6 @@ _INSTALL = (
     "Install it from https://arduino.github.io/arduino-cli, and the board's core with: arduino-cli core install {core}"
 )
 _NAME_LIMIT = 40
-
-_OPTIONS = (
-    ProjectOption("author", "Of the library", default="mlforge", optional=("generate_project",)),
-    ProjectOption("url", "Where the library is at home", default="https://example.org", optional=("generate_project",)),
-    ProjectOption("arduino_cli_cmd", "The program", default="arduino-cli", optional=("build", "flash")),
-)
 
 
 def library_name(module: str) -> str:
@@ -54,6 +50,10 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         has_vectors=bool(model.vectors),
         printed=_printed,
     )
+    sources = {
+        **interface_files(model),
+        **(selftest_files(model) if project_type == "selftest" else vector_files(model)),
+    }
     return {
         "library.properties": render(
             "arduino/library.properties", **values, author=options["author"], url=options["url"]
@@ -62,7 +62,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         f"src/{library}.h": render("arduino/library.h", **values),
         f"examples/{library}/{library}.ino": sketch,
         **_flat(model.code),
-        **{f"src/{name}": data for name, data in (*interface_files(model).items(), *model.vectors.items())},
+        **{f"src/{name}": data for name, data in sources.items()},
     }
 
 
@@ -81,12 +81,12 @@ def _check_fits(model: ProjectModel, board: Board) -> None:
     """Refuse a model that cannot fit an AVR: C's pointers reach no flash there, so constants are copied to RAM."""
     if board.arch != "avr":
         return
-    memory, ram = model.details["memory"], board.ram
+    memory, ram, buffers = model.details["memory"], board.ram, interface_of(model).nbytes
     parts = {
         "constants": memory["constants_bytes"],
         "workspace": memory["workspace_bytes"],
-        "inputs and outputs": memory["io_bytes"],
-        "test vectors": memory["io_bytes"] * model.details["build"]["test_vectors"],
+        "inputs and outputs": buffers,
+        "test vectors": buffers * model.details["build"]["test_vectors"],
     }
     total = sum(parts.values())
     if total > ram.nbytes:
@@ -98,12 +98,12 @@ def _check_fits(model: ProjectModel, board: Board) -> None:
         )
 
 
-def _printed(tensor: ModelTensor) -> str:
+def _printed(buffer: Buffer) -> str:
     """Return what Print takes: a byte would be shown as a character."""
-    element = f"{tensor.array}[index]"
-    if tensor.is_float:
+    element = f"{buffer.array}[index]"
+    if buffer.is_float:
         return f"{element}, 6"
-    return f"({'unsigned long' if tensor.c_type.startswith('u') else 'long'}){element}"
+    return f"({'unsigned long' if buffer.is_unsigned else 'long'}){element}"
 
 
 def _commands(model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
@@ -128,13 +128,17 @@ def _commands(model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
     }  # fmt: skip
 
 
-ARDUINO = Template(
+TEMPLATE = Template(
     "arduino",
-    "Arduino library with an example sketch",
-    ("standalone",),
+    "Arduino library, and a sketch for arduino-cli or the IDE",
+    APPLICATION_TYPES,
     _refuses,
     _files,
-    options=_OPTIONS,
+    options=(
+        ProjectOption("author", "Of the library", default="mlforge", optional=(GENERATE,)),
+        ProjectOption("url", "Where the library is at home", default="https://example.org", optional=(GENERATE,)),
+        ProjectOption("arduino_cli_cmd", "The program", default="arduino-cli", optional=(BUILD, FLASH)),
+    ),
     built_by_tests=True,
     commands=_commands,
     elf=lambda model: f"build/{library_name(model.name)}.ino.elf",

@@ -6,86 +6,67 @@ model has one buffer for each tensor, so projects carry a C file with these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
-from mlforge.codegen.c_interface import POOL, RESERVED
-from mlforge.codegen.c_types import scalar_type
+from mlforge.archive.templates.subject import Tensor, described_subject
+from mlforge.codegen.c_interface import POOL
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel
 from mlforge.support import dtypes
-from mlforge.support.c_names import unique
 
 _PRINTED = {"uint64": ("%llu", "unsigned long long"), "int64": ("%lld", "long long")}
 
 
 @dataclass(frozen=True)
-class ModelTensor:
-    """An input or output of a module.
+class Buffer:
+    """An input or output of a module, and the array that holds it.
 
     Attributes
     ----------
-    name : str
-        The model's own, of any characters.
-    field : str
-        In the structs of the C interface and of the test vectors.
-    array, macro : str
-        The array of the application's interface, and what its macros start with.
-    shape : tuple of int
-    dtype : str
-    scale, zero_point : float and int, or None
+    tensor : Tensor
+    array : str
+        Its name.
     """
 
-    name: str
-    field: str
+    tensor: Tensor
     array: str
-    macro: str
-    shape: tuple[int, ...]
-    dtype: str
-    scale: float | None
-    zero_point: int | None
 
     @property
-    def count(self) -> int:
-        """Number of elements; at least one, for C has no arrays of none."""
-        return max(1, prod(self.shape))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return self.count * dtypes.nbytes(self.dtype)
-
-    @property
-    def c_type(self) -> str:
-        """C's type of an element."""
-        return scalar_type(self.dtype)
+    def macro(self) -> str:
+        """What the macros about it start with."""
+        return self.array.upper()
 
     @property
     def is_float(self) -> bool:
-        """Whether C has it as a floating-point number: halves are bits to it."""
-        return self.c_type in ("float", "double")
+        """Whether C has an element as a floating-point number: halves are bits to it."""
+        return self.tensor.c_type in ("float", "double")
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether C has an element as an unsigned integer."""
+        return self.tensor.c_type.startswith("u")
 
     @property
     def printed(self) -> tuple[str, str]:
         """How printf takes an element: the conversion, and the type to cast to."""
         if self.is_float:
             return "%g", "double"
-        return _PRINTED.get(self.dtype, ("%lu", "unsigned long") if self.c_type[0] == "u" else ("%ld", "long"))
+        return _PRINTED.get(self.tensor.dtype, ("%lu", "unsigned long") if self.is_unsigned else ("%ld", "long"))
 
     @property
     def description(self) -> str:
         """Shape, type and meaning, in one line."""
-        text = f"{self.name[:200]}: {' x '.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
-        if self.scale is not None:
-            text += f", real = {_digits(self.scale)} * (value - {self.zero_point})"
+        tensor = self.tensor
+        text = f"{tensor.name[:200]}: {' x '.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
+        if tensor.scale is not None:
+            text += f", real = {self.scale_digits} * (value - {tensor.zero_point})"
         return text
 
     @property
     def scale_digits(self) -> str:
-        """The scale as a literal of C."""
-        return f"{_digits(self.scale or 0.0)}f"
+        """The scale in C's notation."""
+        return repr(float(self.tensor.scale or 0.0))
 
 
 @dataclass(frozen=True)
@@ -96,12 +77,12 @@ class ModelInterface:
     ----------
     name : str
         The module's.
-    inputs, outputs : tuple of ModelTensor
+    inputs, outputs : tuple of Buffer
     """
 
     name: str
-    inputs: tuple[ModelTensor, ...]
-    outputs: tuple[ModelTensor, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
 
     @property
     def header(self) -> str:
@@ -119,6 +100,16 @@ class ModelInterface:
         return f"{self.name}_run"
 
     @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All inputs and outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(item.tensor.c_length * dtypes.nbytes(item.tensor.dtype) for item in self.buffers)
+
+    @property
     def prints_floats(self) -> bool:
         """Whether printing its outputs takes floating-point conversions."""
         return any(item.is_float for item in self.outputs)
@@ -126,12 +117,9 @@ class ModelInterface:
 
 def interface_of(model: ProjectModel) -> ModelInterface:
     """Return the application's names for a module."""
-    inputs, outputs = model.details["inputs"], model.details["outputs"]
-    fields = unique((entry["name"] for entry in (*inputs, *outputs)), RESERVED)
+    subject = described_subject(model.name, model.details)
     return ModelInterface(
-        model.name,
-        _tensors(f"{model.name}_input", inputs, fields[: len(inputs)]),
-        _tensors(f"{model.name}_output", outputs, fields[len(inputs) :]),
+        model.name, _buffers(f"{model.name}_input", subject.inputs), _buffers(f"{model.name}_output", subject.outputs)
     )
 
 
@@ -149,37 +137,6 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
     }
 
 
-def main_file(model: ProjectModel, entry: str = "int main(void)") -> bytes:
-    """Return a main that runs the module once, on the first test vector where there is one, and prints its outputs.
-
-    Parameters
-    ----------
-    model : ProjectModel
-    entry : str
-        The declaration of the function that the system starts; one of type ``void`` returns nothing.
-    """
-    is_void = entry.startswith("void")
-    return render(
-        "application/main.c",
-        model=interface_of(model),
-        entry=entry,
-        has_vectors=bool(model.vectors),
-        failed="" if is_void else " 1",
-        succeeded="" if is_void else " 0",
-    )
-
-
-def _tensors(stem: str, entries: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> tuple[ModelTensor, ...]:
-    """Return tensors whose arrays are named after their fields, where there are several."""
-    arrays = [stem] if len(fields) == 1 else [f"{stem}_{field}" for field in fields]
-    return tuple(
-        ModelTensor(
-            entry["name"], field, array, array.upper(), tuple(entry["shape"]), entry["dtype"], entry["scale"],
-            entry["zero_point"],
-        )
-        for entry, field, array in zip(entries, fields, arrays, strict=True)
-    )  # fmt: skip
-
-
-def _digits(scale: float) -> str:
-    return repr(float(scale))
+def _buffers(stem: str, tensors: Sequence[Tensor]) -> tuple[Buffer, ...]:
+    """Return tensors with their arrays, which are named after fields where there are several."""
+    return tuple(Buffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)

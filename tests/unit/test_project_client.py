@@ -131,7 +131,7 @@ def test_errors_of_servers_become_ours(tmp_path: Path) -> None:
 
 
 def test_projects_and_templates_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(errors.ProjectAPIServerNotFoundError, match="no microtvm_api_server.py"):
+    with pytest.raises(errors.ProjectAPIServerNotFoundError, match=r"no microtvm_api_server\.py"):
         GeneratedProject(tmp_path)
     with pytest.raises(errors.NotATemplateProjectError):
         TemplateProject(server(tmp_path, "reply(json.loads(requests.readline()), INFO)"))
@@ -145,7 +145,8 @@ for line in requests:
     request = json.loads(line)
     method, params = request["method"], request["params"]
     if method == "server_info_query":
-        reply(request, {**INFO, "project_options": [{"name": "speed", "default": 9}, {"name": "port", "default": None}]})
+        options = [{"name": "speed", "default": 9}, {"name": "port", "default": None}]
+        reply(request, {**INFO, "project_options": options})
     elif method == "open_transport":
         assert params == {"options": {"speed": 9, "port": "COM3"}}, params
         reply(request, {"timeouts": {"session_start_retry_timeout_sec": 1, "session_start_timeout_sec": 2,

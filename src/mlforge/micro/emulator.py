@@ -16,6 +16,7 @@ from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro import avr
 from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
+from mlforge.micro.makefile import optimization_level
 from mlforge.micro.programs import need, run
 from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.micro.trace import CHOSEN, LINES, TENSORS, choose, read_tensors, read_trace
@@ -86,8 +87,8 @@ class EmulatedModule:
         Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
     trace : bool
         Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    cflags : str
-        For the C compiler.
+    cflags : str, optional
+        For the C compiler; default what suits the goal that the module was compiled for.
     timeout : float
         Seconds that one emulation may take.
 
@@ -108,7 +109,7 @@ class EmulatedModule:
         *,
         profile: bool = False,
         trace: bool = False,
-        cflags: str = "-O3",
+        cflags: str | None = None,
         timeout: float = 300.0,
     ) -> None:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
@@ -127,7 +128,7 @@ class EmulatedModule:
         for path, data in project_files(name, code, details, board).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_data(folder / path, data)
-        build(folder, board, trace=self._is_traced, cflags=cflags)
+        build(folder, board, trace=self._is_traced, cflags=cflags or optimization_level(details))
         self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
 
     def run(self, *inputs: Any) -> dict[str, Array]:

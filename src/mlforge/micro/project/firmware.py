@@ -11,7 +11,7 @@ from mlforge.micro.project.template import ProjectModel, ProjectOption
 from mlforge.micro.standalone import standalone_main
 
 FIRMWARE_OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3", optional=(BUILD,)),
+    ProjectOption("cflags", "For the C compiler, instead of the -O that suits the model", optional=(BUILD,)),
     ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
     ProjectOption("trace", "Print a checksum and the time of every operator", "bool", optional=(BUILD,)),
 )

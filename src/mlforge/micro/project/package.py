@@ -49,7 +49,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "config.cmake.in": render("package/config.cmake.in", **values),
         **own,
         **example,
-        **toolchain_files(board),
+        **toolchain_files(board, model.details),
     }
 
 

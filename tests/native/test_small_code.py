@@ -11,7 +11,11 @@ import pytest
 
 import mlforge
 from mlforge.archive.code_size import object_sizes
+from mlforge.archive.details import module_details
 from mlforge.compiler import Factory
+from mlforge.micro.bare_metal import project_files
+from mlforge.micro.board import find_board
+from mlforge.micro.project.cmake import toolchain_files
 from mlforge.support.content import to_bytes
 from mlforge.verify.litert import Reference
 from tests.conftest import need
@@ -78,6 +82,16 @@ def test_shared_kernels_are_a_fraction_of_the_code(imported: Callable[..., Facto
         code_bytes(imported("vww_96_int8", "cortex-m4", optimize=goal), tmp_path) for goal in ("speed", "size")
     )
     assert size < speed / 2
+
+
+def test_projects_compile_for_what_the_model_was(imported: Callable[..., Factory]) -> None:
+    board = find_board("mps2-an386")
+    for goal, level in (("speed", "-O3"), ("size", "-O2")):
+        factory = imported("hello_world_int8", "cortex-m4", optimize=goal)
+        details = module_details(factory)
+        made = project_files(factory.module_name, factory.code.files, details, board)
+        assert f"CFLAGS ?= {level}\n".encode() in to_bytes(made["Makefile"])
+        assert f'"{level}"'.encode() in to_bytes(toolchain_files(board, details)["toolchain.cmake"])
 
 
 def test_constants_lie_close_where_no_vectors_read_them(imported: Callable[..., Factory]) -> None:

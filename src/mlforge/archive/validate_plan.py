@@ -43,12 +43,13 @@ def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -
             yield index, f"{shown} takes the place of block {reused}, which there is not"
         else:
             for entry in block.get("reaches", ()):
-                cause = _reach_fault(blocks, index, entry)
+                cause = reach_fault(blocks, index, entry)
                 if cause:
                     yield index, f"{shown} {cause}"
 
 
-def _reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[str, int]) -> str | None:
+def reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[str, int]) -> str | None:
+    """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
     number, lead = entry["block"], entry["lead"]
     if number >= len(blocks) or number == index:
         return f"reaches into block {number}, which there is not"

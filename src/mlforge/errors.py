@@ -124,11 +124,71 @@ class TransportClosedError(RunError):
     code = "MLF162"
 
 
+class SessionError(RunError):
+    """A device that answers, but not as the protocol asks."""
+
+    code = "MLF163"
+
+
+class SessionTerminatedError(SessionError):
+    """A session that the device ended: most often because it started again."""
+
+    code = "MLF164"
+
+
+class RemoteError(RunError):
+    """A function on a device, or a request to it, that failed there."""
+
+    code = "MLF165"
+
+
 class BudgetError(MlforgeError):
     """A comparison or a memory budget that is not met."""
 
     code = "MLF170"
     exit_status = 1
+
+
+class ProjectError(MlforgeError):
+    """A step of a firmware project that fails, or a project's API server that does not answer."""
+
+    code = "MLF180"
+
+
+class ProjectAPIServerNotFoundError(ProjectError):
+    """A folder without an API server, which is no project."""
+
+    code = "MLF181"
+
+
+class TemplateProjectError(ProjectError):
+    """A template where a generated project is asked for."""
+
+    code = "MLF182"
+
+
+class NotATemplateProjectError(ProjectError):
+    """A generated project where a template is asked for."""
+
+    code = "MLF183"
+
+
+class MalformedReplyError(ProjectError):
+    """An API server's answer that is none."""
+
+    code = "MLF184"
+
+
+class MismatchedIdError(ProjectError):
+    """An API server's answer to something else."""
+
+    code = "MLF185"
+
+
+class ConnectionShutdownError(ProjectError):
+    """An API server that ended instead of answering."""
+
+    code = "MLF186"
 
 
 class InternalError(MlforgeError):

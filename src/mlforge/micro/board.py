@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ else:
 _SUFFIX = ".toml"
 _LARGEST_FILE = 1 << 20
 _STACK_BYTES = 8192
+_ADDRESSES = 1 << 32
+_HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Memory:
     origin, nbytes : int
     wait_cycles : int
         What a read costs over the fastest memory of the board.
+    default : bool
+        Whether what names no region goes here, of all regions of the kind. Without any the first is it.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Memory:
     origin: int
     nbytes: int
     wait_cycles: int = 0
+    default: bool = False
 
     @property
     def end(self) -> int:
@@ -61,14 +67,34 @@ class Emulator:
         The emulator, and its name for the board.
     packages : tuple of str
         Debian's packages with it.
-    instructions_per_tick : float
-        Of the counter that the firmware reads.
+    instructions_per_tick, cycles_per_tick : float or None
+        Of the counter that the firmware reads: what it counts.
+    options : tuple of str
+        More for its command line.
     """
 
     program: str
     machine: str
     packages: tuple[str, ...]
-    instructions_per_tick: float
+    instructions_per_tick: float | None = None
+    cycles_per_tick: float | None = None
+    options: tuple[str, ...] = ()
+
+    def command(self, elf: str, serial: str = "none") -> list[str]:
+        """Return the command that runs a program, in time that it counts itself.
+
+        Parameters
+        ----------
+        elf : str
+        serial : str
+            What the board's serial port is joined to, in QEMU's words.
+        """
+        if Path(self.program).name == "simavr":
+            return [self.program, "-m", self.machine, *self.options, elf, "-ee", "inputs.hex"]
+        return [
+            self.program, "-M", self.machine, *self.options, "-nographic", "-monitor", "none", "-serial", serial,
+            "-no-reboot", "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", elf,
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +146,8 @@ class Board:
     core : str
     clock_hz : int or None
         Of the core as the start-up code leaves it.
+    bare_metal : bool
+        Whether firmware of ours starts on it by itself; else it needs its vendor's build system.
     stack_bytes : int
         What a project reserves unless told otherwise.
     toolchain : Toolchain
@@ -139,6 +167,7 @@ class Board:
     arch: str
     core: str
     clock_hz: int | None
+    bare_metal: bool
     stack_bytes: int
     toolchain: Toolchain
     memories: tuple[Memory, ...]
@@ -148,9 +177,32 @@ class Board:
     vendor: Mapping[str, str]
     emulator: Emulator | None
 
-    def largest(self, kind: str) -> Memory:
-        """Return the largest region of a kind; every board has one of each."""
-        return max((item for item in self.memories if item.kind == kind), key=lambda item: item.nbytes)
+    @property
+    def flash(self) -> Memory:
+        """Where code and constants go that name no region. The host has none."""
+        return self._default("flash")
+
+    @property
+    def ram(self) -> Memory:
+        """Where data, stack, and workspaces go that name no region. The host has none."""
+        return self._default("ram")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the core has beside the plain instructions: ``FPU``, ``DSP``, ``MVE``, by compiler flags and target."""
+        target = parse_target(self.target).features
+        has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
+        return tuple(name for name, has in (("FPU", has_fpu), ("DSP", target.dsp), ("MVE", target.mve)) if has)
+
+    def run_command(self, elf: str) -> list[str] | None:
+        """Return the command that runs a program on this machine; None where none does."""
+        if self.arch == "host":
+            return [f"./{elf}"]
+        return self.emulator.command(elf) if self.emulator else None
+
+    def _default(self, kind: str) -> Memory:
+        regions = _of(self, kind)
+        return next((item for item in regions if item.default), regions[0])
 
 
 @cache
@@ -172,17 +224,22 @@ def find_board(name: str) -> Board:
     OptionError, ProblemsError
         If there is no such board, or the file is not a board's.
     """
+    return parse_board(board_text(name), name) if name.endswith(_SUFFIX) else boards().get(name)
+
+
+def board_text(name: str) -> str:
+    """Return the TOML text of a board that `find_board` finds; raise OptionError where there is none."""
     if not name.endswith(_SUFFIX):
-        return boards().get(name)
+        folder = files("mlforge.micro").joinpath("boards")
+        return folder.joinpath(boards().get(name).name + _SUFFIX).read_text(encoding="utf-8")
     path = Path(name)
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise OptionError("the file is too large for a board's", place=name)
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
-    return parse_board(text, name)
 
 
 def parse_board(text: str, place: str) -> Board:
@@ -211,6 +268,7 @@ def _board(document: Mapping[str, Any]) -> Board:
         arch=document["arch"],
         core=document["core"],
         clock_hz=document.get("clock_hz"),
+        bare_metal=document.get("bare_metal", True),
         stack_bytes=document.get("stack_bytes", _STACK_BYTES),
         toolchain=Toolchain(
             toolchain["prefix"],
@@ -219,7 +277,14 @@ def _board(document: Mapping[str, Any]) -> Board:
             tuple(toolchain["packages"]),
         ),
         memories=tuple(
-            Memory(item["name"], item["kind"], item["origin"], item["bytes"], item.get("wait_cycles", 0))
+            Memory(
+                item["name"],
+                item["kind"],
+                item["origin"],
+                item["bytes"],
+                item.get("wait_cycles", 0),
+                item.get("default", False),
+            )
             for item in document["memory"]
         ),
         uart=uart and Uart(uart["driver"], uart["base"]),
@@ -231,23 +296,15 @@ def _board(document: Mapping[str, Any]) -> Board:
             emulator["program"],
             emulator["machine"],
             tuple(emulator["packages"]),
-            float(emulator["instructions_per_tick"]),
+            emulator.get("instructions_per_tick"),
+            emulator.get("cycles_per_tick"),
+            tuple(emulator.get("options", ())),
         ),
     )
 
 
 def _contradictions(board: Board) -> list[str]:
-    found = []
-    if board.arch != "host":
-        found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _has(board, kind)]
-    for index, one in enumerate(board.memories):
-        for other in board.memories[:index]:
-            if one.name == other.name:
-                found.append(f"memory: two regions have the name '{one.name}'")
-            if one.origin < other.end and other.origin < one.end:
-                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
-    if board.memories and board.memories[0].kind != "flash":
-        found.append("memory: the first region must be of the kind flash, for the start-up code")
+    found = [] if board.arch == "host" and not board.memories else _impossible_regions(board)
     try:
         parse_target(board.target)
     except OptionError as error:
@@ -255,5 +312,28 @@ def _contradictions(board: Board) -> list[str]:
     return found
 
 
-def _has(board: Board, kind: str) -> bool:
-    return any(item.kind == kind for item in board.memories)
+def _impossible_regions(board: Board) -> list[str]:
+    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _of(board, kind)]
+    for index, one in enumerate(board.memories):
+        if one.end > _ADDRESSES:
+            found.append(f"memory: the region '{one.name}' reaches beyond addresses of 32 bits")
+        for other in board.memories[:index]:
+            if one.name == other.name:
+                found.append(f"memory: two regions have the name '{one.name}'")
+            if one.origin < other.end and other.origin < one.end:
+                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
+    for kind in ("flash", "ram"):
+        if sum(item.default for item in _of(board, kind)) > 1:
+            found.append(f"memory: two regions of the kind {kind} are the default")
+    if board.memories and board.memories[0].kind != "flash":
+        found.append("memory: the first region must be of the kind flash, for the start-up code")
+    if _of(board, "ram") and board.stack_bytes >= board.ram.nbytes:
+        found.append(
+            f"stack_bytes: a stack of {board.stack_bytes:,} bytes leaves nothing of the region '{board.ram.name}', "
+            f"which has {board.ram.nbytes:,}"
+        )
+    return found
+
+
+def _of(board: Board, kind: str) -> list[Memory]:
+    return [item for item in board.memories if item.kind == kind]

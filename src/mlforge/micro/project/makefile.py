@@ -1,0 +1,33 @@
+"""The template ``makefile``: bare-metal firmware that make builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
+from mlforge.micro.board import Board
+from mlforge.micro.makefile import makefile
+from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlforge.micro.project.template import MODEL_CODE, ProjectModel, Template
+from mlforge.support.content import Data
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
+    project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
+    return {
+        **project.files,
+        "Makefile": makefile(model.name, board, project.sources, project.folders).encode(),
+    }
+
+
+TEMPLATE = Template(
+    "makefile",
+    "Bare-metal firmware, built by make",
+    project_types(),
+    refuses_bare_metal,
+    _files,
+    FIRMWARE_OPTIONS,
+    built_by_tests=True,
+    is_bare_metal=True,
+)

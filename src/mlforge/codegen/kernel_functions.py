@@ -53,19 +53,21 @@ class KernelFunctions:
         members = {member for values in self.families for member in values.shared.members}
         for kernel in self.unit.program.kernels:
             if kernel.name not in self.own:
-                operators.declare_kernel(kernel, self.names[kernel.name])
+                operators.declare_kernel(kernel, self.names[kernel.name], self.unit.reached(kernel))
             elif kernel in families:
                 self._write_family(families[kernel], operators, calls, static=static)
             elif kernel not in members:
-                printed = printed_form(self.unit, kernel)
-                operators.add_kernel(printed, self.own[kernel.name], calls.get(kernel.name, []), static=static)
+                printed, reached = printed_form(self.unit, kernel), self.unit.reached(kernel)
+                name, users = self.own[kernel.name], calls.get(kernel.name, [])
+                operators.add_kernel(printed, name, users, reached=reached, static=static)
             if after is not None:
                 operators.functions.append(after(kernel))
 
     def _write_family(
         self, values: KernelValues, operators: OperatorsFile, calls: Mapping[str, list[KernelCall]], *, static: bool
     ) -> None:
-        operators.add_shared(values, static=static)
+        reached = frozenset().union(*map(self.unit.reached, values.shared.members))
+        operators.add_shared(values, reached=reached, static=static)
         for position, member in enumerate(values.shared.members):
             comment = kernel_comment(member, calls.get(member.name, []))
             operators.functions.append(values.definition(position, self.own[member.name], comment))

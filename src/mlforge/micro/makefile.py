@@ -16,6 +16,8 @@ COMPILE_FLAGS = (
 
 # code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
 _LEVELS = {"speed": "-O3", "size": "-O2"}
+MAP = "firmware.map"
+"""What the linker says of the program."""
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
@@ -31,7 +33,9 @@ def optimization_level(details: Mapping[str, Any]) -> str:
     return _LEVELS.get(details.get("optimize", "speed"), _LEVELS["speed"])
 
 
-def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[str], level: str) -> str:
+def makefile(
+    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], level: str, *, is_selftest: bool = False
+) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
     Parameters
@@ -43,6 +47,8 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
         What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
     level : str
         Of optimization, unless the user sets CFLAGS.
+    is_selftest : bool
+        Whether ``make run`` is called ``make selftest``, too.
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
@@ -61,10 +67,11 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
             "",
             f"firmware.elf: $(OBJECTS){script}",
-            "\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map=firmware.map \\",
+            f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
+            *(["selftest: run", ""] if is_selftest else []),
             "build/%.o: %",
             "\t@mkdir -p $(dir $@)",
             "\t$(CC) $(FLAGS) -c $< -o $@",
@@ -72,7 +79,7 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             "clean:",
             "\trm -rf build firmware.elf firmware.map",
             "",
-            ".PHONY: run clean",
+            ".PHONY: run selftest clean" if is_selftest else ".PHONY: run clean",
             "",
         ]
     )
@@ -82,6 +89,10 @@ def _run(board: Board) -> list[str]:
     if board.arch == "avr":
         # the simulator starts with the inputs in the memory that keeps its contents
         return [
+            "# firmware that reads no inputs finds erased memory",
+            "inputs.bin:",
+            "\t@printf '\\377' > $@",
+            "",
             f"{EEPROM}: inputs.bin",
             f"\t{board.toolchain.prefix}objcopy -I binary -O ihex --change-addresses 0x810000 $< $@",
             "",

@@ -8,14 +8,17 @@ from typing import Any
 from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
 from mlforge.micro.makefile import makefile, optimization_level
-from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
 from mlforge.micro.project.template import MODEL_CODE, ProjectModel, Template
 from mlforge.support.content import Data
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
     project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
-    text = makefile(model.name, board, project.sources, project.folders, optimization_level(model.details))
+    text = makefile(
+        model.name, board, project.sources, project.folders, optimization_level(model.details),
+        is_selftest=project_type == SELFTEST,
+    )  # fmt: skip
     return {**project.files, "Makefile": text.encode()}
 
 

@@ -59,6 +59,9 @@ def run_model(
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
     ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With --board: what the firmware takes of each region, as it was linked.")
+    ] = False,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
@@ -79,6 +82,12 @@ def run_model(
             )
         check_vectors(artifact, board or _THIS_MACHINE, module, as_json)
         return
+    if memory and (board is None or profile):
+        raise OptionError(
+            "this shows what firmware takes without the hooks of --profile",
+            place="--memory",
+            next_step="Give a --board and no --profile",
+        )
     if outputs is not None:
         check_writable(outputs)
     if board is not None:
@@ -86,7 +95,7 @@ def run_model(
             raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
         firmware = built_firmware(artifact, board, module, shape, profile=profile)
         given = filled(firmware.inputs, fill, seed) if inputs is None else read_npz(inputs, firmware.inputs)
-        run_firmware(firmware, given, outputs, top, as_json)
+        run_firmware(firmware, given, outputs, top, as_json, memory=firmware.memory if memory else None)
         return
     with stage(f"loading {artifact}"):
         profiled = _profiled(artifact, module, shape) if profile else None

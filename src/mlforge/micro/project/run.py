@@ -14,10 +14,11 @@ from mlforge.errors import OptionError, TransportClosedError
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.driven_model import DrivenModel
 from mlforge.micro.emulator import BuiltFirmware
-from mlforge.micro.graph_source import graph_of_archive
+from mlforge.micro.graph_source import graph_of_parts
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
 from mlforge.micro.memory_table import MemoryTable
 from mlforge.micro.planned_memory import plan_table
+from mlforge.micro.project.model import details_of
 from mlforge.micro.project.record import ARCHIVE, BOARD, Record, read_record
 from mlforge.micro.project.templates import templates
 from mlforge.micro.project_api import GeneratedProject
@@ -51,7 +52,7 @@ class BuiltProject:
     @property
     def details(self) -> Mapping[str, Any]:
         """The module's ``mlforge`` object."""
-        return self.parts.record.details or {}
+        return details_of(self.parts)
 
     @property
     def is_bare_metal(self) -> bool:
@@ -112,7 +113,7 @@ def driven_project(
     log : callable, optional
         Gets the lines that the device logs.
     """
-    source = graph_of_archive(project.folder / ARCHIVE, project.record.module)
+    source = graph_of_parts(project.parts)
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
         yield DrivenModel(source, session)
 

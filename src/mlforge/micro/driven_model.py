@@ -99,7 +99,7 @@ class DrivenModel:
     def _timed(self, call: Callable[[], int]) -> float:
         """Run an operator once and return its nanoseconds."""
         if isinstance(call, PreparedRemoteCall):
-            return call.time(self._session.remote)[0] * 1e9
+            return call.time()[0] * 1e9
         # a copy inside the device's memory, which is no function that could be timed
         call()
         return 0.0

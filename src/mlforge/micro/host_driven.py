@@ -95,7 +95,6 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
         "TVM_CRT_STORAGE_ALIGNMENT_BYTES": 16,
         "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
-        "PLATFORM_POOL_BYTES": pool_bytes(graph, scratch_bytes, board),
         "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
     }
     return "\n".join(
@@ -105,6 +104,10 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
             "#define TVM_RUNTIME_CRT_CONFIG_H_",
             "",
             *(f"#define {name} {value}" for name, value in defines.items()),
+            "/* What hosts can allocate: here, what the graph takes. */",
+            "#ifndef PLATFORM_POOL_BYTES",
+            f"#define PLATFORM_POOL_BYTES {pool_bytes(graph, scratch_bytes, board)}",
+            "#endif",
             "",
             "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
             "",

@@ -18,7 +18,7 @@ from mlforge.micro.project.firmware import HOST_DRIVEN
 from mlforge.micro.project.model import Source, project_source
 from mlforge.micro.project.options import GENERATE, checked_options, template_options
 from mlforge.micro.project.readme import readme
-from mlforge.micro.project.record import ARCHIVE, BOARD, RECORD, SERVER, Record, read_record, record_of
+from mlforge.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import MODEL_FOLDER, ProjectModel, Template
 from mlforge.micro.project.templates import templates
@@ -26,7 +26,6 @@ from mlforge.support.atomic import check_writable, write_folder
 from mlforge.support.content import Data
 
 _SERVER_PACKAGE = "project_server"
-_BUILT = "build"
 
 
 def generate_project(
@@ -149,8 +148,8 @@ def _remove_older(target: Path) -> None:
         # a link in the project may have come to lead elsewhere
         if place.is_file() and place.parent.resolve().is_relative_to(target.resolve()):
             place.unlink()
-    if not (target / _BUILT).is_symlink():
-        shutil.rmtree(target / _BUILT, ignore_errors=True)
+    if not (target / BUILT).is_symlink():
+        shutil.rmtree(target / BUILT, ignore_errors=True)
 
 
 def _older(target: Path) -> Record | None:

@@ -113,7 +113,7 @@ def size_draws(draw: st.DrawFn) -> Sizes:
     side = st.integers(max(kernel, 2), 5)
     return Sizes(
         draw(side), draw(side), draw(st.integers(1, 3)), draw(st.integers(1, 3)), kernel, draw(st.integers(1, 2)),
-        draw(st.integers(0, 1)), draw(st.integers(-128, 127)), draw(st.integers(2**30, 2**31 - 1)),
+        draw(st.integers(0, 1)), draw(st.integers(1, 127)), draw(st.integers(2**30, 2**31 - 1)),
         draw(st.integers(0, 9)),
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def flattened(arrays: Sequence[Array]) -> list[Array]:
 @settings(max_examples=40)
 @given(st.builds(Plan, *[st.booleans()] * 4), st.lists(size_draws(), min_size=2, max_size=4))
 def test_a_family_of_random_kernels_is_one_function(plan: Plan, sizes: list[Sizes]) -> None:
-    # a width of one folds the division by it away, which is another structure
+    # a width of one folds the division by it away, which is another structure; so zero points are not zero
     members = [convolution(plan, item) for item in sizes if item.output[1] > 1 or not plan.by_number]
     if len(members) < 2:
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import mlforge.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
 from mlforge.archive.layout import VERSION
@@ -12,6 +14,7 @@ from mlforge.archive.read import Archive, open_archive
 from mlforge.archive.source import read_source
 from mlforge.compiler import Factory, build
 from mlforge.errors import ArchiveError
+from mlforge.memory import ConstantPool, Placement, Pool
 
 
 def rebuild(
@@ -21,6 +24,7 @@ def rebuild(
     executor: str | None = None,
     optimize: str | None = None,
     external_workspace: bool | None = None,
+    placement: Placement | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -28,7 +32,7 @@ def rebuild(
     ----------
     path : path
         An archive that mlforge wrote with source parameters.
-    target, executor, optimize, external_workspace
+    target, executor, optimize, external_workspace, placement
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -49,7 +53,8 @@ def rebuild(
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
         return [
-            _module(archive, name, target, executor, optimize, external_workspace) for name in archive.record.modules
+            _module(archive, name, target, executor, optimize, external_workspace, placement)
+            for name in archive.record.modules
         ]
 
 
@@ -81,6 +86,7 @@ def _module(
     executor: str | None,
     optimize: str | None,
     external_workspace: bool | None,
+    placement: Placement | None,
 ) -> Factory:
     module, params = read_source(archive, name)
     details = archive.record.modules[name].details or {}
@@ -102,6 +108,20 @@ def _module(
         module_name=name,
         optimize=optimize or recorded["optimize"],
         numerics=recorded["numerics"],
-        # the graph executor has no workspace that could be passed in
+        # the graph executor has no workspace that could be passed in, or placed
         external_workspace=outside and chosen == "aot",
+        **(_asked(placement or recorded_placement(recorded)) if chosen == "aot" else {}),
     )
+
+
+def recorded_placement(recorded: Mapping[str, Any]) -> Placement:
+    """Return where a module's memory was asked to lie, from the ``build`` of its metadata."""
+    return Placement(
+        recorded.get("workspace_io", False),
+        tuple(Pool(pool["name"], pool["bytes"]) for pool in recorded.get("pools", ())),
+        tuple(ConstantPool(pool["name"], pool["bytes"], pool["external"]) for pool in recorded.get("constants", ())),
+    )
+
+
+def _asked(placement: Placement) -> dict[str, Any]:
+    return {"workspace_io": placement.workspace_io, "pools": placement.pools, "constants": placement.constants}

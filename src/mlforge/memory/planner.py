@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlforge.errors import InternalError
 from mlforge.memory.liveness import LiveRange, inplace_choice, live_bytes, live_ranges
 from mlforge.memory.placement import Cluster, Layout
+from mlforge.memory.pools import DEFAULT_POOL, Span
 from mlforge.tir.ir import Program, Value
 
 SCRATCH_ALIGNMENT = 64
@@ -35,6 +36,8 @@ class Plan:
         Index of the first call with the most live bytes; None for a program without calls.
     inplace : tuple of (Value or None)
         For each call, the input whose place its output takes.
+    spans : tuple of Span
+        The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
     """
 
     size: int
@@ -45,6 +48,23 @@ class Plan:
     live: tuple[int, ...]
     peak_call: int | None
     inplace: tuple[Value | None, ...]
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def pools(self) -> tuple[Span, ...]:
+        """The arrays that the workspace consists of; none for a program without workspace."""
+        return self.spans or ((Span(DEFAULT_POOL, 0, self.size),) if self.size else ())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all pools, without what lies between them in the arena."""
+        return sum(pool.nbytes for pool in self.pools)
+
+    def place(self, offset: int) -> tuple[Span, int]:
+        """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""
+        below = (pool for pool in self.pools if pool.base <= offset)
+        pool = max(below, key=lambda pool: pool.base, default=Span(DEFAULT_POOL, 0, 0))
+        return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:
         """Return the byte offset of an intermediate or of a view of one."""
@@ -54,7 +74,13 @@ class Plan:
             raise InternalError(f"'{value.name}' has no place in the workspace") from None
 
 
-def plan(program: Program, alignment: int = 16) -> Plan:
+def plan(
+    program: Program,
+    alignment: int = 16,
+    *,
+    keep: Callable[[LiveRange], bool] | None = None,
+    limit: int = 0,
+) -> Plan:
     """Place every intermediate and every call's scratch.
 
     Parameters
@@ -63,6 +89,10 @@ def plan(program: Program, alignment: int = 16) -> Plan:
     alignment : int
         Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
         aligned to the largest power of two that is not larger than they are.
+    keep : callable, optional
+        Which blocks to place; default all. The plan knows nothing of the others.
+    limit : int
+        The search ends at a plan that is not larger than this.
 
     Returns
     -------
@@ -70,12 +100,14 @@ def plan(program: Program, alignment: int = 16) -> Plan:
         Deterministic: equal programs get equal offsets.
     """
     ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
+    if keep is not None:
+        ranges = tuple(item for item in ranges if keep(item))
     by_value = {item.value: item for item in ranges if item.value is not None}
     choice = [inplace_choice(call, index, by_value) for index, call in enumerate(program.calls)]
     clusters = _clusters(program, ranges, by_value, choice)
     live = live_bytes(clusters, len(program.calls))
     bound = max(live, default=0)
-    goal = _good_enough(clusters, len(program.calls), bound)
+    goal = max(limit, _good_enough(clusters, len(program.calls), bound))
     placement = Layout(clusters, len(program.calls)).solve(goal)
     if placement.size > goal:
         needed = _needed_only(choice, live_bytes([(item,) for item in ranges], len(program.calls)), bound)
@@ -114,7 +146,8 @@ def _clusters(
     choice: Sequence[Value | None],
 ) -> list[Cluster]:
     """Return the ranges in chains of in-place reuse, in the order of their first calls."""
-    chains: dict[Value, list[LiveRange]] = {}
+    inputs = (value.root for value in program.inputs)
+    chains: dict[Value, list[LiveRange]] = {root: [by_value[root]] for root in inputs if root in by_value}
     for call, reused in zip(program.calls, choice, strict=True):
         root = call.output.root
         if reused is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from mlforge.errors import OptionError, RunError
 from mlforge.runtime.aot_module import AotModule
 from mlforge.runtime.profile import Profile, operator_times
+from mlforge.support.content import Data
 
 TRACE_FLAG = "-DMLFORGE_TRACE"
 """What turns the hook of generated code on."""
@@ -34,10 +35,17 @@ class ProfiledModule(AotModule):
         Built with `TRACE_FLAG` and `trace_files`.
     description : mapping
         As for `AotModule`, with ``operators``.
+    loaded : mapping of str to Data, optional
+        As for `AotModule`.
     """
 
-    def __init__(self, library: str | os.PathLike[str], description: Mapping[str, Any]) -> None:
-        super().__init__(library, description)
+    def __init__(
+        self,
+        library: str | os.PathLike[str],
+        description: Mapping[str, Any],
+        loaded: Mapping[str, Data] | None = None,
+    ) -> None:
+        super().__init__(library, description, loaded)
         self._operators: Sequence[Mapping[str, Any]] = description["operators"]
         self._record = ctypes.CDLL(os.fspath(library)).mlforge_trace_record
         self._record.restype = None

@@ -137,10 +137,8 @@ def header(interface: Interface) -> str:
     for kind, group in (("inputs", interface.inputs), ("outputs", interface.outputs)):
         lines += _struct(interface, kind, group)
     if interface.caller_pools:
-        what = f"Memory that module {module} works in" if interface.external_workspace else "Memory"
-        more = " with its constants" if interface.constant_pools else ""
         lines += [
-            f"/*! \\brief {what}{' and' if more and interface.external_workspace else ''}{more}, aligned to 64 bytes */",
+            f"/*! \\brief {_pools_hold(interface)}, aligned to 64 bytes */",
             f"struct {interface.prefix}_workspace_pools {{",
             *(f"  {kind}void *{name};" for name, kind in interface.caller_pools.items()),
             "};",
@@ -224,6 +222,14 @@ def _entry(interface: Interface) -> list[str]:
     for loaded in interface.constant_pools:
         lines += loaded.macros(interface.macro_prefix)
     return lines
+
+
+def _pools_hold(interface: Interface) -> str:
+    constants = f"emory with constants of module {comment_text(interface.module)}"
+    if not interface.external_workspace:
+        return f"M{constants}"
+    work = f"Memory that module {comment_text(interface.module)} works in"
+    return f"{work}, and m{constants}" if interface.constant_pools else work
 
 
 def _of_pools(interface: Interface) -> str:

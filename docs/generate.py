@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer.models import ArgumentInfo, OptionInfo
 
 import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.cli.main import COMMANDS, app
+from mlforge.cli.main import COMMANDS, GROUPS, app
 from mlforge.relay.op import OPERATORS, REQUIRED, Attr
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -36,6 +36,9 @@ def cli_page() -> str:
     ]
     for name, function, examples in COMMANDS:
         lines += _command(name, function, examples)
+    for group, _, commands in GROUPS:
+        for name, function, examples in commands:
+            lines += _command(f"{group} {name}", function, examples)
     return "\n".join(lines)
 
 

@@ -131,6 +131,48 @@ class BudgetError(MlforgeError):
     exit_status = 1
 
 
+class ProjectError(MlforgeError):
+    """A step of a firmware project that fails, or a project's API server that does not answer."""
+
+    code = "MLF180"
+
+
+class ProjectAPIServerNotFoundError(ProjectError):
+    """A folder without an API server, which is no project."""
+
+    code = "MLF181"
+
+
+class TemplateProjectError(ProjectError):
+    """A template where a generated project is asked for."""
+
+    code = "MLF182"
+
+
+class NotATemplateProjectError(ProjectError):
+    """A generated project where a template is asked for."""
+
+    code = "MLF183"
+
+
+class MalformedReplyError(ProjectError):
+    """An API server's answer that is none."""
+
+    code = "MLF184"
+
+
+class MismatchedIdError(ProjectError):
+    """An API server's answer to something else."""
+
+    code = "MLF185"
+
+
+class ConnectionShutdownError(ProjectError):
+    """An API server that ended instead of answering."""
+
+    code = "MLF186"
+
+
 class InternalError(MlforgeError):
     """An invariant of the compiler that does not hold: a bug in mlforge, never the user's fault."""
 

@@ -99,7 +99,7 @@ def test_command_line(models: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mlforge", "run", model, "--board", "mps2-an386", "--profile", "--json"]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     document = json.loads(result.stdout)
-    assert {"outputs", "instructions", "flash_bytes", "ram_bytes", "stack_bytes", "operators"} == set(document)
+    assert {"outputs", "instructions", "startup_instructions", "flash_bytes", "ram_bytes", "stack_bytes", "operators"} == set(document)
     assert document["operators"][0]["per_mac"] > 0
 
 

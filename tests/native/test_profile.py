@@ -83,11 +83,12 @@ def test_a_shared_library_says_why_it_cannot(factory: Factory, tmp_path: Path) -
         load_profiled(library)
 
 
-ORDER_HEADER = b"""
+ORDER_HEADER = rb"""
 #include <stdio.h>
 extern char trace_text[64];
 #define MLFORGE_TRACE_BEGIN(index) ((void)sprintf(trace_text + strlen(trace_text), "<%d", index))
-#define MLFORGE_TRACE_END(index) ((void)sprintf(trace_text + strlen(trace_text), "%d>", index))
+#define MLFORGE_TRACE_END(index, data, nbytes) \
+  ((void)sprintf(trace_text + strlen(trace_text), "%d:%d%c>", index, (int)(nbytes), (data) ? '.' : '0'))
 """
 DESCRIPTION = {
     "entry": "tvmgen_chain_v1_run",
@@ -107,7 +108,7 @@ def test_a_header_of_the_users_sees_every_operator_in_order() -> None:
     library = compile_cached(files, ("-DMLFORGE_TRACE",))
     x = np.arange(5, dtype=np.float32)
     np.testing.assert_allclose(AotModule(library, DESCRIPTION).run(x)["y"], x + added, rtol=1e-5)
-    assert ctypes.string_at(ctypes.CDLL(str(library)).trace_text) == b"<00><11><22>"
+    assert ctypes.string_at(ctypes.CDLL(str(library)).trace_text) == b"<00:20.><11:20.><22:20.>"
 
 
 def test_without_the_macro_the_files_need_no_header_and_call_nothing() -> None:

@@ -82,6 +82,8 @@ def test_layout_is_that_of_version_7(archive: Path) -> None:
         "./demo/demo.c",
         "./demo/tensor_check.c",
         "./demo/tensor_check.h",
+        "./demo/tensor_text.c",
+        "./demo/tensor_text.h",
         "./codegen/host/include/tvmgen_tiny.h",
         "./codegen/host/src/tiny_lib0.c",
         "./codegen/host/src/tiny_lib1.c",

@@ -28,7 +28,7 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace('"mps2-an386"', '"mine"', 1).replace("0x00400000", "0x00008000"))
     board = find_board(str(path))
-    assert (board.name, board.largest("ram").nbytes) == ("mine", 0x8000)
+    assert (board.name, board.ram.nbytes) == ("mine", 0x8000)
     assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x8000" in linker_script(board)
 
 
@@ -50,7 +50,7 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
 def test_faults_are_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(MlforgeError, match=message) as caught:
-        parse_board(GOOD.replace(old, new, 1), "mine.toml")
+        parse_board(GOOD.replace(old, new), "mine.toml")
     assert "mine.toml" in str(caught.value)
 
 

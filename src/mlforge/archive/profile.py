@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from mlforge.archive.load import artifact_kind, host_library, load_graph
 from mlforge.archive.module_parts import read_parts
+from mlforge.crt import trace_headers
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import NATIVE, compile_cached
 from mlforge.runtime.aot_module import loaded_pools
 from mlforge.runtime.graph_module import GraphModule
-from mlforge.runtime.profiled_module import TRACE_FLAG, ProfiledModule, trace_files
+from mlforge.runtime.profiled_module import TRACE_FLAGS, ProfiledModule, record_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,4 +82,6 @@ def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:
 
 
 def _library(code: Mapping[str, Data]) -> Path:
-    return compile_cached({**code, **trace_files()}, (NATIVE, TRACE_FLAG))
+    files = {**code, "trace/operator_record.c": record_file()}
+    files.update({f"trace/{name}": data for name, data in trace_headers().items()})
+    return compile_cached(files, (NATIVE, *TRACE_FLAGS))

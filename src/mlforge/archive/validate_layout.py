@@ -12,6 +12,7 @@ from mlforge.archive.layout import header_path
 from mlforge.archive.model import FULL_MODEL, RFC, ModuleRecord
 from mlforge.archive.parsed_files import ParsedFiles
 from mlforge.archive.read import Archive, missing_code
+from mlforge.archive.vectors import vector_paths
 
 _PARAMETERS = "parameters"
 _GRAPHS = ("executor-config", "runtime-config")
@@ -60,9 +61,7 @@ def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: 
                 yield folder
     build = (module.details or {}).get("build") or {}
     if build.get("test_vectors", 0):
-        yield from (
-            path for path in (f"demo/{name}_vectors.c", f"demo/{name}_vectors.h") if path not in archive.tar.sizes
-        )
+        yield from (path for path in vector_paths(name) if path not in archive.tar.sizes)
 
 
 def _stray_files(archive: Archive) -> Iterator[Fault]:

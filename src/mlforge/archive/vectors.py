@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlforge.archive.options import ExportOptions
+from mlforge.archive.templates.demo import FOLDER
 from mlforge.archive.templates.subject import Vector
+from mlforge.archive.templates.vectors import vector_names
 from mlforge.runtime.fill import fill
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
+
+
+def vector_paths(module: str) -> tuple[str, ...]:
+    """Return where the test vectors of a module lie in an archive, if it has any."""
+    return tuple(f"{FOLDER}/{name}" for name in vector_names(module))
 
 
 def computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:

@@ -44,7 +44,12 @@ def run_firmware(
     rows = _operators(firmware, run, top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
     if as_json:
-        document: dict[str, Any] = {"outputs": tensors, "instructions": run.instructions, **sizes}
+        document: dict[str, Any] = {
+            "outputs": tensors,
+            "instructions": run.instructions,
+            "startup_instructions": run.startup_instructions,
+            **sizes,
+        }
         if run.operators:
             document["operators"] = rows
         print_json(document)
@@ -52,8 +57,8 @@ def run_firmware(
     print_outputs(tensors)
     print_table(
         "firmware",
-        ("instructions", "flash bytes", "RAM bytes", "of these stack"),
-        [(run.instructions, *sizes.values())],
+        ("instructions", "to start up", "flash bytes", "RAM bytes", "of these stack"),
+        [(run.instructions, run.startup_instructions, *sizes.values())],
     )
     if rows:
         columns = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")

@@ -23,8 +23,8 @@ def boards(as_json: Json = False) -> None:
             board.name,
             board.description,
             board.core,
-            board.largest("flash").nbytes,
-            board.largest("ram").nbytes,
+            board.flash.nbytes,
+            board.ram.nbytes,
             board.emulator.machine if board.emulator else None,
         )
         for board in (found.get(name) for name in found)

@@ -108,8 +108,8 @@ def board_limits(
     found = find_board(board)
     return (
         found.target,
-        found.largest("ram").nbytes if ram is None else ram,
-        found.largest("flash").nbytes if flash is None else flash,
+        found.ram.nbytes if ram is None and found.memories else ram,
+        found.flash.nbytes if flash is None and found.memories else flash,
     )
 
 

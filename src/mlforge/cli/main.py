@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 import typer
@@ -18,6 +19,7 @@ from mlforge.cli import (
     inspect,
     migrate,
     operators,
+    project,
     run_model,
     targets,
     validate,
@@ -49,9 +51,20 @@ COMMANDS = (
     ("targets", targets.targets, targets.EXAMPLES),
     ("boards", boards.boards, boards.EXAMPLES),
 )
-for _name, _function, _examples in COMMANDS:
-    # the backspace tells the help printer to keep the lines apart
-    app.command(_name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in _examples))))(_function)
+GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)
+
+
+def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
+    for name, function, examples in commands:
+        # the backspace tells the help printer to keep the lines apart
+        to.command(name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))(function)
+
+
+_add(app, COMMANDS)
+for _name, _help, _commands in GROUPS:
+    _group = typer.Typer(name=_name, help=_help, no_args_is_help=True, rich_markup_mode=None)
+    _add(_group, _commands)
+    app.add_typer(_group)
 
 _TRACEBACK = "MLFORGE_TRACEBACK"
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+TRACE_HEADER = "mlforge_trace.h"
+"""What code includes where it was compiled with ``-DMLFORGE_TRACE``."""
+
 _ROOT = Path(__file__).resolve().parent
 
 
@@ -31,3 +34,9 @@ def crt_files(*parts: str) -> dict[str, bytes]:
         if path.is_file() and path.suffix not in (".py", ".pyc") and not path.name.startswith(".")
     }
     return dict(sorted(files.items()))
+
+
+def trace_headers() -> dict[str, bytes]:
+    """Return `TRACE_HEADER` and what it includes itself, by name."""
+    names = (TRACE_HEADER, "mlforge_checksum.h")
+    return {name: (_ROOT / "include" / name).read_bytes() for name in names}

@@ -21,12 +21,12 @@ _POOLS = "workspace_pools"
 _WORD = re.compile(r"\w+")
 # the header, not the code, says what tracing means, so that one hook serves profilers on the host and on boards
 _TRACE_HOOK = [
-    "/* with MLFORGE_TRACE defined, a header of yours sees every operator begin and end, by its place in the order */",
+    "/* with MLFORGE_TRACE defined, a header sees each operator begin, and end with its output; index is its place */",
     "#ifdef MLFORGE_TRACE",
     '#include "mlforge_trace.h"',
     "#else",
     "#define MLFORGE_TRACE_BEGIN(index) ((void)0)",
-    "#define MLFORGE_TRACE_END(index) ((void)0)",
+    "#define MLFORGE_TRACE_END(index, data, nbytes) ((void)0)",
     "#endif",
     "",
 ]
@@ -161,7 +161,8 @@ class AotExecutor:
                 writer.line(f"MLFORGE_TRACE_BEGIN({index});")
                 with writer.block(f"if ({self.function_names[call.kernel.name]}({', '.join(arguments)}) != 0)"):
                     writer.line("return -1;")
-                writer.line(f"MLFORGE_TRACE_END({index});")
+                output = arguments[len(call.kernel.params) - 1]
+                writer.line(f"MLFORGE_TRACE_END({index}, {output}, {call.output.nbytes});")
             for name in (*pointers.values(), *(_pool_parameter(pool.name) for pool in self.plan.pools)):
                 if name not in touched:  # an input that nothing reads, or a pool that holds nothing else
                     writer.line(f"(void){name};")

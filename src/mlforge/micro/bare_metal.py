@@ -1,45 +1,131 @@
-"""A bare-metal project for a Cortex-M: start-up, linker script, Makefile, and a main that runs the model once.
+"""A bare-metal project: start-up, linker script, Makefile, a main file, and the model.
 
-The project needs an Arm compiler and make, nothing of mlforge. Inputs come from the host's file ``inputs.bin``,
-outputs and measures go to ``outputs.bin`` and ``report.txt``, by semihosting.
+The project needs its board's compiler and make, nothing of mlforge.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from mlforge.codegen.writer import Writer, comment_text
-from mlforge.errors import ArchiveError
+from mlforge.errors import ArchiveError, OptionError
 from mlforge.micro.board import Board
-from mlforge.support.c_names import unique
+from mlforge.micro.linker_script import has_linker_script, linker_script
+from mlforge.micro.makefile import makefile
+from mlforge.micro.standalone import standalone_main
 from mlforge.support.content import Data
 
-_TEMPLATES = (
-    "startup.c", "semihosting.c", "semihosting.h", "counter.c", "counter.h", "stack_paint.c", "stack_paint.h",
-    "report.c", "report.h",
-)  # fmt: skip
+ELF = "firmware.elf"
 _TRACE = "mlforge_trace.h"
+_COMMON = ("common/counter.h", "common/host_io.h", "common/report.c", "common/report.h", "common/stack_paint.h")
+_BARE = (
+    *_COMMON, "common/sections.c", "common/sections.h", "common/semihosting.c", "common/semihosting_call.h",
+    "common/stack_paint.c",
+)  # fmt: skip
+# what start-up and measuring consist of, by architecture
+_PARTS = {
+    "cortex-m": (*_BARE, "cortex_m/counter.c", "cortex_m/semihosting_call.c", "cortex_m/startup.c"),
+}
 # archives name their files as they like; make would run what stands in $( )
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
-_LICENCE = "SPDX-License-Identifier: 0BSD"
-INPUTS, OUTPUTS, REPORT, ELF = "inputs.bin", "outputs.bin", "report.txt", "firmware.elf"
 
 
-def project_files(name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board) -> dict[str, Data]:
-    """Return the files of a project.
+@dataclass(frozen=True, eq=False)
+class Firmware:
+    """What a project consists of beside the model and the board's own files.
+
+    Attributes
+    ----------
+    main : str
+        The text of ``main.c``. It may use the headers of ``board/`` and must define ``main``.
+    files : mapping of str to Data
+        More files by their paths in the project; ``.c`` and ``.S`` files are compiled.
+    folders : tuple of str
+        Where their headers lie.
+    """
+
+    main: str
+    files: Mapping[str, Data] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class BareMetal:
+    """The files of firmware by their paths, without what builds them.
+
+    Attributes
+    ----------
+    files : dict of str to Data
+    sources : tuple of str
+        The files to compile, sorted.
+    folders : tuple of str
+        Where headers lie.
+    """
+
+    files: dict[str, Data]
+    sources: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+def refuses_bare_metal(board: Board) -> str | None:
+    """Return why there is no bare-metal firmware for a board; None where there is."""
+    return None if board.arch in _PARTS else f"there is no start-up code of ours for {board.core}"
+
+
+def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
+    """Return the files of a project but for those of a build system.
+
+    Parameters
+    ----------
+    code : mapping of str to Data
+        The generated code: ``src/...`` and ``include/...``.
+    board : Board
+    firmware : Firmware
+    model_folder : str
+        Where the generated code lies in the project.
+
+    Raises
+    ------
+    ArchiveError
+        For a file whose name a build system would take for something else than a name.
+    OptionError
+        If the board has no start-up code.
+    """
+    reason = refuses_bare_metal(board)
+    if reason is not None:
+        raise OptionError(f"the board '{board.name}' runs no bare-metal firmware: {reason}")
+    found: dict[str, Data] = {"main.c": firmware.main.encode(), **firmware.files}
+    for path in (*code, *found):
+        check_path(path)
+    found |= {f"{model_folder}/{path}": data for path, data in code.items()}
+    templates = files("mlforge.micro").joinpath("templates")
+    for path in _PARTS[board.arch]:
+        found[f"board/{path.rpartition('/')[2]}"] = templates.joinpath(path).read_bytes()
+    found[f"trace/{_TRACE}"] = templates.joinpath("common", _TRACE).read_bytes()
+    if has_linker_script(board):
+        found["link.ld"] = linker_script(board).encode()
+    sources = tuple(sorted(path for path in found if path.endswith((".c", ".S"))))
+    return BareMetal(found, sources, ("board", f"{model_folder}/include", *firmware.folders))
+
+
+def project_files(
+    name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board, firmware: Firmware | None = None
+) -> dict[str, Data]:
+    """Return the files of a project that make builds.
 
     Parameters
     ----------
     name : str
         The module's.
-    code : mapping of str to Data
-        The generated code of an AOT module: ``src/...`` and ``include/...``.
+    code, board
+        As for `bare_metal`.
     details : mapping
         The module's checked ``mlforge`` object.
-    board : Board
+    firmware : Firmware or None
+        What runs; None for a main that runs the model once and reports.
 
     Returns
     -------
@@ -48,161 +134,18 @@ def project_files(name: str, code: Mapping[str, Data], details: Mapping[str, Any
 
     Raises
     ------
-    ArchiveError
-        For a file whose name make would take for something else than a name.
+    ArchiveError, OptionError
+        As `bare_metal` does.
     """
-    for path in code:
-        if not _PLAIN_PATH.fullmatch(path):
-            raise ArchiveError(
-                "the file's name has characters that a Makefile cannot hold",
-                place=path,
-                next_step="Compile the model again with: mlforge compile MODEL",
-            )
-    folder = files("mlforge.micro").joinpath("templates", "bare_metal")
-    texts = {f"board/{item}": folder.joinpath(item).read_text(encoding="utf-8") for item in _TEMPLATES}
-    texts[f"trace/{_TRACE}"] = folder.joinpath(_TRACE).read_text(encoding="utf-8")
-    texts["main.c"] = main_file(name, details)
-    texts["link.ld"] = linker_script(board)
-    sources = sorted(path for path in (*texts, *(f"model/{item}" for item in code)) if path.endswith((".c", ".S")))
-    texts["Makefile"] = makefile(name, board, sources)
-    return {**{path: text.encode() for path, text in texts.items()}, **{f"model/{p}": data for p, data in code.items()}}
+    project = bare_metal(code, board, firmware or Firmware(standalone_main(name, details)))
+    return {**project.files, "Makefile": makefile(name, board, project.sources, project.folders).encode()}
 
 
-def main_file(name: str, details: Mapping[str, Any]) -> str:
-    """Return the C file that feeds the model, runs it, and reports."""
-    prefix = f"tvmgen_{name}"
-    inputs, outputs = details["inputs"], details["outputs"]
-    fields = _fields(inputs, outputs)
-    macros = [f"{prefix.upper()}_{field.upper()}_SIZE" for field in fields]
-    workspace = details["memory"]["workspace_bytes"] if details["external_workspace"] else 0
-    w = Writer()
-    w.lines([f"/* Runs module {comment_text(name)} once and reports. {_LICENCE} */", f'#include "{prefix}.h"'])
-    w.lines(['#include "counter.h"', '#include "report.h"', '#include "semihosting.h"', '#include "stack_paint.h"', ""])
-    count = max(1, len(details["operators"]))
-    w.lines(["#if defined(MLFORGE_TRACE)", f"enum {{ OPERATORS = {count} }};"])
-    w.lines(["uint64_t operator_ticks[OPERATORS], operator_started;", "#else", "enum { OPERATORS = 0 };"])
-    w.lines(["static const uint64_t operator_ticks[1] = {0};", "#endif", ""])
-    for field, macro in zip(fields, macros, strict=True):
-        w.line(f"static uint8_t {field}[{macro} > 0 ? {macro} : 1] __attribute__((aligned(16)));")
-    if workspace:
-        w.line(f"static uint8_t workspace[{workspace}] __attribute__((aligned(64)));")
-    w.line()
-    with w.block("int main(void)"):
-        _fill_structs(w, prefix, fields, len(inputs), bool(workspace))
-        call = ", ".join(["&inputs", "&outputs", *(["&pools"] if workspace else [])])
-        given = list(zip(fields, macros, strict=True))
-        _transfers(w, "read", INPUTS, given[: len(inputs)])
-        w.lines(["counter_start();", "stack_paint();", "started = counter_ticks();"])
-        w.line(f"status = {prefix}_run({call});")
-        w.lines(["ticks = counter_ticks() - started;", "stack = stack_used();"])
-        with w.block("if (status != 0)"):
-            w.line("return 4;")
-        _transfers(w, "write", OUTPUTS, given[len(inputs) :])
-        w.line(f'return write_report("{REPORT}", ticks, stack, operator_ticks, OPERATORS) == 0 ? 0 : 5;')
-    return w.text()
-
-
-def _fields(inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the fields' names as the header has them: made of all tensors' names together."""
-    from mlforge.codegen.c_interface import RESERVED
-
-    return unique((tensor["name"] for tensor in (*inputs, *outputs)), RESERVED)
-
-
-def _fill_structs(w: Writer, prefix: str, fields: Sequence[str], num_inputs: int, pools: bool) -> None:
-    for kind, group in (("inputs", fields[:num_inputs]), ("outputs", fields[num_inputs:])):
-        values = ", ".join(group) or "0"
-        w.line(f"struct {prefix}_{kind} {kind} = {{{values}}};")
-    if pools:
-        w.line(f"struct {prefix}_workspace_pools pools = {{workspace}};")
-    w.lines(["uint64_t started, ticks;", "size_t stack;", "int32_t status;", "int file;"])
-
-
-def _transfers(w: Writer, verb: str, path: str, tensors: Sequence[tuple[str, str]]) -> None:
-    if not tensors:
-        return
-    w.line(f'file = semihosting_open("{path}", {int(verb == "write")});')
-    tests = ["file == -1", *(f"semihosting_{verb}_all(file, {field}, {macro}) != 0" for field, macro in tensors)]
-    with w.block(f"if ({' || '.join(tests)})"):
-        w.line(f"return {2 if verb == 'read' else 3};")
-    w.line("semihosting_close(file);")
-
-
-def linker_script(board: Board) -> str:
-    """Return the linker script: the vector table first, code and constants in flash, data and stack in RAM."""
-    vectors, flash, ram = board.memories[0], board.largest("flash"), board.largest("ram")
-    lines = [f"/* Memory of {board.description}. {_LICENCE} */", "ENTRY(vector_table)", "MEMORY", "{"]
-    for item in board.memories:
-        access = "rx" if item.kind == "flash" else "rwx"
-        lines.append(f"  {item.name} ({access}) : ORIGIN = 0x{item.origin:08x}, LENGTH = 0x{item.nbytes:x}")
-    return "\n".join([*lines, "}", _SECTIONS.format(vectors=vectors.name, flash=flash.name, ram=ram.name)])
-
-
-_SECTIONS = """\
-SECTIONS
-{{
-  .vectors : {{ KEEP(*(.vectors)) }} > {vectors}
-  .text : {{ *(.text .text.*) *(.rodata .rodata.*) . = ALIGN(4); }} > {flash}
-  .ARM.exidx : {{ *(.ARM.exidx*) }} > {flash}
-  .data : {{
-    linker_data_start = .;
-    *(.data .data.*)
-    . = ALIGN(4);
-    linker_data_end = .;
-  }} > {ram} AT > {flash}
-  linker_data_load = LOADADDR(.data);
-  /* the workspace's contents do not matter, so start-up need not clear it */
-  .noinit (NOLOAD) : {{ *(.bss.noinit .bss.noinit.*) }} > {ram}
-  .bss (NOLOAD) : {{
-    . = ALIGN(8);
-    linker_bss_start = .;
-    *(.bss .bss.*) *(COMMON)
-    . = ALIGN(8);
-    linker_bss_end = .;
-  }} > {ram}
-  linker_stack_top = ORIGIN({ram}) + LENGTH({ram});
-  linker_stack_bottom = linker_stack_top - STACK_BYTES;
-  ASSERT(linker_bss_end <= linker_stack_bottom, "data and stack do not fit into {ram}")
-}}
-"""
-
-
-def makefile(name: str, board: Board, sources: Sequence[str]) -> str:
-    """Return the project's Makefile."""
-    run = []
-    if board.emulator:
-        run = [
-            "run: firmware.elf",
-            f"\t{board.emulator.program} -M {board.emulator.machine} -nographic -monitor none -serial none \\",
-            "\t  -icount shift=0 -semihosting-config enable=on,target=native -kernel firmware.elf",
-            "",
-        ]
-    return "\n".join(
-        [
-            f"# Firmware of module {name} for {board.name}. {_LICENCE}",
-            f"CC := {board.toolchain.prefix}gcc",
-            f"CORE := {' '.join(board.toolchain.flags)}",
-            f"LINK := {' '.join(board.toolchain.link_flags)}",
-            "CFLAGS ?= -O3",
-            f"STACK_BYTES ?= {board.stack_bytes}",
-            "FLAGS := $(CORE) -std=c99 -ffunction-sections -fdata-sections -fno-math-errno -fno-trapping-math \\",
-            "  -ffp-contract=fast -Iboard -Imodel/include $(if $(TRACE),-DMLFORGE_TRACE -Itrace) $(CFLAGS)",
-            f"SOURCES := {' '.join(sources)}",
-            "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
-            "",
-            "firmware.elf: $(OBJECTS) link.ld",
-            "\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections \\",
-            "\t  -Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -Wl,-Map=firmware.map -T link.ld -o $@ $(OBJECTS) -lm",
-            "",
-            *run,
-            "build/%.o: %",
-            "\t@mkdir -p $(dir $@)",
-            "\t$(CC) $(FLAGS) -c $< -o $@",
-            "",
-            "clean:",
-            "\trm -rf build firmware.elf firmware.map",
-            "",
-            ".PHONY: run clean",
-            "",
-        ]
-    )
+def check_path(path: str) -> None:
+    """Raise ArchiveError for a file whose name a build system would take for something else than a name."""
+    if not _PLAIN_PATH.fullmatch(path):
+        raise ArchiveError(
+            "the file's name has characters that a Makefile cannot hold",
+            place=path,
+            next_step="Compile the model again with: mlforge compile MODEL",
+        )

@@ -37,6 +37,8 @@ class Memory:
     origin, nbytes : int
     wait_cycles : int
         What a read costs over the fastest memory of the board.
+    default : bool
+        Whether what names no region goes here, of all regions of the kind. Without any the first is it.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Memory:
     origin: int
     nbytes: int
     wait_cycles: int = 0
+    default: bool = False
 
     @property
     def end(self) -> int:
@@ -63,12 +66,29 @@ class Emulator:
         Debian's packages with it.
     instructions_per_tick : float
         Of the counter that the firmware reads.
+    options : tuple of str
+        More for its command line.
     """
 
     program: str
     machine: str
     packages: tuple[str, ...]
     instructions_per_tick: float
+    options: tuple[str, ...] = ()
+
+    def command(self, elf: str, serial: str = "none") -> list[str]:
+        """Return the command that runs a program and counts an instruction as a nanosecond.
+
+        Parameters
+        ----------
+        elf : str
+        serial : str
+            What the board's serial port is joined to, in QEMU's words.
+        """
+        return [
+            self.program, "-M", self.machine, *self.options, "-nographic", "-monitor", "none", "-serial", serial,
+            "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", elf,
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -148,9 +168,19 @@ class Board:
     vendor: Mapping[str, str]
     emulator: Emulator | None
 
-    def largest(self, kind: str) -> Memory:
-        """Return the largest region of a kind; every board has one of each."""
-        return max((item for item in self.memories if item.kind == kind), key=lambda item: item.nbytes)
+    @property
+    def flash(self) -> Memory:
+        """Where code and constants go that name no region. The host has none."""
+        return self._default("flash")
+
+    @property
+    def ram(self) -> Memory:
+        """Where data, stack, and workspaces go that name no region. The host has none."""
+        return self._default("ram")
+
+    def _default(self, kind: str) -> Memory:
+        regions = [item for item in self.memories if item.kind == kind]
+        return next((item for item in regions if item.default), regions[0])
 
 
 @cache
@@ -172,17 +202,22 @@ def find_board(name: str) -> Board:
     OptionError, ProblemsError
         If there is no such board, or the file is not a board's.
     """
+    return parse_board(board_text(name), name) if name.endswith(_SUFFIX) else boards().get(name)
+
+
+def board_text(name: str) -> str:
+    """Return the TOML text of a board that `find_board` finds; raise OptionError where there is none."""
     if not name.endswith(_SUFFIX):
-        return boards().get(name)
+        folder = files("mlforge.micro").joinpath("boards")
+        return folder.joinpath(boards().get(name).name + _SUFFIX).read_text(encoding="utf-8")
     path = Path(name)
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise OptionError("the file is too large for a board's", place=name)
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
-    return parse_board(text, name)
 
 
 def parse_board(text: str, place: str) -> Board:
@@ -219,7 +254,14 @@ def _board(document: Mapping[str, Any]) -> Board:
             tuple(toolchain["packages"]),
         ),
         memories=tuple(
-            Memory(item["name"], item["kind"], item["origin"], item["bytes"], item.get("wait_cycles", 0))
+            Memory(
+                item["name"],
+                item["kind"],
+                item["origin"],
+                item["bytes"],
+                item.get("wait_cycles", 0),
+                item.get("default", False),
+            )
             for item in document["memory"]
         ),
         uart=uart and Uart(uart["driver"], uart["base"]),
@@ -232,6 +274,7 @@ def _board(document: Mapping[str, Any]) -> Board:
             emulator["machine"],
             tuple(emulator["packages"]),
             float(emulator["instructions_per_tick"]),
+            tuple(emulator.get("options", ())),
         ),
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,10 @@ import numpy as np
 
 from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
-from mlforge.micro.bare_metal import ELF, INPUTS, OUTPUTS, REPORT, project_files
+from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board, Emulator
+from mlforge.micro.programs import need, run
+from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, write_data
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _BUILD_SECONDS = 600
 _MESSAGE_LINES = 12
-# what a make that runs this program hands down is not meant for the project's make
-_FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 _FAILURES = {
     2: "it could not read its inputs",
     3: "it could not write its outputs",
@@ -46,6 +44,8 @@ class BoardRun:
     outputs : dict of str to ndarray
     instructions : int
         Of the inference alone, to within a tick of the board's counter.
+    startup_instructions : int
+        From reset to the first inference, without the tools that measure it.
     operators : tuple of int
         Instructions of each operator in order; empty unless they were asked for.
     flash_bytes : int
@@ -58,6 +58,7 @@ class BoardRun:
 
     outputs: Mapping[str, Array]
     instructions: int
+    startup_instructions: int
     operators: tuple[int, ...]
     flash_bytes: int
     ram_bytes: int
@@ -133,6 +134,7 @@ class EmulatedModule:
         return BoardRun(
             _outputs(folder / OUTPUTS, self.outputs),
             round(report["ticks"][0] * ticks),
+            round(report["startup"][0] * ticks),
             tuple(round(value * ticks) for value in report.get("operator", ())),
             self.flash_bytes,
             self._static_ram + stack,
@@ -183,10 +185,10 @@ def _emulator(board: Board) -> Emulator:
 
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
     """Run the project's Makefile; raise ToolchainError with the compiler's first lines where it fails."""
-    _need("make", ("make",))
-    _need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+    need("make", ("make",))
+    need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
     command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
-    result = _run(command, folder, _BUILD_SECONDS)
+    result = run(command, folder, _BUILD_SECONDS)
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
         raise ToolchainError(
@@ -199,35 +201,12 @@ def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
 def emulate(folder: Path, board: Board, timeout: float) -> None:
     """Run the project's firmware; raise RunError where it fails."""
     emulator = _emulator(board)
-    _need(emulator.program, emulator.packages)
-    command = [
-        emulator.program, "-M", emulator.machine, "-nographic", "-monitor", "none", "-serial", "none",
-        "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", ELF,
-    ]  # fmt: skip
-    result = _run(command, folder, timeout)
+    need(emulator.program, emulator.packages)
+    result = run(emulator.command(ELF), folder, timeout)
     if result.returncode != 0:
         reason = _FAILURES.get(result.returncode, f"it ended with status {result.returncode}")
         said = (result.stderr or result.stdout).strip()[:400]
         raise RunError(f"the firmware failed: {reason}" + (f" ({said})" if said else ""), place=board.name)
-
-
-def _need(program: str, packages: Sequence[str]) -> None:
-    if shutil.which(program) is None:
-        raise ToolchainError(
-            f"{program} is not on the PATH", next_step=f"Install it; on Debian: apt-get install {' '.join(packages)}"
-        )
-
-
-def _run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, env={key: value for key, value in os.environ.items() if key not in _FROM_MAKE},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
-    except OSError as error:
-        raise ToolchainError(f"{command[0]} does not start: {error}") from error
 
 
 def _report(path: Path) -> dict[str, list[int]]:

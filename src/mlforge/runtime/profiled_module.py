@@ -1,4 +1,4 @@
-"""A compiled model whose library times every operator."""
+"""A compiled model whose library times every operator, and shows what each computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from mlforge.runtime.aot_module import AotModule
 from mlforge.runtime.profile import Profile, operator_times
 from mlforge.support.content import Data
 
-TRACE_FLAG = "-DMLFORGE_TRACE"
-"""What turns the hook of generated code on."""
+TRACE_FLAGS = (
+    "-DMLFORGE_TRACE=1",
+    "-DMLFORGE_TRACE_TICKS=mlforge_trace_nanoseconds",
+    "-DMLFORGE_TRACE_RECORD=mlforge_trace_operator",
+)
+"""What turns the hook of generated code on, and takes it to `record_file`."""
+
+_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def trace_files() -> dict[str, bytes]:
-    """Return the C that the hook of generated code calls in a library for `ProfiledModule`, by path."""
-    names = ("mlforge_trace.h", "mlforge_trace.c")
-    return {f"trace/{name}": Path(__file__).with_name(name).read_bytes() for name in names}
+def record_file() -> bytes:
+    """Return the C that the hook calls in a library for `ProfiledModule`."""
+    return Path(__file__).with_name("operator_record.c").read_bytes()
 
 
 class ProfiledModule(AotModule):
@@ -32,7 +37,7 @@ class ProfiledModule(AotModule):
     Parameters
     ----------
     library : path
-        Built with `TRACE_FLAG` and `trace_files`.
+        Built with `TRACE_FLAGS`, `record_file` and the header ``mlforge_trace.h`` of the C runtime.
     description : mapping
         As for `AotModule`, with ``operators``.
     loaded : mapping of str to Data, optional
@@ -47,8 +52,9 @@ class ProfiledModule(AotModule):
     ) -> None:
         super().__init__(library, description, loaded)
         self._operators: Sequence[Mapping[str, Any]] = description["operators"]
-        self._record = ctypes.CDLL(os.fspath(library)).mlforge_trace_record
-        self._record.restype = None
+        functions = ctypes.CDLL(os.fspath(library))
+        self._time, self._observe = functions.mlforge_trace_time, functions.mlforge_trace_observe
+        self._time.restype = self._observe.restype = None
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
         """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
@@ -76,12 +82,39 @@ class ProfiledModule(AotModule):
             try:
                 for index in range(-1, repeat):
                     row = nanoseconds[max(index, 0)]
-                    self._record(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.size))
+                    self._time(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.size))
                     start = time.perf_counter()
                     status = call()
                     seconds.append(time.perf_counter() - start)
                     if status != 0:
                         raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
             finally:
-                self._record(None, ctypes.c_int32(0))
+                self._time(None, ctypes.c_int32(0))
         return Profile(operator_times(self._operators, nanoseconds), tuple(seconds[1:]), call.outputs)
+
+    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[bytes, ...]:
+        """Run once, and return the bytes of every operator's output as they were when it ended.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the generated code reports failure.
+        """
+        call = self.bind(inputs)
+        seen: dict[int, bytes] = {}
+
+        def keep(index: int, data: int | None, nbytes: int) -> None:
+            seen[index] = ctypes.string_at(data, nbytes) if data else b""
+
+        with self._lock:
+            observer = _OBSERVER(keep)
+            self._observe(observer)
+            try:
+                status = call()
+            finally:
+                self._observe(None)
+        if status != 0:
+            raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+        return tuple(seen[index] for index in range(len(self._operators)))

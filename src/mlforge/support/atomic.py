@@ -125,7 +125,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> Non
     Parameters
     ----------
     path : path
-        The folder; made if it is not there. Other files in it are left alone.
+        The folder. One that is not there appears whole; in one that is, other files are left alone.
     files : mapping of str to Data
         Contents by relative path with forward slashes.
     """
@@ -142,6 +142,11 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> Non
         for name, data in files.items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             write_data(stage / name, data)
+        if not target.exists():
+            # mkdtemp makes folders private; the result gets the mode that a plain mkdir() would have given
+            stage.chmod(0o777 & ~_umask())
+            stage.replace(target)
+            return
         for name in files:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (stage / name).replace(target / name)

@@ -51,12 +51,12 @@ int32_t tvmgen_chain_v1_fused_reverse(const float *restrict data, float *restric
   return 0;
 }
 
-/* with MLFORGE_TRACE defined, a header of yours sees every operator begin and end, by its place in the order */
+/* with MLFORGE_TRACE defined, a header sees each operator begin, and end with its output; index is its place */
 #ifdef MLFORGE_TRACE
 #include "mlforge_trace.h"
 #else
 #define MLFORGE_TRACE_BEGIN(index) ((void)0)
-#define MLFORGE_TRACE_END(index) ((void)0)
+#define MLFORGE_TRACE_END(index, data, nbytes) ((void)0)
 #endif
 
 int32_t tvmgen_chain_v1___tvm_main__(void *input_in_put_0, void *output_Identity, uint8_t *workspace) {
@@ -65,17 +65,17 @@ int32_t tvmgen_chain_v1___tvm_main__(void *input_in_put_0, void *output_Identity
   if (tvmgen_chain_v1_fused_add(input_in_put_0, constant_w__, (float *)workspace) != 0) {
     return -1;
   }
-  MLFORGE_TRACE_END(0);
+  MLFORGE_TRACE_END(0, (float *)workspace, 20);
   /* reverse */
   MLFORGE_TRACE_BEGIN(1);
   if (tvmgen_chain_v1_fused_reverse((const float *)workspace, (float *)(workspace + 32), workspace + 64) != 0) {
     return -1;
   }
-  MLFORGE_TRACE_END(1);
+  MLFORGE_TRACE_END(1, (float *)(workspace + 32), 20);
   MLFORGE_TRACE_BEGIN(2);
   if (tvmgen_chain_v1_fused_add((const float *)(workspace + 32), constant_, output_Identity) != 0) {
     return -1;
   }
-  MLFORGE_TRACE_END(2);
+  MLFORGE_TRACE_END(2, output_Identity, 20);
   return 0;
 }

@@ -9,6 +9,8 @@ from pathlib import PurePosixPath
 from mlforge.archive.layout import CODE, HEADERS
 from mlforge.archive.templates import filled, listed
 from mlforge.archive.templates.demo import FOLDER
+from mlforge.archive.templates.vectors import VECTORS
+from mlforge.crt import TRACE_HEADER
 
 _SOURCES = (".c", ".S")
 # names that CMake keeps for targets of its own
@@ -34,6 +36,8 @@ class BuildPlan:
         Generated headers.
     binaries : tuple of str
         What sources include beside headers.
+    includes : tuple of str
+        Folders that are searched for headers.
     runtime : str or None
         The folder of the C runtime; None for modules that need none.
     digest : str
@@ -46,6 +50,7 @@ class BuildPlan:
     demo: tuple[str, ...]
     headers: tuple[str, ...]
     binaries: tuple[str, ...]
+    includes: tuple[str, ...]
     runtime: str | None
     digest: str
 
@@ -69,6 +74,8 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
         sources(demo),
         tuple(path for path in ordered if path.startswith((f"{HEADERS}/", f"{FOLDER}/")) and path.endswith(".h")),
         tuple(path for path in ordered if path.startswith(f"{CODE}/") and path.endswith(".bin")),
+        # code that traces needs one header of the runtime, whether or not it needs the runtime
+        (HEADERS, *sorted({str(PurePosixPath(path).parent) for path in ordered if path.endswith(f"/{TRACE_HEADER}")})),
         runtime,
         digest,
     )
@@ -76,9 +83,9 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
 
 def makefile(plan: BuildPlan) -> str:
     """Return the Makefile."""
-    folders, config = [HEADERS], ""
+    folders, config = list(plan.includes), ""
     if plan.runtime is not None:
-        folders += [f"{plan.runtime}/include", "$(CRT_CONFIG)"]
+        folders.append("$(CRT_CONFIG)")
         config = (
             f"# the folder of crt_config.h: how large the runtime's tables are\nCRT_CONFIG ?= {plan.runtime}/host\n"
         )
@@ -88,10 +95,17 @@ def makefile(plan: BuildPlan) -> str:
         "includes": "".join(f" -I{folder}" for folder in folders),
         "headers": _continued(plan.headers),
         "objects": _continued([_object(plan, path) for path in plan.library]),
+        "selftest": _selftest(plan),
         "demo_objects": _continued([_object(plan, path) for path in plan.demo]),
         "rules": "\n".join(_rule(plan, path) for path in (*plan.library, *plan.demo)),
     }
     return filled("Makefile.in", values)
+
+
+def _selftest(plan: BuildPlan) -> str:
+    if any(path.endswith(VECTORS) for path in plan.demo):
+        return "selftest: test"
+    return 'selftest:\n\t@echo "there are no test vectors: compile the model with --test-vectors N" >&2; exit 2'
 
 
 def _continued(items: Sequence[str]) -> str:
@@ -118,9 +132,9 @@ def cmake_lists(plan: BuildPlan) -> str:
     """Return CMakeLists.txt."""
     target = f"{plan.name}_model" if plan.name in _RESERVED else plan.name
     assembler = any(path.endswith(".S") for path in plan.library)
-    folders, setting = [HEADERS], ""
+    folders, setting = list(plan.includes), ""
     if plan.runtime is not None:
-        folders += [f"{plan.runtime}/include", "${CRT_CONFIG}"]
+        folders.append("${CRT_CONFIG}")
         place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/{plan.runtime}/host"
         setting = f'set(CRT_CONFIG "{place}" CACHE PATH "Folder of crt_config.h")\n'
     values = {

@@ -19,13 +19,19 @@ def demo_files(subjects: Sequence[Subject]) -> dict[str, bytes]:
     """Return the demo's files by path in the archive."""
     graphs = any(not item.is_aot for item in subjects)
     files = {"demo.c": _program(subjects, graphs=graphs).encode()}
-    loads = any(item.loaded for item in subjects)
-    wanted = {"tensor_check": True, "graph_runner": graphs, "pool_loader": loads}
+    files.update(check_files())
+    wanted = {"graph_runner": graphs, "pool_loader": any(item.loaded for item in subjects)}
     for name in (name for name, needed in wanted.items() if needed):
         files.update({f"{name}{suffix}": text_of(f"{name}{suffix}").encode() for suffix in (".c", ".h")})
     for item in subjects:
         files.update(vector_files(item))
     return {f"{FOLDER}/{name}": data for name, data in files.items()}
+
+
+def check_files() -> dict[str, bytes]:
+    """Return the C that compares tensors, by name; it writes through a function of the program's."""
+    names = ("tensor_check.c", "tensor_check.h", "tensor_text.c", "tensor_text.h")
+    return {name: text_of(name).encode() for name in names}
 
 
 def _program(subjects: Sequence[Subject], *, graphs: bool) -> str:
@@ -48,12 +54,11 @@ def _program(subjects: Sequence[Subject], *, graphs: bool) -> str:
     values = {
         "about": "\n".join(f" * {line}" for line in about),
         "includes": "\n".join(includes),
-        "functions": "\n".join(_function(item) for item in subjects).rstrip("\n"),
+        "functions": "\n".join(module_function(item, checked=bool(item.vectors)) for item in subjects).rstrip("\n"),
         "arguments": '  const char *folder = argc > 1 ? argv[1] : ".";'
         if any(map(_reads, subjects))
         else "  (void)argc;\n  (void)argv;",
         "calls": "\n".join(_calls(subjects, graphs=graphs)),
-        "verdict": '  puts(faults ? "FAIL" : "PASS");' if checked else '  puts(faults ? "FAIL" : "done");',
     }
     return filled("demo.c.in", values)
 
@@ -65,13 +70,22 @@ def _reads(item: Subject) -> bool:
 
 def _calls(subjects: Sequence[Subject], *, graphs: bool) -> list[str]:
     lines = ["  if (graph_start() != 0) {", "    return 1;", "  }"] if graphs else []
-    return lines + [f"  faults += demo_{item.name}({'folder' if _reads(item) else ''});" for item in subjects]
+    return lines + [f"  demo_{item.name}({'&checks, folder' if _reads(item) else '&checks'});" for item in subjects]
 
 
-def _function(item: Subject) -> str:
+def module_function(item: Subject, *, checked: bool) -> str:
+    """Return the C function ``demo_<module>``, which runs a module.
+
+    Parameters
+    ----------
+    item : Subject
+    checked : bool
+        On the vectors of its file, and compares what comes out; else on zeros, and prints it.
+    """
     writer = Writer()
-    writer.line(f"/* Runs module {item.name}; returns the number of outputs that are not as expected */")
-    with writer.block(f"static int demo_{item.name}({'const char *folder' if _reads(item) else 'void'})"):
+    writer.line(f"/* Runs module {item.name} */")
+    folder = ", const char *folder" if _reads(item) else ""
+    with writer.block(f"static void demo_{item.name}(struct tensor_checks *checks{folder})"):
         if item.maps_tensors:
             _aot_setup(writer, item)
             _found(writer, item)
@@ -82,21 +96,19 @@ def _function(item: Subject) -> str:
                 writer.line(f"static {tensor.c_type} {_output(tensor)}[{tensor.c_length}];{_comment(tensor)}")
             _found(writer, item)
             (_aot_setup if item.is_aot else _graph_setup)(writer, item)
-        writer.line("int faults = 0;")
         _assignments(writer, item)
-        if item.vectors:
+        if checked:
             with writer.block(f"for (size_t vector = 0; vector < {count_macro(item)}; ++vector)"):
                 for tensor in item.inputs:
                     source = f"{item.name}_vectors[vector].{tensor.field}"
                     writer.line(f"memcpy({_input(tensor, item)}, {source}, {_whole(item, tensor)});")
-                _run(writer, item)
+                _run(writer, item, checked=True)
         else:
             for tensor in item.inputs if item.maps_tensors else ():
                 writer.line(f"memset({_input(tensor, item)}, 0, {_whole(item, tensor)});")
-            _run(writer, item)
+            _run(writer, item, checked=False)
         if not item.is_aot:
             writer.line("TVMGraphExecutor_Release(&executor);")
-        writer.line("return faults;")
     return writer.text()
 
 
@@ -124,12 +136,12 @@ def _graph_setup(writer: Writer, item: Subject) -> None:
 def _assignments(writer: Writer, item: Subject) -> None:
     if not item.is_aot:
         with writer.block("if (executor == NULL)"):
-            writer.line("return 1;")
+            writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
         return
     for pool, path in item.loaded.items():
         call = f'pool_load(folder, "{path}", {_aligned(_pool(item, pool))}, {item.pool_size(pool)})'
         with writer.block(f"if ({call} != 0)"):
-            writer.line("return 1;")
+            writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
     if item.maps_tensors:
         unread = [name for name, group in (("inputs", item.inputs), ("outputs", item.outputs)) if not group]
         writer.lines([f"(void){name};" for name in unread])
@@ -140,7 +152,7 @@ def _assignments(writer: Writer, item: Subject) -> None:
         writer.line(f"outputs.{tensor.field} = {_output(tensor)};")
 
 
-def _run(writer: Writer, item: Subject) -> None:
+def _run(writer: Writer, item: Subject, *, checked: bool) -> None:
     """Write one inference, and the check or the print of each output."""
     if item.is_aot:
         arguments = [] if item.maps_tensors else ["&inputs", "&outputs"]
@@ -158,20 +170,20 @@ def _run(writer: Writer, item: Subject) -> None:
         ]
     for call in calls:
         with writer.block(f"if ({call} != 0)"):
-            writer.line(f'return tensor_failed("{item.name}");')
-    for index, tensor in enumerate(item.outputs):
-        if item.vectors:
-            expected = f"{item.name}_vectors[vector].{tensor.field}"
-            writer.line(f"faults += tensor_check(&found[{index}], vector, {expected});")
-        else:
-            writer.line(f"tensor_print(&found[{index}]);")
+            writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
+    if not checked:
+        writer.lines([f'tensor_print("{item.name}", &found[{index}]);' for index in range(len(item.outputs))])
+        return
+    with writer.block("const void *const expected[] =", "};"):
+        writer.lines([f"{item.name}_vectors[vector].{tensor.field}," for tensor in item.outputs])
+    writer.line(f'tensor_check(checks, "{item.name}", vector, found, expected, {len(item.outputs)});')
 
 
 def _found(writer: Writer, item: Subject) -> None:
     with writer.block("const struct tensor found[] =", "};"):
         for tensor in item.outputs:
             kind = f"TENSOR_{tensor.dtype.upper()}"
-            writer.line(f'{{"{item.name}", {c_string(tensor.name)}, {kind}, {tensor.count}, {_output(tensor, item)}}},')
+            writer.line(f"{{{c_string(tensor.name)}, {kind}, {tensor.count}, {_output(tensor, item)}}},")
 
 
 def _input(tensor: Tensor, item: Subject | None = None) -> str:

@@ -61,7 +61,7 @@ def _build(subjects: Sequence[Subject], library: str | None, carried: bool) -> I
         checked = any(item.vectors for item in subjects)
         test = "it checks the test vectors" if checked else "it prints outputs for zeros as inputs"
         yield f"    make                # {library} and a demo of it, for this machine"
-        yield f"    make test           # runs the demo: {test}"
+        yield f"    make {'selftest' if checked else 'test    '}       # runs the demo: {test}"
         yield "    cmake -B build-cmake && cmake --build build-cmake    # the same with CMake"
         config = " CRT_CONFIG=board" if carried and graphs else ""
         yield f'    make library CC="arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb" AR=arm-none-eabi-ar{config}'

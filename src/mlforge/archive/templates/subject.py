@@ -12,9 +12,10 @@ import numpy.typing as npt
 from mlforge.archive.details import AOT, module_details
 from mlforge.archive.layout import CODE, Layout
 from mlforge.codegen import GeneratedCode
-from mlforge.codegen.c_interface import tensors
+from mlforge.codegen.c_interface import RESERVED, tensors
 from mlforge.codegen.c_types import scalar_type
 from mlforge.memory.pools import DEFAULT_POOL
+from mlforge.support.c_names import unique
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
@@ -160,3 +161,15 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         tuple(code.graph.params) if code.graph else (),
         vectors,
     )
+
+
+def described_subject(name: str, details: Mapping[str, Any]) -> Subject:
+    """Describe an AOT module of an archive by its checked ``mlforge`` object, as far as calling it takes."""
+    described = (*details["inputs"], *details["outputs"])
+    fields = unique((item["name"] for item in described), RESERVED)
+    tensors = tuple(
+        Tensor(item["name"], field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        for item, field in zip(described, fields, strict=True)
+    )
+    count = len(details["inputs"])
+    return Subject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())

@@ -3,8 +3,9 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "tensor_text.h"
 
 #define SHOWN_ELEMENTS 8
 
@@ -74,30 +75,76 @@ static double distance(double actual, double expected) {
                                           : fabs(actual - expected);
 }
 
-int tensor_check(const struct tensor *actual, size_t vector, const void *expected) {
+/* How one output differs from what was expected. */
+struct difference {
+  double largest;
+  double allowed;
+  size_t element; /* that has the largest */
+  int is_fault;
+};
+
+static struct difference compare(const struct tensor *actual, const void *expected) {
   const size_t bytes = kinds[actual->kind].bytes;
-  double largest = 0.0, magnitude = 0.0, allowed;
+  struct difference result = {0.0, 0.0, 0, 0};
+  double magnitude = 0.0;
   size_t index, differing = 0;
-  int fault;
   for (index = 0; index < actual->count; ++index) {
     const double found = element(actual->kind, actual->data, index);
     const double wanted = element(actual->kind, expected, index);
     const double difference = distance(found, wanted);
     /* 64-bit integers have more digits than a double, so their bytes decide */
-    differing += memcmp((const char *)actual->data + index * bytes, (const char *)expected + index * bytes, bytes) != 0;
-    largest = difference > largest ? difference : largest;
+    const int differs =
+        memcmp((const char *)actual->data + index * bytes, (const char *)expected + index * bytes, bytes) != 0;
+    if (difference > result.largest || (differs && differing == 0 && !(result.largest > 0.0))) {
+      result.largest = difference;
+      result.element = index;
+    }
+    differing += (size_t)differs;
     if (!isnan(wanted) && !isinf(wanted) && fabs(wanted) > magnitude) {
       magnitude = fabs(wanted);
     }
   }
-  allowed = kinds[actual->kind].tolerance * magnitude;
-  fault = kinds[actual->kind].tolerance > 0.0 ? largest > allowed : differing != 0;
-  printf("%s %s, vector %lu, %s: largest difference %g, %g allowed\n", fault ? "FAIL" : "PASS", actual->module,
-         (unsigned long)vector, actual->name, largest, allowed);
-  return fault;
+  result.allowed = kinds[actual->kind].tolerance * magnitude;
+  result.is_fault = kinds[actual->kind].tolerance > 0.0 ? result.largest > result.allowed : differing != 0;
+  return result;
 }
 
-void tensor_print(const struct tensor *actual) {
+void tensor_check(struct tensor_checks *checks, const char *module, size_t vector, const struct tensor *outputs,
+                  const void *const *expected, size_t count) {
+  struct difference worst = {0.0, 0.0, 0, 0};
+  size_t index, place = 0;
+  for (index = 0; index < count; ++index) {
+    const struct difference found = compare(&outputs[index], expected[index]);
+    if (index == 0 || found.is_fault > worst.is_fault ||
+        (found.is_fault == worst.is_fault && found.largest > worst.largest)) {
+      worst = found;
+      place = index;
+    }
+  }
+  tensor_write(worst.is_fault ? "FAIL " : "PASS ");
+  tensor_write(module);
+  tensor_write(", vector ");
+  text_unsigned(vector, 10, 1);
+  tensor_write(": largest difference ");
+  text_number(worst.largest);
+  tensor_write(", ");
+  text_number(worst.allowed);
+  tensor_write(" allowed");
+  if (worst.is_fault || worst.largest > 0.0) {
+    tensor_write(", in element ");
+    text_unsigned(worst.element, 10, 1);
+    tensor_write(" of ");
+    tensor_write(outputs[place].name);
+  }
+  tensor_write("\n");
+  checks->vectors += 1;
+  checks->passed += !worst.is_fault;
+  if (worst.largest > checks->largest) {
+    checks->largest = worst.largest;
+  }
+}
+
+void tensor_print(const char *module, const struct tensor *actual) {
   const unsigned char *byte = actual->data;
   const size_t total = actual->count * kinds[actual->kind].bytes;
   uint32_t checksum = UINT32_C(2166136261); /* FNV-1a */
@@ -105,14 +152,39 @@ void tensor_print(const struct tensor *actual) {
   for (index = 0; index < total; ++index) {
     checksum = (checksum ^ byte[index]) * UINT32_C(16777619);
   }
-  printf("%s, zeros, %s:", actual->module, actual->name);
+  tensor_write(module);
+  tensor_write(", zeros, ");
+  tensor_write(actual->name);
+  tensor_write(":");
   for (index = 0; index < actual->count && index < SHOWN_ELEMENTS; ++index) {
-    printf(" %g", element(actual->kind, actual->data, index));
+    tensor_write(" ");
+    text_number(element(actual->kind, actual->data, index));
   }
-  printf("%s checksum %08lx\n", actual->count > SHOWN_ELEMENTS ? " ..." : "", (unsigned long)checksum);
+  tensor_write(actual->count > SHOWN_ELEMENTS ? " ... checksum " : " checksum ");
+  text_unsigned(checksum, 16, 8);
+  tensor_write("\n");
 }
 
-int tensor_failed(const char *module) {
-  printf("FAIL %s: the module reported a failure\n", module);
-  return 1;
+void tensor_failed(struct tensor_checks *checks, const char *module) {
+  tensor_write("FAIL ");
+  tensor_write(module);
+  tensor_write(": the module reported a failure\n");
+  checks->failures += 1;
+}
+
+int tensor_verdict(const struct tensor_checks *checks) {
+  const unsigned long run = checks->vectors + checks->failures;
+  const unsigned long faults = run - checks->passed;
+  if (checks->vectors == 0) {
+    tensor_write(checks->failures ? "FAIL\n" : "done\n");
+    return checks->failures != 0;
+  }
+  tensor_write(faults ? "FAIL " : "PASS ");
+  text_unsigned(faults ? faults : run, 10, 1);
+  tensor_write(" of ");
+  text_unsigned(run, 10, 1);
+  tensor_write(", largest difference ");
+  text_number(checks->largest);
+  tensor_write("\n");
+  return faults != 0;
 }

@@ -1,4 +1,5 @@
-/* Comparing and showing tensors. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/* Comparing and showing tensors, on the host and on boards. This code is yours to use as you like.
+ * SPDX-License-Identifier: 0BSD */
 #ifndef TENSOR_CHECK_H_
 #define TENSOR_CHECK_H_
 #include <stddef.h>
@@ -21,25 +22,40 @@ enum tensor_kind {
 
 /* An output of a module after a run. */
 struct tensor {
-  const char *module;
   const char *name;
   enum tensor_kind kind;
   size_t count;
   const void *data;
 };
 
+/* What was found until now; starts as zeros. */
+struct tensor_checks {
+  unsigned long vectors;
+  unsigned long passed;
+  unsigned long failures; /* of runs, whose outputs are not known then */
+  double largest;         /* difference */
+};
+
+/* Writes a text where people read it: a function of the program that uses this file. */
+void tensor_write(const char *text);
+
 /*
- * Compares an output with what the module computed when the archive was made, and prints one line.
+ * Compares the outputs of a run with what the module computed when the archive was made, and writes one line: PASS or
+ * FAIL, the largest difference, and which element of which output has it.
  *
  * Integers must be equal. Floats may differ by what another order of rounding gives: by the tolerance of their kind
- * times the largest magnitude that was expected. Returns 1 for a difference, 0 for none.
+ * times the largest magnitude that was expected.
  */
-int tensor_check(const struct tensor *actual, size_t vector, const void *expected);
+void tensor_check(struct tensor_checks *checks, const char *module, size_t vector, const struct tensor *outputs,
+                  const void *const *expected, size_t count);
 
-/* Prints one line: the first elements, and a checksum of all bytes. */
-void tensor_print(const struct tensor *actual);
+/* Writes one line: the first elements, and a checksum of all bytes. */
+void tensor_print(const char *module, const struct tensor *actual);
 
-/* Prints that a module reported a failure; returns 1. */
-int tensor_failed(const char *module);
+/* Writes that a run of a module failed. */
+void tensor_failed(struct tensor_checks *checks, const char *module);
+
+/* Writes one line with the verdict on all vectors; returns the exit status. */
+int tensor_verdict(const struct tensor_checks *checks);
 
 #endif /* TENSOR_CHECK_H_ */

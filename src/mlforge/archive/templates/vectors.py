@@ -13,6 +13,9 @@ from mlforge.codegen.c_interface import LICENCE
 from mlforge.codegen.c_types import HALF_FLOATS, literal
 from mlforge.codegen.writer import comment_text
 
+VECTORS = "_vectors.c"
+"""How the name of a file with a module's vectors ends."""
+
 _PER_LINE = 16
 
 
@@ -20,8 +23,14 @@ def vector_files(subject: Subject) -> dict[str, bytes]:
     """Return ``<module>_vectors.h`` and ``.c``; nothing for a module without vectors."""
     if not subject.vectors:
         return {}
-    name = f"{subject.name}_vectors"
-    return {f"{name}.h": _header(subject).encode(), f"{name}.c": _definitions(subject).encode()}
+    return dict(
+        zip(vector_names(subject.name), (_header(subject).encode(), _definitions(subject).encode()), strict=True)
+    )
+
+
+def vector_names(module: str) -> tuple[str, str]:
+    """Return the names of the header and of the C file with a module's vectors."""
+    return f"{module}_vectors.h", f"{module}{VECTORS}"
 
 
 def count_macro(subject: Subject) -> str:
@@ -58,7 +67,7 @@ def _header(subject: Subject) -> str:
 def _definitions(subject: Subject) -> str:
     lines = [
         f"/* {LICENCE} */",
-        f'#include "{subject.name}_vectors.h"',
+        f'#include "{vector_names(subject.name)[0]}"',
         "",
         "#include <math.h>",
         "",

@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlforge.archive.layout import CODE
 from mlforge.micro.board import Board
-from mlforge.registry import Registry
 from mlforge.support.content import Data
 
 PROJECT_TYPES = ("standalone", "selftest", "host_driven")
 """A main that runs the model once, one that checks the archive's test vectors, and a server that a host drives."""
+
+MODEL_FOLDER = "model"
+"""Where every project has the extracted archive, as microTVM's have."""
+MODEL_CODE = f"{MODEL_FOLDER}/{CODE}"
+"""Where every project has the model's generated code: ``src`` and ``include``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +85,14 @@ class ToolCommand:
         How to get the program, for the error message where it is missing.
     environment : mapping of str to str
         Variables that are set for it, by the same rules.
+    needs : mapping of str to str
+        Other programs that it starts, and how to get each.
     """
 
     arguments: tuple[str, ...]
     install: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +110,21 @@ class Template:
     refuses : callable ``(board) -> str or None``
         Why the template cannot serve a board; None where it can.
     files : callable ``(model, board, project_type, options) -> dict of str to Data``
-        The project's files by relative path. Deterministic.
+        The project's files by relative path. Deterministic. `generate` adds the extracted archive under
+        ``MODEL_FOLDER``, ``model.tar``, ``project.json``, ``board.toml``, the API server, and ``README.md`` where there
+        is none.
     options : tuple of ProjectOption
         Its own, beside those that all templates have.
     built_by_tests : bool
         Whether the tests build what it makes; else they check its structure only.
-    commands : callable ``(model, board) -> mapping of str to ToolCommand``, optional
-        What does the steps ``build`` and ``flash`` in the project's folder, where another build system does; a step
-        that is not in it is done by make and by the board's flash tool.
+    commands : callable ``(model, board) -> mapping of str to ToolCommand or tuple of ToolCommand``, optional
+        What does the steps ``build``, ``flash`` and ``run`` (firmware on this machine, spoken to by its standard
+        streams) in the project's folder, where another build system does. What is not in it is built by make and
+        flashed by the board's tool; what has no commands at all is run by the board's emulator.
     elf : callable ``(model) -> str``, optional
-        Where the build leaves the program, in the project's folder.
+        Where the build leaves the program, in the project's folder; ``firmware.elf`` without it.
+    default_board : str or None
+        The board of projects for which none is named, where that makes sense.
     """
 
     name: str
@@ -121,8 +134,6 @@ class Template:
     files: Callable[[ProjectModel, Board, str, Mapping[str, Any]], dict[str, Data]]
     options: tuple[ProjectOption, ...] = field(default=())
     built_by_tests: bool = False
-    commands: Callable[[ProjectModel, Board], Mapping[str, ToolCommand]] | None = None
+    commands: Callable[[ProjectModel, Board], Mapping[str, ToolCommand | tuple[ToolCommand, ...]]] | None = None
     elf: Callable[[ProjectModel], str] | None = None
-
-
-TEMPLATES: Registry[Template] = Registry("project template")
+    default_board: str | None = None

@@ -37,6 +37,11 @@
 #define TVM_CRT_MAX_STRLEN_ERROR_TEXT 160
 #endif
 
+/* Longest packet that the RPC server takes. */
+#ifndef TVM_CRT_MAX_PACKET_SIZE_BYTES
+#define TVM_CRT_MAX_PACKET_SIZE_BYTES 2048
+#endif
+
 /* Storage class of the error text: empty where one thread calls the runtime. */
 #ifndef TVM_CRT_THREAD_LOCAL
 #define TVM_CRT_THREAD_LOCAL

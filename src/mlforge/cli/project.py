@@ -1,0 +1,187 @@
+"""``mlforge project``: firmware projects, made, built, flashed and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from mlforge.cli.options import Board, Json, Module
+from mlforge.cli.tables import print_json, print_table
+from mlforge.errors import OptionError
+from mlforge.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlforge.micro.project.record import Record
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "create": (
+        "mlforge project create kws.tflite kws_m4 --template makefile --board mps2-an386",
+        "mlforge project create kws.tar kws_m4 --template cmake --board mps2-an386 --option cflags=-Os",
+        "mlforge project create kws.tar kws_package --template package",
+        "mlforge project create kws.tar kws_check --template makefile --board mps3-an547 --type selftest",
+    ),
+    "build": ("mlforge project build kws_m4", "mlforge project build kws_m4 --force --option cflags=-Os"),
+    "flash": ("mlforge project flash kws_m4 --option port=/dev/ttyACM0",),
+    "list": ("mlforge project list", "mlforge project list --json"),
+}
+
+Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
+Options: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the project; may be given again."),
+]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
+
+
+def _list_and_leave(wanted: bool) -> None:
+    if wanted:
+        list_templates()
+        raise typer.Exit
+
+
+ListOptions: TypeAlias = Annotated[
+    bool,
+    typer.Option("--list-options", callback=_list_and_leave, is_eager=True, help="List all options of all templates."),
+]
+
+
+def create(
+    model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the project is made.")],
+    *,
+    template: Annotated[str, typer.Option("--template", metavar="NAME", help="Of mlforge project list.")],
+    board: Board = None,
+    project_type: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven."),
+    ] = None,
+    module: Module = None,
+    option: Options = None,
+    force: Force = False,
+    list_options: ListOptions = False,  # noqa: ARG001  (its callback leaves)
+    as_json: Json = False,
+) -> None:
+    """Make a firmware project: a folder that builds without mlforge."""
+    from mlforge.micro.project.generate import generate_project
+    from mlforge.micro.project.options import parse_options
+    from mlforge.micro.project.record import read_record
+
+    options: dict[str, Any] = parse_options(option or ())
+    for name, value in (("board", board), ("project_type", project_type), ("module", module)):
+        if value is not None:
+            options[name] = value
+    options.setdefault("project_type", "standalone")
+    with stage(f"making {folder}"):
+        generate_project(template, model, folder, options, force=force)
+    record = read_record(folder)
+    if as_json:
+        print_json(
+            {"project": str(folder), **{name: record.document[name] for name in ("template", "board", "module")}}
+        )
+        return
+    typer.echo(
+        f"{folder}: {record.project_type} firmware of module {record.module}. Next: mlforge project build {folder}"
+    )
+
+
+def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
+    """Build a project's firmware, by the project's own build system."""
+    import shutil
+
+    from mlforge.micro.project.options import parse_options
+    from mlforge.micro.project_api import GeneratedProject
+
+    record = _record(folder)
+    firmware = folder / record.firmware if record else None
+    if firmware is not None and firmware.exists():
+        if not force:
+            raise OptionError(f"There is already a build in {folder}. To force rebuild it use '-f' or '--force'.")
+        shutil.rmtree(folder / "build", ignore_errors=True)
+        firmware.unlink()
+    with stage(f"building {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
+        project.build()
+    if as_json:
+        print_json({"project": str(folder), "firmware": firmware and str(firmware)})
+    else:
+        typer.echo(f"{firmware or folder}: built")
+
+
+def flash(folder: Folder, *, option: Options = None) -> None:
+    """Write a project's firmware to the board, by the board's flash tool."""
+    from mlforge.micro.project.options import parse_options
+    from mlforge.micro.project_api import GeneratedProject
+
+    record = _record(folder)
+    if record is not None and not (folder / record.firmware).exists():
+        raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlforge project build {folder}")
+    with stage(f"flashing {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
+        project.flash()
+    nothing = record is not None and "flash" not in record.document["steps"]
+    typer.echo(f"{folder}: {'nothing to flash: no flash tool of the board is known' if nothing else 'flashed'}")
+
+
+def list_templates(as_json: Json = False) -> None:
+    """List the templates of projects, and the options of each."""
+    from mlforge.micro.board import boards
+    from mlforge.micro.project.options import template_options
+    from mlforge.micro.project.record import as_json as option_as_json
+    from mlforge.micro.project.templates import templates
+
+    found = [templates().get(name) for name in templates()]
+    known = {template.name: template_options(template, boards()) for template in found}
+    if as_json:
+        print_json(
+            {
+                template.name: {
+                    "description": template.description,
+                    "project_types": list(template.project_types),
+                    "is_built_by_tests": template.built_by_tests,
+                    "options": [option_as_json(option) for option in known[template.name]],
+                }
+                for template in found
+            }
+        )
+        return
+    rows = [(item.name, item.description, ", ".join(item.project_types), item.built_by_tests) for item in found]
+    print_table("templates", ("template", "makes", "types", "built by tests"), rows)
+    shared = set.intersection(*({option.name for option in options} for options in known.values()))
+    first = next(iter(known.values()))
+    _print_options("options of all templates", [option for option in first if option.name in shared])
+    for name, options in known.items():
+        own = [option for option in options if option.name not in shared]
+        if own:
+            _print_options(f"options of {name}", own)
+
+
+def _print_options(title: str, options: list[Any]) -> None:
+    rows = [
+        (
+            option.name,
+            option.type,
+            option.help,
+            ", ".join(option.required) or None,
+            ", ".join(option.optional) or None,
+            option.default,
+        )
+        for option in options
+    ]
+    print_table(title, ("option", "type", "what it is", "required for", "optional for", "default"), rows)
+
+
+def _record(folder: Path) -> Record | None:
+    """Return what a project of ours says of itself; None for one that another tool generated."""
+    from mlforge.micro.project.record import RECORD, SERVER, read_record
+
+    foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
+    return None if foreign else read_record(folder)
+
+
+COMMANDS = (
+    ("create", create, EXAMPLES["create"]),
+    ("build", build, EXAMPLES["build"]),
+    ("flash", flash, EXAMPLES["flash"]),
+    ("list", list_templates, EXAMPLES["list"]),
+)

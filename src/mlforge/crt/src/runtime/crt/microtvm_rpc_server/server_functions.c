@@ -1,0 +1,65 @@
+/* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+#include "server_functions.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <tvm/runtime/crt/platform.h>
+#include <tvm/runtime/crt/rpc_common/session.h>
+
+#include "../../minrpc/time_evaluator.h"
+#include "../common/arguments.h"
+#include "../common/config.h"
+#include "../common/error_text.h"
+#include "../common/handles.h"
+#include "../common/tensor.h"
+
+/* A function of a module; nothing where it has none of this name. */
+MODULE_FUNCTION(get_function) {
+  TVMFunctionHandle function;
+  UNUSED_PARAMETERS;
+  const tvm_crt_error_t error = tvm_crt_check_arguments("tvm.rpc.server.ModuleGetFunction", "msi", codes, num_args);
+  if (error != kTvmErrorNoError) return error;
+  const int status = TVMModGetFunction(args[0].v_handle, args[1].v_str, (int)args[2].v_int64, &function);
+  if (status == kTvmErrorFunctionNameNotFound) return 0;
+  ret->v_handle = function;
+  *ret_code = kTVMPackedFuncHandle;
+  return status;
+}
+
+/* The longest request: what a packet of the largest size has room for. */
+MODULE_FUNCTION(get_max_packet_size) {
+  UNUSED_PARAMETERS;
+  const int overhead = TVM_FRAMING_OVERHEAD_BYTES + TVM_SESSION_HEADER_BYTES;
+  return tvm_crt_return_int(ret, ret_code, TVM_CRT_MAX_PACKET_SIZE_BYTES - overhead);
+}
+
+MODULE_FUNCTION(random_fill) {
+  size_t bytes;
+  UNUSED_PARAMETERS;
+  const tvm_crt_error_t error = tvm_crt_check_arguments("tvm.contrib.random.random_fill", "t", codes, num_args);
+  if (error != kTvmErrorNoError) return error;
+  const DLTensor* tensor = (const DLTensor*)args[0].v_handle;
+  if (!tvm_crt_tensor_bytes(tensor, &bytes)) {
+    return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "the tensor is too large");
+  }
+  return TVMPlatformGenerateRandom((uint8_t*)tensor->data + tensor->byte_offset, bytes);
+}
+
+tvm_crt_error_t server_functions_register(void) {
+  static const struct {
+    const char* name;
+    TVMBackendPackedCFunc function;
+  } functions[] = {
+      {"tvm.rpc.server.ModuleGetFunction", get_function},
+      {"runtime.RPCTimeEvaluator", time_evaluator_create},
+      {"tvm.rpc.server.GetCRTMaxPacketSize", get_max_packet_size},
+      {"tvm.contrib.random.random_fill", random_fill},
+  };
+  static bool registered = false;
+  for (size_t i = 0; !registered && i < sizeof(functions) / sizeof(functions[0]); ++i) {
+    const tvm_crt_error_t error = tvm_crt_register_global(functions[i].name, functions[i].function);
+    if (error != kTvmErrorNoError) return error;
+  }
+  registered = true;
+  return kTvmErrorNoError;
+}

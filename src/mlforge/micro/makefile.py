@@ -1,0 +1,68 @@
+"""The Makefile of a bare-metal project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlforge.micro.board import Board
+from mlforge.micro.linker_script import has_linker_script
+
+COMPILE_FLAGS = (
+    "-std=c99", "-ffunction-sections", "-fdata-sections", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+)  # fmt: skip
+"""Of every file, beside the core's flags and the user's own."""
+
+_LICENCE = "SPDX-License-Identifier: 0BSD"
+
+
+def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[str]) -> str:
+    """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    board : Board
+    sources, folders : sequence of str
+        What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    """
+    script = " link.ld" if has_linker_script(board) else ""
+    layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
+    return "\n".join(
+        [
+            f"# Firmware of module {name} for {board.name}. {_LICENCE}",
+            f"CC := {board.toolchain.prefix}gcc",
+            f"CORE := {' '.join(board.toolchain.flags)}",
+            f"LINK := {' '.join(board.toolchain.link_flags)}",
+            "CFLAGS ?= -O3",
+            *([f"STACK_BYTES ?= {board.stack_bytes}"] if script else []),
+            f"FLAGS := $(CORE) {' '.join(COMPILE_FLAGS)} \\",
+            f"  {' '.join(f'-I{folder}' for folder in folders)} \\",
+            "  $(if $(TRACE),-DMLFORGE_TRACE -Itrace) $(CFLAGS)",
+            f"SOURCES := {' '.join(sources)}",
+            "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
+            "",
+            f"firmware.elf: $(OBJECTS){script}",
+            "\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map=firmware.map \\",
+            f"\t  {layout}-o $@ $(OBJECTS) -lm",
+            "",
+            *_run(board),
+            "build/%.o: %",
+            "\t@mkdir -p $(dir $@)",
+            "\t$(CC) $(FLAGS) -c $< -o $@",
+            "",
+            "clean:",
+            "\trm -rf build firmware.elf firmware.map",
+            "",
+            ".PHONY: run clean",
+            "",
+        ]
+    )
+
+
+def _run(board: Board) -> list[str]:
+    if board.arch == "host":
+        return ["run: firmware.elf", "\t./firmware.elf", ""]
+    if board.emulator is None:
+        return []
+    return ["run: firmware.elf", f"\t{' '.join(board.emulator.command('firmware.elf'))}", ""]

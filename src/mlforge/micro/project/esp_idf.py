@@ -1,0 +1,94 @@
+"""The template ``esp_idf``: an ESP-IDF component with the model, and an example that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlforge.micro.board import Board
+from mlforge.micro.project.application import APPLICATION_TYPES, application_files
+from mlforge.micro.project.model_interface import interface_files
+from mlforge.micro.project.options import BUILD, FLASH, GENERATE
+from mlforge.micro.project.readme import WHAT_TYPES_DO
+from mlforge.micro.project.render import render
+from mlforge.micro.project.sources import MODEL_FLAGS, include_folders, model_sources
+from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlforge.support.content import Data
+
+_INSTALL = (
+    "Install ESP-IDF 5 as https://docs.espressif.com/projects/esp-idf says under Get Started, "
+    "and run its export.sh in this shell"
+)
+_OWN = "module"
+
+
+def _refuses(board: Board) -> str | None:
+    if "esp-idf" not in board.vendor:
+        return (
+            f"the file of {board.name} does not say what chip ESP-IDF is to build for: esp-idf = '...' under [vendor]"
+        )
+    return None
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    application = application_files(model, project_type, "void app_main(void)")
+    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
+    example = _example(model)
+    values = {
+        "name": model.name,
+        "symbol": f"MLFORGE_{model.name.upper()}",
+        "does": WHAT_TYPES_DO[project_type],
+        "memory": model.details["memory"],
+    }
+    return {
+        "CMakeLists.txt": render(
+            "esp_idf/component.cmake",
+            **values,
+            sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
+            folders=(*include_folders(model), _OWN),
+            flags=MODEL_FLAGS,
+        ),
+        "Kconfig": render("esp_idf/Kconfig", **values),
+        "idf_component.yml": render("esp_idf/idf_component.yml", **values),
+        "linker.lf.in": render("esp_idf/linker.lf.in", **values),
+        **own,
+        f"{example}/CMakeLists.txt": render("esp_idf/example.cmake", **values),
+        f"{example}/sdkconfig.defaults": render(
+            "esp_idf/sdkconfig.defaults",
+            chip=board.vendor["esp-idf"],
+            stack_bytes=options["main_stack_size"] or board.stack_bytes,
+        ),
+        f"{example}/main/CMakeLists.txt": render(
+            "esp_idf/main.cmake", app_sources=[name for name in application if name.endswith(".c")]
+        ),
+        **{f"{example}/main/{name}": data for name, data in application.items()},
+    }
+
+
+def _example(model: ProjectModel) -> str:
+    return f"examples/{model.name}"
+
+
+def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
+    start = ("{idf_cmd}", "{verbose:--verbose}", "-C", _example(model), "-B", "build")
+    return {
+        "build": ToolCommand((*start, "build"), _INSTALL),
+        "flash": ToolCommand((*start, "--port={port}", "flash"), _INSTALL),
+    }
+
+
+TEMPLATE = Template(
+    "esp_idf",
+    "ESP-IDF component, and an example for idf.py",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("idf_cmd", "The program", default="idf.py", optional=(BUILD, FLASH)),
+        ProjectOption(
+            "main_stack_size", "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
+        ),
+    ),
+    commands=_commands,
+    elf=lambda model: f"build/{model.name}.elf",
+)

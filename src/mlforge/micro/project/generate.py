@@ -1,0 +1,141 @@
+"""From a model, a board and a template to a folder that builds without mlforge."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mlforge.errors import OptionError, OutputError
+from mlforge.micro.board import Board, board_text, boards, find_board
+from mlforge.micro.project.model import Source, project_source
+from mlforge.micro.project.options import GENERATE, checked_options, template_options
+from mlforge.micro.project.readme import readme
+from mlforge.micro.project.record import ARCHIVE, BOARD, RECORD, SERVER, Record, read_record, record_of
+from mlforge.micro.project.template import MODEL_FOLDER, Template
+from mlforge.micro.project.templates import templates
+from mlforge.support.atomic import check_writable, write_folder
+from mlforge.support.content import Data
+
+_SERVER_PACKAGE = "project_server"
+_BUILT = "build"
+
+
+def generate_project(
+    template: str,
+    model: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    force: bool = False,
+) -> Path:
+    """Make a firmware project.
+
+    Parameters
+    ----------
+    template : str
+        Of `templates`.
+    model : path
+        An archive, or a model file that is compiled for the board.
+    folder : path
+        Where; it appears whole or not at all.
+    options : mapping
+        ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
+    force : bool
+        Write into a folder that is there. Files of an older project in it go, others stay.
+
+    Returns
+    -------
+    Path
+        `folder`.
+
+    Raises
+    ------
+    OptionError
+        For a template, board, type or option that does not exist, or does not fit the others.
+    OutputError
+        If the folder is not empty, or cannot be written.
+    MlforgeError
+        As reading archives, and importing and compiling models do.
+    """
+    chosen = templates().get(template)
+    target = Path(folder)
+    _check_place(target, force=force)
+    values = checked_options(template_options(chosen, boards()), options, GENERATE)
+    name, project_type = str(values["board"]), str(values["project_type"])
+    board = find_board(name)
+    reason = chosen.refuses(board)
+    if reason is not None:
+        raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
+    module = values["module"]
+    with project_source(model, board, project_type, None if module is None else str(module)) as source:
+        made = project_files(chosen, board, project_type, values, source)
+        made[BOARD] = board_text(name).encode()
+        if force:
+            _remove_older(target)
+        write_folder(target, made)
+    return target
+
+
+def project_files(
+    template: Template, board: Board, project_type: str, options: Mapping[str, Any], source: Source
+) -> dict[str, Data]:
+    """Return all files of a project but the board's, by relative path."""
+    made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in source.members.items()}
+    made[ARCHIVE] = source.model.archive
+    made.update(_server_files())
+    made.update(template.files(source.model, board, project_type, options))
+    record = record_of(template, board, project_type, options, source.model)
+    if "README.md" not in made:
+        made["README.md"] = readme(template, board, record.document)
+    record = record.listing([*made, BOARD, RECORD])
+    made[RECORD] = (json.dumps(record.document, indent=2) + "\n").encode()
+    return made
+
+
+def _server_files() -> dict[str, Data]:
+    """Return the API server, which stands alone in the project."""
+    package = files("mlforge.micro").joinpath(_SERVER_PACKAGE)
+    made: dict[str, Data] = {
+        f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in package.iterdir() if item.name.endswith(".py")
+    }
+    made[SERVER] = files("mlforge.micro").joinpath("templates", "project", SERVER).read_bytes()
+    return made
+
+
+def _check_place(target: Path, *, force: bool) -> None:
+    if not target.exists():
+        check_writable(target)
+        return
+    if not target.is_dir():
+        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+    if not force and any(target.iterdir()):
+        raise OutputError(
+            "The specified project dir already exists. To force overwriting it use '-f' or '--force'.",
+            place=str(target),
+        )
+
+
+def _remove_older(target: Path) -> None:
+    """Remove what an older project left: its files, and what was built of them."""
+    older = _older(target)
+    if older is None:
+        return
+    for path in (*older.files, older.firmware):
+        place = target / path
+        # a link in the project may have come to lead elsewhere
+        if place.is_file() and place.parent.resolve().is_relative_to(target.resolve()):
+            place.unlink()
+    if not (target / _BUILT).is_symlink():
+        shutil.rmtree(target / _BUILT, ignore_errors=True)
+
+
+def _older(target: Path) -> Record | None:
+    try:
+        return read_record(target)
+    except OptionError:  # nothing of ours is there, or nothing that can be read
+        return None

@@ -1,0 +1,136 @@
+"""The model of a project: a module of an archive, or a model file that is compiled for the board first."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlforge.archive.load import artifact_kind
+from mlforge.archive.module_parts import ModuleParts, read_parts
+from mlforge.archive.templates.demo import FOLDER as DEMO
+from mlforge.errors import OptionError
+from mlforge.micro.bare_metal import check_path
+from mlforge.micro.board import Board
+from mlforge.micro.project.template import ProjectModel
+from mlforge.support.c_names import module_name
+from mlforge.support.content import Data, ViewContent
+from mlforge.support.plain_file import open_plain
+from mlforge.support.tar import open_tar
+
+_VECTORS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a project is generated from.
+
+    Attributes
+    ----------
+    model : ProjectModel
+    members : mapping of str to Data
+        All files of the archive.
+    """
+
+    model: ProjectModel
+    members: dict[str, Data]
+
+
+@contextmanager
+def project_source(
+    path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
+) -> Iterator[Source]:
+    """Give what a project is generated from, as long as the block runs.
+
+    Parameters
+    ----------
+    path : path
+        An archive, or a model file: that is compiled for the board, for the graph executor where a host drives
+        the firmware, and with test vectors for a self-test.
+    board : Board
+    project_type : str
+    module : str, optional
+        Which module, where an archive holds several.
+
+    Raises
+    ------
+    MlforgeError
+        As importing, compiling and reading archives do.
+    OptionError
+        For what is neither, and for archives that lack what the type of project takes.
+    """
+    kind = artifact_kind(path)
+    if kind == "library":
+        raise OptionError(
+            "a shared library is for this machine", place=str(path), next_step="Give an archive or a model"
+        )
+    if kind == "archive":
+        yield _read(path, module, project_type)
+        return
+    if module is not None:
+        raise OptionError("a model is one module", place="module", next_step="Leave it out")
+    with tempfile.TemporaryDirectory(prefix="mlforge-project-") as folder:
+        yield _read(_compiled(path, board, project_type, Path(folder)), None, project_type)
+
+
+def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, folder: Path) -> Path:
+    from mlforge.archive.export import export_model_library_format
+    from mlforge.compiler import build
+    from mlforge.frontend import import_model
+
+    mod, params = import_model(Path(path))
+    name = module_name(Path(path).name.partition(".")[0])
+    executor = "graph" if project_type == "host_driven" else "aot"
+    factory = build(mod, board.target, params, executor=executor, module_name=name)
+    vectors = _VECTORS if project_type == "selftest" else 0
+    return export_model_library_format(factory, folder / "model.tar", test_vectors=vectors)
+
+
+def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> Source:
+    parts = read_parts(path, module)
+    with open_tar(path) as tar:
+        members: dict[str, Data] = {name: ViewContent(tar.view(name)) for name in sorted(tar.sizes)}
+    name = parts.record.name
+    vectors = {
+        member.removeprefix(f"{DEMO}/"): members[member]
+        for member in members
+        if re.fullmatch(rf"{DEMO}/{re.escape(name)}_vectors\.[ch]", member)
+    }
+    _check_fits(parts, project_type, has_vectors=bool(vectors))
+    for code in parts.code:
+        check_path(code)
+    assert parts.record.details is not None
+    assert parts.executor is not None
+    with open_plain(path) as file:
+        archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    return Source(
+        ProjectModel(name.lower(), parts.executor, parts.code, parts.record.details, vectors, archive), members
+    )
+
+
+def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
+    name = parts.record.name
+    if parts.record.details is None or parts.executor is None:
+        raise OptionError(
+            f"module '{name}' was not compiled by mlforge, and firmware for it needs the shapes",
+            place=parts.place,
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
+    if project_type == "selftest" and not has_vectors:
+        raise OptionError(
+            f"module '{name}' has no test vectors",
+            place=parts.place,
+            next_step="Compile the model with --test-vectors 3",
+        )
+    wanted = "graph" if project_type == "host_driven" else "aot"
+    if parts.executor != wanted:
+        raise OptionError(
+            f"module '{name}' is for the executor {parts.executor}; projects of the type {project_type} take {wanted}",
+            place=parts.place,
+            next_step=f"Compile it with --executor {wanted}",
+        )

@@ -1,0 +1,36 @@
+"""README.md of a project: what it is, and the commands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlforge.micro.board import Board
+from mlforge.micro.project.render import render
+from mlforge.micro.project.template import Template
+
+WHAT_TYPES_DO = {
+    "standalone": "runs the model once",
+    "selftest": "checks the archive's test vectors",
+    "host_driven": "runs single operators that a host calls over a serial line",
+}
+"""The firmware of each type of project, as the end of a sentence."""
+
+
+def readme(template: Template, board: Board, document: Mapping[str, Any]) -> bytes:
+    """Return the text; `document` is what ``project.json`` says."""
+    steps: Mapping[str, Sequence[Mapping[str, Any]]] = document["steps"]
+    return render(
+        "project/README.md",
+        module=document["module"],
+        does=WHAT_TYPES_DO[document["project_type"]],
+        template=template,
+        board=board,
+        firmware=document["firmware"],
+        commands={name: [_line(command) for command in commands] for name, commands in steps.items()},
+    )
+
+
+def _line(command: Mapping[str, Any]) -> str:
+    """Return a command as a person types it, without what options would add."""
+    return " ".join(argument for argument in command["arguments"] if "{" not in argument)

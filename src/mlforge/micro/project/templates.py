@@ -1,0 +1,20 @@
+"""The templates that come with mlforge."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mlforge.micro.project import makefile
+from mlforge.micro.project.template import Template
+from mlforge.registry import Registry
+
+_TEMPLATES = (makefile.TEMPLATE,)
+
+
+@cache
+def templates() -> Registry[Template]:
+    """Return the templates of projects by name."""
+    found: Registry[Template] = Registry("project template")
+    for template in _TEMPLATES:
+        found.add(template.name, template)
+    return found

@@ -1,0 +1,97 @@
+"""The template ``zephyr``: a Zephyr module with the model, and an application that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlforge.micro.board import Board
+from mlforge.micro.project.application import APPLICATION_TYPES, application_files, expected_line
+from mlforge.micro.project.model_interface import interface_files, interface_of
+from mlforge.micro.project.options import BUILD, FLASH, GENERATE
+from mlforge.micro.project.readme import WHAT_TYPES_DO
+from mlforge.micro.project.render import render
+from mlforge.micro.project.sources import MODEL_FLAGS, has_fpu, include_folders, model_sources
+from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlforge.support.content import Data
+
+_INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"
+_OWN = "module"
+
+
+def _refuses(board: Board) -> str | None:
+    if "zephyr" not in board.vendor:
+        return f"the file of {board.name} does not say what Zephyr calls it: zephyr = '...' under [vendor]"
+    return None
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    interface = interface_of(model)
+    application = application_files(model, project_type, "int main(void)")
+    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
+    values = {
+        "name": model.name,
+        "symbol": f"MLFORGE_{model.name.upper()}",
+        "does": WHAT_TYPES_DO[project_type],
+        "project_type": project_type,
+    }
+    return {
+        "zephyr/module.yml": render("zephyr/module.yml", module=f"mlforge-{model.name.replace('_', '-').strip('-')}"),
+        "zephyr/CMakeLists.txt": render(
+            "zephyr/module.cmake",
+            **values,
+            sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
+            folders=(*include_folders(model), _OWN),
+            flags=MODEL_FLAGS,
+        ),
+        "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details["memory"], io_bytes=interface.nbytes),
+        "zephyr/workspace.ld": render("zephyr/workspace.ld", **values),
+        **own,
+        "app/CMakeLists.txt": render(
+            "zephyr/app.cmake",
+            **values,
+            app_sources=[f"src/{name}" for name in application if name.endswith(".c")],
+        ),
+        "app/prj.conf": render(
+            "zephyr/prj.conf",
+            **values,
+            stack_bytes=options["config_main_stack_size"] or board.stack_bytes,
+            prints_floats=project_type == "standalone" and interface.prints_floats,
+            has_fpu=has_fpu(board),
+            core=board.core,
+        ),
+        "app/sample.yaml": render(
+            "zephyr/sample.yaml",
+            **values,
+            platform=board.vendor["zephyr"],
+            expected=expected_line(model, project_type),
+        ),
+        **{f"app/src/{name}": data for name, data in application.items()},
+    }
+
+
+def _commands(_model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
+    environment = {"ZEPHYR_BASE": "{zephyr_base}"}
+    build = (
+        "{west_cmd}", "{verbose:--verbose}", "build", "--board", board.vendor["zephyr"], "--build-dir", "build", "app",
+    )  # fmt: skip
+    flash = ("{west_cmd}", "{verbose:--verbose}", "flash", "--build-dir", "build", "--dev-id={serial_number}")
+    return {"build": ToolCommand(build, _INSTALL, environment), "flash": ToolCommand(flash, _INSTALL, environment)}
+
+
+TEMPLATE = Template(
+    "zephyr",
+    "Zephyr module, and an application for west",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("west_cmd", "The program", default="west", optional=(BUILD, FLASH)),
+        ProjectOption("zephyr_base", "Where Zephyr's source is, instead of $ZEPHYR_BASE", optional=(BUILD, FLASH)),
+        ProjectOption(
+            "config_main_stack_size", "CONFIG_MAIN_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
+        ),
+    ),
+    commands=_commands,
+    elf=lambda _model: "build/zephyr/zephyr.elf",
+)

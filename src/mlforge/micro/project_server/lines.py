@@ -1,0 +1,226 @@
+"""Lines to a device: a process's standard streams, or a serial port."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from .protocol import IoTimeoutError, StepError, TransportClosedError
+
+MAX_READ = 16 << 20
+_PAUSE_BYTES = 1 << 20
+_PIECE = 1 << 16
+_GRACE_SECONDS = 2.0
+
+
+class Device(Protocol):
+    """What a line is made of; reads and writes may block."""
+
+    def read_some(self) -> bytes:
+        """Return what came, at least a byte; nothing at the end."""
+
+    def write(self, data: bytes) -> None:
+        """Write all of it."""
+
+    def close(self) -> None:
+        """Make an end, also of reads and writes that wait."""
+
+    def ending(self) -> str:
+        """Say why nothing more comes."""
+
+
+class Line:
+    """A device whose reads and writes end in time.
+
+    A thread takes what comes, so that nothing is lost between two reads; it pauses where nobody reads.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._buffer = bytearray()
+        self._wanted = 0
+        self._ended = False
+        self._closed = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def read(self, n: int, timeout: float | None) -> bytes:
+        """Return exactly n bytes. What came stays where that takes too long."""
+        return self._read(n, n, timeout)
+
+    def read_available(self, n: int, timeout: float | None) -> bytes:
+        """Return at least one and at most n bytes."""
+        return self._read(1, n, timeout)
+
+    def _read(self, least: int, most: int, timeout: float | None) -> bytes:
+        if not 0 < most <= MAX_READ:
+            raise ValueError(f"a read takes 1 to {MAX_READ} bytes, not {most}")
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._wanted = least
+            self._changed.notify_all()
+            while len(self._buffer) < least:
+                if self._ended:
+                    raise TransportClosedError(self._device.ending())
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise IoTimeoutError(f"{least} bytes were waited for and {len(self._buffer)} came")
+                self._changed.wait(left)
+            data = bytes(self._buffer[:most])
+            del self._buffer[:most]
+            self._changed.notify_all()
+            return data
+
+    def write(self, data: bytes, timeout: float | None) -> None:
+        """Write all of it. A line that takes too long is of no more use: nobody knows how much it took."""
+        if self._closed:
+            raise TransportClosedError("the line is closed")
+        faults: list[Exception] = []
+
+        def write() -> None:
+            try:
+                self._device.write(data)
+            except Exception as error:  # told to the caller, whose thread this is not
+                faults.append(error)
+
+        worker = threading.Thread(target=write, daemon=True)
+        worker.start()
+        worker.join(timeout)
+        if worker.is_alive():
+            self.close()
+            raise IoTimeoutError(f"{len(data)} bytes were not taken in time")
+        if faults:
+            raise TransportClosedError(f"the other side is gone: {faults[0]}") from faults[0]
+
+    def close(self) -> None:
+        """Close the device."""
+        with self._changed:
+            self._closed = self._ended = True
+            self._changed.notify_all()
+        self._device.close()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                data = self._device.read_some()
+            except Exception:  # closed under the read, or unplugged: either way the end
+                data = b""
+            with self._changed:
+                self._buffer += data
+                self._ended = self._ended or not data
+                self._changed.notify_all()
+                while not self._ended and len(self._buffer) >= max(_PAUSE_BYTES, self._wanted):
+                    self._changed.wait()
+                if self._ended:
+                    return
+
+
+class ProcessDevice:
+    """A program that is started, spoken to by its standard streams."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )
+        except OSError as error:
+            raise StepError(f"{arguments[0]} does not start: {error}") from None
+
+    def read_some(self) -> bytes:
+        """Return what came, at least a byte; nothing at the end."""
+        assert self._process.stdout is not None
+        return self._process.stdout.read(_PIECE) or b""
+
+    def write(self, data: bytes) -> None:
+        """Write all of it."""
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def close(self) -> None:
+        """End the program."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def ending(self) -> str:
+        """Say why nothing more comes."""
+        with suppress(subprocess.TimeoutExpired):
+            return f"the program ended with status {self._process.wait(_GRACE_SECONDS)}"
+        return "the program closed its output"
+
+
+class SerialDevice:
+    """A serial port."""
+
+    def __init__(self, port: str, baud: int) -> None:
+        serial = _pyserial()
+        try:
+            self._port = serial.Serial(port, baud)
+        except (serial.SerialException, ValueError) as error:
+            raise StepError(f"the serial port {port} cannot be opened: {error}") from None
+
+    def read_some(self) -> bytes:
+        """Return what came, at least a byte; nothing at the end."""
+        return bytes(self._port.read(max(1, self._port.in_waiting)))
+
+    def write(self, data: bytes) -> None:
+        """Write all of it."""
+        self._port.write(data)
+
+    def close(self) -> None:
+        """Close the port, also under a read that waits."""
+        with suppress(Exception):  # a port that is gone cannot be cancelled
+            self._port.cancel_read()
+            self._port.cancel_write()
+        self._port.close()
+
+    def ending(self) -> str:
+        """Say why nothing more comes."""
+        return "the serial port is gone"
+
+
+def find_port(serial: Mapping[str, Any], serial_number: str | None) -> str:
+    """Return the one port whose USB numbers are the board's.
+
+    Raises
+    ------
+    StepError
+        If there is none, or there are several.
+    """
+    _pyserial()
+    from serial.tools import list_ports
+
+    found = [
+        port.device
+        for port in list_ports.comports()
+        if serial.get("vid") is not None
+        and (port.vid, port.pid) == (serial["vid"], serial.get("pid"))
+        and (not serial_number or port.serial_number == serial_number)
+    ]
+    if len(found) != 1:
+        what = (
+            f"several boards are connected ({', '.join(sorted(found))})" if found else "the board's port was not found"
+        )
+        raise StepError(f"{what}. Name it by the option port, as /dev/ttyACM0 or COM3")
+    return str(found[0])
+
+
+def _pyserial() -> Any:
+    try:
+        import serial
+    except ImportError:
+        raise StepError(
+            "serial ports need the Python package pyserial. Install it with: pip install pyserial"
+        ) from None
+    return serial

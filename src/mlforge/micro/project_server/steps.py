@@ -1,0 +1,116 @@
+"""The commands of a project: make, CMake, a flash tool, an emulator."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .protocol import StepError
+
+_PLACE = re.compile(r"\{([a-z_]+)(?::([^{}]*))?\}")
+_LAST_LINES = 15
+_LONGEST_LINE = 4096
+# what a make that runs this program hands down is not meant for the project's make
+_FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
+
+
+def arguments_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Return a command's arguments, with the options' values in them.
+
+    ``{option}`` is replaced by its value, ``{option:text}`` by the text where the option is given. What names an option
+    without a value, or is left empty, is dropped.
+    """
+    found = (_filled(argument, options) for argument in command["arguments"])
+    return [argument for argument in found if argument]
+
+
+def environment_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment that a command is started in."""
+    environment = {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+    for key, text in command.get("environment", {}).items():
+        value = _filled(text, options)
+        if value:
+            environment[key] = value
+    return environment
+
+
+def _filled(text: str, options: Mapping[str, Any]) -> str | None:
+    lacking = []
+
+    def value(match: re.Match[str]) -> str:
+        given = options.get(match.group(1))
+        is_given = given is not None and given is not False and given != ""
+        if match.group(2) is not None:
+            return match.group(2) if is_given else ""
+        lacking.append(not is_given)
+        return str(given)
+
+    filled = _PLACE.sub(value, text)
+    return None if any(lacking) else filled
+
+
+def program_of(command: Mapping[str, Any], arguments: Sequence[str], folder: Path) -> str:
+    """Return the path of a command's program; StepError says how to install one that is missing."""
+    if not arguments:
+        raise StepError("the project names no program for this step: it was changed, or an option is missing")
+    program = arguments[0]
+    if "/" in program:  # of the project itself
+        found = shutil.which(str(folder / program))
+        if found is None:
+            raise StepError(f"{program} is not there. {command.get('install') or 'Build the project first'}")
+        return found
+    found = shutil.which(program, path=environment_of(command, {}).get("PATH"))
+    if found is None:
+        raise StepError(f"{program} is not on the PATH. {command['install']}")
+    return found
+
+
+def run_step(what: str, commands: Sequence[Mapping[str, Any]], folder: Path, options: Mapping[str, Any]) -> None:
+    """Run the commands of a step one after the other; StepError has the last lines of one that fails.
+
+    What they print goes to standard output where the option ``verbose`` is set.
+    """
+    calls = []
+    for command in commands:
+        arguments = arguments_of(command, options)
+        for program, install in command.get("needs", {}).items():
+            if shutil.which(program) is None:
+                raise StepError(f"{program} is not on the PATH. {install}")
+        calls.append(([program_of(command, arguments, folder), *arguments[1:]], environment_of(command, options)))
+    for arguments, environment in calls:
+        _run(what, arguments, environment, folder, verbose=bool(options.get("verbose")))
+
+
+def _run(what: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, verbose: bool) -> None:
+    said: deque[str] = deque(maxlen=_LAST_LINES)
+    try:
+        process = subprocess.Popen(
+            arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except OSError as error:
+        raise StepError(f"{arguments[0]} does not start: {error}") from None
+    try:
+        assert process.stdout is not None
+        for piece in iter(partial(process.stdout.readline, _LONGEST_LINE), b""):
+            line = piece.decode("utf-8", "replace").rstrip()
+            if line:
+                said.append(line)
+            if verbose:
+                print(line, flush=True)  # noqa: T201  # standard output is the tools'
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if status != 0:
+        name = Path(arguments[0]).name
+        lines = "".join(f"\n  {line}" for line in said)
+        raise StepError(f"{what} failed: {name} ended with status {status}{':' if lines else ''}{lines}")

@@ -36,7 +36,7 @@ def measure(model: Model, name: str) -> tuple[str, ...]:
     run = firmware.measure(inputs)
     expected = Reference(model.path).run(inputs)
     exact = all(np.array_equal(array, expected[tensor]) for tensor, array in run.outputs.items())
-    ours = (run.instructions, run.flash_bytes, run.ram_bytes)
+    ours = [number or 0 for number in (run.instructions, run.flash_bytes, run.ram_bytes)]
     cells = [f"{number:,}" for number in ours]
     peers = PEERS[model.name, name]
     ratios = [f"{number / peer:.2f}" for number, peer in zip(ours, peers, strict=True)]

@@ -1,13 +1,22 @@
-"""What every test under an emulator needs."""
+"""What tests under an emulator need, board by board."""
 
 from __future__ import annotations
 
 import pytest
 
+from mlforge.micro.board import Board, find_board
 from tests.conftest import need
 
 
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    need("qemu-system-arm", "qemu-system-arm")
-    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+def need_board(name: str) -> Board:
+    """Return a board, or skip with the Debian packages of what is missing to build for it and to run it."""
+    board = find_board(name)
+    need(f"{board.toolchain.prefix}gcc", " ".join(board.toolchain.packages))
+    if board.emulator:
+        need(board.emulator.program, " ".join(board.emulator.packages))
+    return board
+
+
+@pytest.fixture
+def _arm() -> None:
+    need_board("mps2-an386")

@@ -16,17 +16,20 @@ from mlforge.micro.board import find_board
 from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlforge.relay import ir
 from mlforge.verify.litert import Reference
+from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 MODELS = ("ad01_int8", "kws_ref_model", "vww_96_int8", "pretrainedResnet_quant", "hello_world_int8")
 # one core of each family runs every model
 CASES = [(name, board) for name in MODELS for board in ("mps2-an386", "mps3-an547")]
 CASES += [(name, board) for name in MODELS[:2] for board in ("mps2-an385", "mps2-an500")]
+CASES += [(name, board) for name in MODELS for board in ("qemu-riscv32", "host")]
+CASES += [("hello_world_int8", "arduino_mega")]
 
 
 def firmware(path: Path, board: str, **options: object) -> EmulatedModule:
     module, params = mlforge.import_model(path)
-    chosen = find_board(board)
+    chosen = need_board(board)
     return emulated_factory(mlforge.build(module, chosen.target, params, module_name="model"), chosen, **options)
 
 
@@ -57,7 +60,7 @@ def test_ram_is_workspace_tensors_and_stack(models: Path) -> None:
     made = firmware(models / "kws_ref_model.tflite", "mps2-an386")
     run = made.measure(seeded_inputs(made.inputs, 0))
     module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    sizes = mlforge.build(module, find_board("mps2-an386").target, params).code.sizes
+    sizes = mlforge.build(module, need_board("mps2-an386").target, params).code.sizes
     known = sizes.workspace + sizes.io + run.stack_bytes
     assert known <= run.ram_bytes < known + 200
     assert sizes.constants < run.flash_bytes < sizes.constants + 20_000
@@ -71,7 +74,7 @@ def test_archives_with_external_workspace_and_odd_names_run(tmp_path: Path) -> N
     module = module_of({"in put/0": x, "int": x}, {"out:0": body})
     factory = mlforge.build(module, "c -mcpu=cortex-m4", module_name="odd", external_workspace=True)
     path = mlforge.export_model_library_format(factory, tmp_path / "odd.tar")
-    run = emulated_archive(path, find_board("mps2-an386")).run({"in put/0": x, "int": x})
+    run = emulated_archive(path, need_board("mps2-an386")).run({"in put/0": x, "int": x})
     expected = np.exp(2 * x) / np.exp(2 * x).sum(-1, keepdims=True)
     np.testing.assert_allclose(run["out:0"], expected, rtol=1e-5, atol=1e-7)
 
@@ -84,22 +87,31 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
 
     module = module_of({"x": np.zeros((1, 600), np.float32)}, {"y": body})
     with pytest.raises(ToolchainError, match=r"(?s)does not build.*overflowed"):
-        emulated_factory(mlforge.build(module, "c -mcpu=cortex-m55"), find_board("mps3-an547"))
+        emulated_factory(mlforge.build(module, "c -mcpu=cortex-m55"), need_board("mps3-an547"))
 
 
 def test_graph_modules_are_refused(tmp_path: Path) -> None:
     module = module_of({"x": np.zeros(4, np.float32)}, {"y": lambda v: ir.call("nn.relu", [v["x"]])})
     factory = mlforge.build(module, "c -mcpu=cortex-m4", executor="graph")
     with pytest.raises(OptionError, match="--executor aot"):
-        emulated_factory(factory, find_board("mps2-an386"))
+        emulated_factory(factory, need_board("mps2-an386"))
 
 
+@pytest.mark.usefixtures("_arm")
 def test_command_line(models: Path, tmp_path: Path) -> None:
     model = str(models / "ad01_int8.tflite")
     command = [sys.executable, "-m", "mlforge", "run", model, "--board", "mps2-an386", "--profile", "--json"]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     document = json.loads(result.stdout)
-    assert {"outputs", "instructions", "startup_instructions", "flash_bytes", "ram_bytes", "stack_bytes", "operators"} == set(document)
+    assert {
+        "outputs",
+        "instructions",
+        "startup_instructions",
+        "flash_bytes",
+        "ram_bytes",
+        "stack_bytes",
+        "operators",
+    } == set(document)
     assert document["operators"][0]["per_mac"] > 0
 
 
@@ -108,6 +120,7 @@ def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
 
 
+@pytest.mark.usefixtures("_arm")
 def test_every_layer_is_compared_on_the_board(models: Path, tmp_path: Path) -> None:
     model = str(models / "ad01_int8.tflite")
     result = mlforge_program(

@@ -20,6 +20,8 @@ from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
 from tests.native.test_kernels import random_integers
 
+pytestmark = pytest.mark.usefixtures("_arm")
+
 # TensorFlow Lite Micro with CMSIS-NN takes these on a Cortex-M4 of the same emulator
 BAR = {
     "pretrainedResnet_quant": 28_505_512,

@@ -15,6 +15,8 @@ from mlforge.relay import ir
 from tests.harness import module_of, seeded_inputs
 from tests.native.test_mve_kernels import LAYERS, layer, scalar
 
+pytestmark = pytest.mark.usefixtures("_arm")
+
 BOARD = "mps3-an547"
 
 # TensorFlow Lite Micro with CMSIS-NN takes these on the same core and emulator

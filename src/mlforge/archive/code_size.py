@@ -54,7 +54,7 @@ def object_sizes(data: bytes, place: str) -> dict[str, int]:
             place=place,
             next_step="Set CC to a compiler for ELF, such as gcc on Linux or arm-none-eabi-gcc",
         ) from None
-    found: Counter[str] = Counter()
+    found: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
     for section in sections:
         if not section.flags & _ALLOC:
             continue

@@ -36,30 +36,27 @@ def run_firmware(
     """Run firmware once and print what it computed and took."""
     from mlforge.runtime.npz import write_npz
 
-    with stage(f"running under {firmware.emulator.program}"):
+    with stage(f"running under {firmware.program}"):
         run = firmware.measure(given)
     if outputs is not None:
         write_npz(outputs, run.outputs)
     tensors = summaries(firmware.outputs, run.outputs, 0 if run.operators else top)
     rows = _operators(firmware, run, top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
+    counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}
+    if run.cycles is not None:
+        counts["cycles"] = run.cycles
     if as_json:
-        document: dict[str, Any] = {
-            "outputs": tensors,
-            "instructions": run.instructions,
-            "startup_instructions": run.startup_instructions,
-            **sizes,
-        }
+        document: dict[str, Any] = {"outputs": tensors, **counts, **sizes}
         if run.operators:
             document["operators"] = rows
         print_json(document)
         return
     print_outputs(tensors)
-    print_table(
-        "firmware",
-        ("instructions", "to start up", "flash bytes", "RAM bytes", "of these stack"),
-        [(run.instructions, run.startup_instructions, *sizes.values())],
-    )
+    names = {"startup_instructions": "to start up", "flash_bytes": "flash bytes", "ram_bytes": "RAM bytes",
+             "stack_bytes": "of these stack"}  # fmt: skip
+    shown = {names.get(name, name): value for name, value in {**counts, **sizes}.items() if value is not None}
+    print_table("firmware", tuple(shown), [tuple(shown.values())])
     if rows:
         columns = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
         cells = [

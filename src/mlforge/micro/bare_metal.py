@@ -20,14 +20,20 @@ from mlforge.support.content import Data
 
 ELF = "firmware.elf"
 _TRACE = "mlforge_trace.h"
-_COMMON = ("common/counter.h", "common/host_io.h", "common/report.c", "common/report.h", "common/stack_paint.h")
-_BARE = (
-    *_COMMON, "common/sections.c", "common/sections.h", "common/semihosting.c", "common/semihosting_call.h",
-    "common/stack_paint.c",
-)  # fmt: skip
 # what start-up and measuring consist of, by architecture
+_COMMON = (
+    "common/counter.h", "common/host_io.h", "common/report.c", "common/report.h", "common/stack_bottom.h",
+    "common/stack_paint.c", "common/stack_paint.h",
+)  # fmt: skip
+_BARE = (
+    *_COMMON, "common/fault.c", "common/fault.h", "common/sections.c", "common/sections.h", "common/semihosting.c",
+    "common/semihosting_call.h", "common/stack_bottom.c",
+)  # fmt: skip
 _PARTS = {
     "cortex-m": (*_BARE, "cortex_m/counter.c", "cortex_m/semihosting_call.c", "cortex_m/startup.c"),
+    "riscv": (*_BARE, *(f"riscv/{name}" for name in ("counter.c", "semihosting_call.c", "startup.S", "startup.c"))),
+    "avr": (*_COMMON, "common/stack_bottom.c", "avr/counter.c", "avr/host_io.c", "avr/startup.c"),
+    "host": (*_COMMON, "host/counter.c", "host/host_io.c", "host/stack_bottom.c"),
 }
 # archives name their files as they like; make would run what stands in $( )
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")

@@ -64,8 +64,8 @@ class Emulator:
         The emulator, and its name for the board.
     packages : tuple of str
         Debian's packages with it.
-    instructions_per_tick : float
-        Of the counter that the firmware reads.
+    instructions_per_tick, cycles_per_tick : float or None
+        Of the counter that the firmware reads: what it counts.
     options : tuple of str
         More for its command line.
     """
@@ -73,11 +73,12 @@ class Emulator:
     program: str
     machine: str
     packages: tuple[str, ...]
-    instructions_per_tick: float
+    instructions_per_tick: float | None = None
+    cycles_per_tick: float | None = None
     options: tuple[str, ...] = ()
 
     def command(self, elf: str, serial: str = "none") -> list[str]:
-        """Return the command that runs a program and counts an instruction as a nanosecond.
+        """Return the command that runs a program, in time that it counts itself.
 
         Parameters
         ----------
@@ -85,9 +86,11 @@ class Emulator:
         serial : str
             What the board's serial port is joined to, in QEMU's words.
         """
+        if Path(self.program).name == "simavr":
+            return [self.program, "-m", self.machine, *self.options, elf, "-ee", "inputs.hex"]
         return [
             self.program, "-M", self.machine, *self.options, "-nographic", "-monitor", "none", "-serial", serial,
-            "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", elf,
+            "-no-reboot", "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", elf,
         ]  # fmt: skip
 
 
@@ -177,6 +180,12 @@ class Board:
     def ram(self) -> Memory:
         """Where data, stack, and workspaces go that name no region. The host has none."""
         return self._default("ram")
+
+    def run_command(self, elf: str) -> list[str] | None:
+        """Return the command that runs a program on this machine; None where none does."""
+        if self.arch == "host":
+            return [f"./{elf}"]
+        return self.emulator.command(elf) if self.emulator else None
 
     def _default(self, kind: str) -> Memory:
         regions = [item for item in self.memories if item.kind == kind]
@@ -273,7 +282,8 @@ def _board(document: Mapping[str, Any]) -> Board:
             emulator["program"],
             emulator["machine"],
             tuple(emulator["packages"]),
-            float(emulator["instructions_per_tick"]),
+            emulator.get("instructions_per_tick"),
+            emulator.get("cycles_per_tick"),
             tuple(emulator.get("options", ())),
         ),
     )

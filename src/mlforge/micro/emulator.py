@@ -13,8 +13,9 @@ import numpy as np
 
 from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
+from mlforge.micro import avr
 from mlforge.micro.bare_metal import ELF, project_files
-from mlforge.micro.board import Board, Emulator
+from mlforge.micro.board import Board
 from mlforge.micro.programs import need, run
 from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.runtime.arrays import Array, by_name
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 _BUILD_SECONDS = 600
 _MESSAGE_LINES = 12
+_MESSAGE_CHARS = 400
+# what the firmware's status says; a core that faults ends with 70
 _FAILURES = {
     2: "it could not read its inputs",
     3: "it could not write its outputs",
     4: "the model reported failure",
     5: "it could not write its report",
-    70: "the core took a fault: the stack may be too small",
+    70: "the core took a fault, as it does where the stack is too small",
 }
 
 
@@ -42,26 +45,29 @@ class BoardRun:
     Attributes
     ----------
     outputs : dict of str to ndarray
-    instructions : int
-        Of the inference alone, to within a tick of the board's counter.
-    startup_instructions : int
+    instructions : int or None
+        Of the inference alone, to within a tick of the board's counter; None where that counts none.
+    startup_instructions : int or None
         From reset to the first inference, without the tools that measure it.
+    cycles : int or None
+        Of the inference, where the board's counter counts these.
     operators : tuple of int
         Instructions of each operator in order; empty unless they were asked for.
-    flash_bytes : int
-        Code, constants and initial data of the whole firmware.
-    ram_bytes : int
+    flash_bytes : int or None
+        Code, constants and initial data of the whole firmware; None on a machine with an operating system.
+    ram_bytes : int or None
         Data, workspace, inputs and outputs, and the stack that the inference took.
     stack_bytes : int
         The stack alone.
     """
 
     outputs: Mapping[str, Array]
-    instructions: int
-    startup_instructions: int
+    instructions: int | None
+    startup_instructions: int | None
+    cycles: int | None
     operators: tuple[int, ...]
-    flash_bytes: int
-    ram_bytes: int
+    flash_bytes: int | None
+    ram_bytes: int | None
     stack_bytes: int
 
 
@@ -82,7 +88,7 @@ class EmulatedModule:
     Raises
     ------
     OptionError
-        If the board has no emulator.
+        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
     ToolchainError
         If the compiler, make or the emulator is missing, or the firmware does not build or fit.
     """
@@ -101,8 +107,14 @@ class EmulatedModule:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
         self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
         self.operators: Sequence[Mapping[str, Any]] = details["operators"]
-        self.emulator = _emulator(board)
-        self._board, self._timeout = board, timeout
+        self.board = board
+        self.program = run_command(board)[0]
+        if profile and not _counts(board):
+            raise OptionError(
+                f"the board '{board.name}' counts no instructions of operators",
+                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
+            )
+        self._timeout = timeout
         self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._folder.name)
         for path, data in project_files(name, code, details, board).items():
@@ -128,16 +140,20 @@ class EmulatedModule:
         folder = Path(self._folder.name)
         arrays = by_name(inputs, self.inputs, "input")
         (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, self._board, self._timeout)
+        emulate(folder, self.board, self._timeout)
         report = _report(folder / REPORT)
-        ticks, stack = self.emulator.instructions_per_tick, report["stack"][0]
+        emulator, stack, ticks = self.board.emulator, report["stack"][0], report["ticks"][0]
+        rate = emulator.instructions_per_tick if emulator else None
+        cycles = emulator.cycles_per_tick if emulator else None
+        has_sizes = self.board.arch != "host"
         return BoardRun(
             _outputs(folder / OUTPUTS, self.outputs),
-            round(report["ticks"][0] * ticks),
-            round(report["startup"][0] * ticks),
-            tuple(round(value * ticks) for value in report.get("operator", ())),
-            self.flash_bytes,
-            self._static_ram + stack,
+            _counted(ticks, rate),
+            _counted(report["startup"][0], rate),
+            _counted(ticks, cycles),
+            tuple(round(value * rate) for value in report.get("operator", ())) if rate else (),
+            self.flash_bytes if has_sizes else None,
+            self._static_ram + stack if has_sizes else None,
             stack,
         )
 
@@ -175,12 +191,23 @@ def _require_aot(executor: str | None, name: str) -> None:
         )
 
 
-def _emulator(board: Board) -> Emulator:
-    if board.emulator is None:
+def run_command(board: Board) -> list[str]:
+    """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
+    command = board.run_command(ELF)
+    if command is None:
         raise OptionError(
-            f"no emulator is known for the board '{board.name}'", next_step="See the boards with: mlforge boards"
+            f"no emulator is known for the board '{board.name}'",
+            next_step="Boards with one: mlforge boards. For a real one: mlforge project create, build, flash",
         )
-    return board.emulator
+    return command
+
+
+def _counts(board: Board) -> bool:
+    return board.emulator is not None and board.emulator.instructions_per_tick is not None
+
+
+def _counted(ticks: int, rate: float | None) -> int | None:
+    return None if rate is None else round(ticks * rate)
 
 
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
@@ -199,14 +226,39 @@ def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
 
 
 def emulate(folder: Path, board: Board, timeout: float) -> None:
-    """Run the project's firmware; raise RunError where it fails."""
-    emulator = _emulator(board)
-    need(emulator.program, emulator.packages)
-    result = run(emulator.command(ELF), folder, timeout)
-    if result.returncode != 0:
-        reason = _FAILURES.get(result.returncode, f"it ended with status {result.returncode}")
-        said = (result.stderr or result.stdout).strip()[:400]
-        raise RunError(f"the firmware failed: {reason}" + (f" ({said})" if said else ""), place=board.name)
+    """Run the project's firmware, which leaves its files in the folder.
+
+    Raises
+    ------
+    ToolchainError
+        If the emulator is missing.
+    RunError
+        If the firmware fails, hangs, takes a fault, or ends before it reported.
+    """
+    command = run_command(board)
+    if board.emulator:
+        need(board.emulator.program, board.emulator.packages)
+    for name in (OUTPUTS, REPORT):
+        (folder / name).unlink(missing_ok=True)
+    if board.arch == "avr":
+        run(["make", "-s", avr.EEPROM], folder, _BUILD_SECONDS)
+    try:
+        result = run(command, folder, timeout)
+    except RunError as error:
+        raise RunError(
+            f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
+        ) from error
+    status: int | None = result.returncode
+    said = (result.stderr or result.stdout).strip()
+    if board.arch == "avr":
+        status, said = avr.write_files(result.stderr, folder)
+    if status == 0 and (folder / REPORT).is_file():
+        return
+    if not status:
+        reason = "it started again or ended before it reported"
+    else:
+        reason = _FAILURES.get(status, f"it ended with status {status}")
+    raise RunError(f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else ""), place=board.name)
 
 
 def _report(path: Path) -> dict[str, list[int]]:

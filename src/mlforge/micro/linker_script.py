@@ -29,11 +29,14 @@ class _Layout:
 _LAYOUTS = {
     "cortex-m": _Layout("vector_table", ".vectors", tables="  .ARM.exidx : {{ *(.ARM.exidx*) }} > {flash}\n"),
     "riscv": _Layout(
-        "start",
-        ".start",
-        " *(.srodata .srodata.*)",
-        " __global_pointer$ = . + 0x800; *(.sdata .sdata.*)",
-        " *(.sbss .sbss.*)",
+        entry="start",
+        first=".start",
+        constants=" *(.srodata .srodata.*)",
+        # gp points to the middle of what twelve bits of offset reach
+        data=" PROVIDE(__global_pointer$ = . + 0x800); *(.sdata .sdata.*)",
+        # a section of thread-local zeros (errno) takes no room by itself: the one thread's follows the other zeros
+        zeros=" *(.sbss .sbss.*) . = ALIGN(8); linker_threads = .; . += SIZEOF(.tbss);",
+        tables="  .tbss : {{ *(.tbss .tbss.*) }} > {ram}\n",
     ),
 }
 
@@ -72,8 +75,7 @@ def _constants(region: Memory) -> str:
 
 _SECTIONS = """\
   .data : ALIGN(8) {{
-    *(.data .data.*){layout.data}
-    {ram_constants}
+    *(.data .data.*) {ram_constants}{layout.data}
     . = ALIGN(4);
   }} > {ram} AT > {flash}
   .text : {{
@@ -88,7 +90,7 @@ _SECTIONS = """\
   .noinit (NOLOAD) : {{ *(.bss.noinit .bss.noinit.*) }} > {ram}
   .bss (NOLOAD) : ALIGN(8) {{
     linker_bss_start = .;
-    *(.bss .bss.*){layout.zeros} *(COMMON)
+    *(.bss .bss.*) *(COMMON){layout.zeros}
     . = ALIGN(4);
     linker_bss_end = .;
   }} > {ram}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlforge.micro.avr import EEPROM
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script
 
@@ -61,8 +62,15 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
 
 
 def _run(board: Board) -> list[str]:
-    if board.arch == "host":
-        return ["run: firmware.elf", "\t./firmware.elf", ""]
-    if board.emulator is None:
-        return []
-    return ["run: firmware.elf", f"\t{' '.join(board.emulator.command('firmware.elf'))}", ""]
+    if board.arch == "avr":
+        # the simulator starts with the inputs in the memory that keeps its contents
+        return [
+            f"{EEPROM}: inputs.bin",
+            f"\t{board.toolchain.prefix}objcopy -I binary -O ihex --change-addresses 0x810000 $< $@",
+            "",
+            f"run: firmware.elf {EEPROM}",
+            f"\t{' '.join(board.emulator.command('firmware.elf'))}" if board.emulator else "\t@false",
+            "",
+        ]
+    command = board.run_command("firmware.elf")
+    return ["run: firmware.elf", f"\t{' '.join(command)}", ""] if command else []

@@ -11,7 +11,7 @@ from mlforge.micro.project.model_interface import interface_files
 from mlforge.micro.project.options import BUILD, FLASH, GENERATE
 from mlforge.micro.project.readme import WHAT_TYPES_DO
 from mlforge.micro.project.render import render
-from mlforge.micro.project.sources import MODEL_FLAGS, include_folders, model_sources
+from mlforge.micro.project.sources import MODEL_FLAGS, MODEL_INCLUDE, model_sources
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.content import Data
 
@@ -45,7 +45,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             "esp_idf/component.cmake",
             **values,
             sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
-            folders=(*include_folders(model), _OWN),
+            folders=(MODEL_INCLUDE, _OWN),
             flags=MODEL_FLAGS,
         ),
         "Kconfig": render("esp_idf/Kconfig", **values),

@@ -9,21 +9,23 @@ from mlforge.micro.project.template import MODEL_CODE, ProjectModel
 MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
 """For a compiler whose language and optimization the build system chooses."""
 
+MODEL_INCLUDE = f"{MODEL_CODE}/include"
+"""The folder, in the project, of the generated headers."""
+
 
 def model_sources(model: ProjectModel) -> tuple[str, ...]:
     """Return the paths, in the project, of the generated files that are compiled."""
-    return tuple(sorted(f"{MODEL_CODE}/{path}" for path in model.code if path.endswith((".c", ".S"))))
+    return _named(model, ".c", ".S")
 
 
 def model_headers(model: ProjectModel) -> tuple[str, ...]:
     """Return the paths, in the project, of the generated headers."""
-    return tuple(sorted(f"{MODEL_CODE}/{path}" for path in model.code if path.endswith(".h")))
+    return _named(model, ".h")
 
 
-def include_folders(model: ProjectModel) -> tuple[str, ...]:
-    """Return the folders, in the project, that sources and assembler look for files in."""
-    has_binary = any(path.endswith(".S") for path in model.code)
-    return (f"{MODEL_CODE}/include", *([f"{MODEL_CODE}/src"] if has_binary else []))
+def model_binaries(model: ProjectModel) -> tuple[str, ...]:
+    """Return the paths, in the project, of the large constants that the assembler includes."""
+    return _named(model, ".bin")
 
 
 def has_fpu(board: Board) -> bool:
@@ -32,3 +34,7 @@ def has_fpu(board: Board) -> bool:
         if flag == "-mfloat-abi=hard" or (flag.startswith("-mabi=") and flag.endswith(("f", "d"))):
             return True
     return False
+
+
+def _named(model: ProjectModel, *endings: str) -> tuple[str, ...]:
+    return tuple(sorted(f"{MODEL_CODE}/{path}" for path in model.code if path.endswith(endings)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from mlforge.micro.project import makefile
+from mlforge.micro.project import arduino, cmake, esp_idf, makefile, zephyr
 from mlforge.micro.project.template import Template
 from mlforge.registry import Registry
 
-_TEMPLATES = (makefile.TEMPLATE,)
+_TEMPLATES = (makefile.TEMPLATE, cmake.TEMPLATE, zephyr.TEMPLATE, arduino.TEMPLATE, esp_idf.TEMPLATE)
 
 
 @cache

@@ -3,24 +3,25 @@
 
 #include <stdint.h>
 
-extern uint32_t linker_stack_bottom[];
+#include "stack_bottom.h"
 
-enum { OWN_WORDS = 32 }; /* of the painter's own frame, which must stay as it is */
+enum { OWN_BYTES = 128 }; /* of the painter's own frame, which must stay as it is */
 
-static const uint32_t paint = 0xC5C5C5C5U;
-static uint32_t *base;
+static const uint8_t paint = 0xC5U;
+static uint8_t *base, *bottom;
 
 void stack_paint(void) {
-  base = (uint32_t *)__builtin_frame_address(0);
-  for (volatile uint32_t *at = linker_stack_bottom; at < (volatile uint32_t *)(base - OWN_WORDS); ++at) {
+  base = (uint8_t *)__builtin_frame_address(0);
+  bottom = stack_bottom();
+  for (volatile uint8_t *at = bottom; at < (volatile uint8_t *)(base - OWN_BYTES); ++at) {
     *at = paint;
   }
 }
 
 size_t stack_used(void) {
-  const uint32_t *at = linker_stack_bottom;
+  const uint8_t *at = bottom;
   while (at < base && *at == paint) {
     ++at;
   }
-  return (size_t)((const uint8_t *)base - (const uint8_t *)at);
+  return (size_t)(base - at);
 }

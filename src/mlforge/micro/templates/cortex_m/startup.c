@@ -2,18 +2,35 @@
 #include <stdint.h>
 
 #include "counter.h"
+#include "fault.h"
 #include "host_io.h"
 #include "sections.h"
 
-extern uint32_t linker_stack_top[];
+#define SCB_VTOR (*(volatile uintptr_t *)0xE000ED08U)
+#define SCB_CPACR (*(volatile uint32_t *)0xE000ED88U)
+
+enum { FRAME_PC = 6 }; /* in the words that the core pushes when it takes an exception */
+
+extern uint32_t linker_stack_top[], linker_stack_bottom[];
 
 int main(void);
 
 static void reset(void);
 
-static void fault(void) {
-  host_print("fault: the core took an exception that nothing handles\n");
-  host_exit(70);
+void unexpected(const uint32_t *frame) __attribute__((noreturn, used));
+
+static void exception(void) __attribute__((naked));
+
+static void exception(void) {
+  __asm volatile("mov r0, sp\n\tbl unexpected");
+}
+
+void unexpected(const uint32_t *frame) {
+  uint32_t number;
+  __asm volatile("mrs %0, ipsr" : "=r"(number));
+  /* a stack that ran out of its room may have no frame on it */
+  const int is_stacked = frame >= linker_stack_bottom && frame + FRAME_PC < linker_stack_top;
+  fault(number, is_stacked ? frame[FRAME_PC] : 0);
 }
 
 struct vector_table {
@@ -22,16 +39,18 @@ struct vector_table {
 };
 
 /* the order is the architecture's: reset, NMI, faults, ..., SysTick */
-const struct vector_table vector_table __attribute__((section(".vectors"), used)) = {
+const struct vector_table vector_table __attribute__((section(".vectors"), used, aligned(128))) = {
     linker_stack_top,
-    {reset, fault, fault, fault, fault, fault, fault, 0, 0, 0, fault, fault, 0, fault, counter_overflow}};
+    {reset, exception, exception, exception, exception, exception, exception, 0, 0, 0, exception, exception, 0,
+     exception, counter_overflow}};
 
 static void reset(void) {
+  /* a loader may have brought us here from a table of its own */
+  SCB_VTOR = (uintptr_t)&vector_table;
   counter_start();
 #if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
   /* full access to coprocessors 10 and 11: the floating-point unit and, where there are any, vectors */
-  volatile uint32_t *const cpacr = (volatile uint32_t *)0xE000ED88U;
-  *cpacr |= 0xFU << 20;
+  SCB_CPACR |= 0xFU << 20;
   __asm volatile("dsb\n\tisb" ::: "memory");
 #endif
   sections_load();

@@ -1,0 +1,242 @@
+"""What machine code says of the stack: how far each function grows it, whom it calls, and what cannot be told.
+
+A compiler states the frames of what it compiled. Of libraries, and of functions in assembler, only their instructions
+tell. They are read as ``objdump -d`` prints them, by rules for each architecture: every instruction that lowers the
+stack pointer counts once, as if all of a function's ran before any is taken back: no function of a library lowers it
+again and again in a loop. What the rules do not know is named, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+_FUNCTION = re.compile(r"[0-9a-f]{4,16} <(.+)>:")
+_INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t([^\t]+)(?:\t(.*))?")
+_TARGET = re.compile(r"(?:^|[\s,(])(?:0x)?([0-9a-f]+) <([^>+]+)(?:\+0x[0-9a-f]+)?>")
+_COMMENT = re.compile(r"\t[@;]")
+_IMMEDIATE = re.compile(r"#?(-?(?:0x[0-9a-f]+|\d+))")
+
+
+@dataclass
+class MachineFunction:
+    """What the instructions of a function say.
+
+    Attributes
+    ----------
+    name : str
+    frame : int
+        Bytes by which it grows the stack at most, without what it calls.
+    callees : set of str
+        Functions that it calls or jumps to; itself only if it calls itself.
+    called : set of str
+        What it calls, whether the program has it or not.
+    runs_on : str or None
+        The function behind it, unless its last instruction goes elsewhere. Data at its end may look as if not.
+    untold_growth, untold_calls : list of str
+        Instructions that the rules do not know, so that `frame` or `callees` may not be all.
+    """
+
+    name: str
+    frame: int = 0
+    callees: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
+    runs_on: str | None = None
+    untold_growth: list[str] = field(default_factory=list)
+    untold_calls: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an architecture treats its stack.
+
+    Attributes
+    ----------
+    growth : callable ``(mnemonic, operands) -> int or None``
+        Bytes by which an instruction grows the stack, 0 for all that do not; None where it does not say how far.
+    is_indirect : callable ``(mnemonic, operands, before) -> bool``
+        Whether it goes to an address that the text does not name, beyond the function itself; `before` are the
+        instructions in front of it.
+    ends : callable ``(mnemonic, operands) -> bool``
+        Whether no instruction runs behind it.
+    calls : tuple of str
+        Mnemonics that come back.
+    call_bytes : int
+        What a call itself leaves on the stack.
+    prologues : tuple of (str, int)
+        Beginnings of the names of functions that grow the stack for their callers, and by how much at most.
+    """
+
+    growth: Callable[[str, str], int | None]
+    is_indirect: Callable[[str, str, Sequence[str]], bool]
+    ends: Callable[[str, str], bool]
+    calls: tuple[str, ...]
+    call_bytes: int = 0
+    prologues: tuple[tuple[str, int], ...] = ()
+
+
+def _registers(text: str) -> int:
+    """Return how many bytes the registers of an Arm list have, such as ``{r4-r7, lr}``."""
+    total = 0
+    for item in re.findall(r"[a-z]+\d*(?:-[a-z]+\d*)?", text):
+        first, _, last = item.partition("-")
+        count = int(last[1:]) - int(first[1:]) + 1 if last else 1
+        total += count * (8 if re.fullmatch(r"d\d+", first) else 4)
+    return total
+
+
+def _immediate(text: str) -> int | None:
+    match = _IMMEDIATE.fullmatch(text.strip())
+    return int(match[1], 0) if match else None
+
+
+_ARM_READS = re.compile(r"(str|cmp|cmn|tst|push|vpush)")
+_ARM_PUSHES = re.compile(r"v?stm(db|fd)")
+
+
+def _arm_growth(mnemonic: str, operands: str) -> int | None:
+    name = mnemonic.partition(".")[0]
+    first, _, rest = operands.partition(",")
+    first = first.strip()
+    if name.startswith(("push", "vpush")) or (_ARM_PUSHES.match(name) and first == "sp!"):
+        listed = operands[operands.index("{") :]
+        return _registers(listed)
+    stored = re.search(r"\[sp, #-(\d+)\]!", operands)
+    if stored:
+        return int(stored[1])
+    if first != "sp" or _ARM_READS.match(name):
+        return 0
+    amount = _immediate(rest.rpartition(",")[2])
+    if name.startswith("sub"):
+        return amount
+    if name.startswith("add"):
+        return None if amount is None else max(0, -amount)
+    # back to what the frame pointer holds
+    return 0 if name == "mov" and rest.strip() in ("r7", "fp") else None
+
+
+def _arm_indirect(mnemonic: str, operands: str, _before: Sequence[str]) -> bool:
+    name = mnemonic.partition(".")[0]
+    if name in ("bx", "blx"):
+        return operands.strip() != "lr" and "<" not in operands
+    # tables of a switch are reached by tbb, tbh and "mov pc"; calls, by the architecture's rule, by bx and blx
+    return name.startswith("ldr") and operands.startswith("pc,") and not re.match(r"pc, \[sp\]", operands)
+
+
+def _arm_ends(mnemonic: str, operands: str) -> bool:
+    name = mnemonic.partition(".")[0]
+    if name in ("b", "bx", "udf", "tbb", "tbh"):
+        return True
+    if name in ("pop", "ldmia"):
+        return "pc}" in operands
+    return operands.startswith("pc,")
+
+
+def _riscv_growth(mnemonic: str, operands: str) -> int | None:
+    parts = operands.split(",")
+    if parts[0] != "sp" or re.match(r"(s[bhwd]|fs[wd]|b)", mnemonic):
+        return 0
+    if mnemonic in ("add", "addi", "c.addi", "c.addi16sp"):
+        amount = _immediate(parts[-1])
+        # from the frame pointer it is the way back
+        return 0 if parts[1] == "s0" else None if amount is None else max(0, -amount)
+    return 0 if mnemonic == "mv" and parts[1] == "s0" else None
+
+
+def _riscv_indirect(mnemonic: str, operands: str, before: Sequence[str]) -> bool:
+    if mnemonic not in ("jr", "jalr") or "<" in operands or operands.strip() in ("ra", "t0"):
+        return False
+    # a jump through a table that is indexed in steps of an address is a switch
+    is_switch = mnemonic == "jr" and any(re.match(r"(c\.)?slli?\t.*,0x2$", line) for line in before)
+    return not is_switch
+
+
+def _riscv_ends(mnemonic: str, _operands: str) -> bool:
+    return mnemonic in ("j", "jr", "ret", "tail", "ebreak", "unimp", "mret")
+
+
+def _avr_growth(mnemonic: str, operands: str) -> int | None:
+    if mnemonic == "push":
+        return 1
+    # a call of the next instruction makes room for a local variable
+    if mnemonic == "rcall" and operands.startswith(".+0"):
+        return _AVR_CALL
+    return None if mnemonic == "out" and operands.startswith(("0x3d", "0x3e")) else 0
+
+
+def _avr_indirect(mnemonic: str, _operands: str, _before: Sequence[str]) -> bool:
+    return mnemonic in ("icall", "eicall", "ijmp", "eijmp")
+
+
+def _avr_ends(mnemonic: str, _operands: str) -> bool:
+    return mnemonic in ("ret", "reti", "jmp", "rjmp")
+
+
+# instructions between the load from a table and the scaling of its index
+_TABLE_LOAD = 6
+# of the cores with more than 128 KiB of flash; the others leave a byte less
+_AVR_CALL = 3
+
+RULES = {
+    "cortex-m": Rules(_arm_growth, _arm_indirect, _arm_ends, ("bl", "blx")),
+    "riscv": Rules(
+        _riscv_growth, _riscv_indirect, _riscv_ends, ("jal", "jalr", "call"), prologues=(("__riscv_save_", 64),)
+    ),
+    "avr": Rules(_avr_growth, _avr_indirect, _avr_ends, ("call", "rcall"), call_bytes=_AVR_CALL),
+}
+"""By the architecture of boards."""
+
+
+def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
+    """Return what ``objdump -d --no-show-raw-insn`` printed of a linked program, by function.
+
+    Labels within a function of assembler count as functions: the one before runs on into them.
+    """
+    blocks: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in text.splitlines():
+        header = _FUNCTION.fullmatch(line)
+        if header:
+            blocks.append((header[1], []))
+            continue
+        match = _INSTRUCTION.match(line)
+        if match and blocks:
+            blocks[-1][1].append((match[2].strip(), match[3] or ""))
+    found: dict[str, MachineFunction] = {}
+    for index, (name, body) in enumerate(blocks):
+        function = found.setdefault(name, MachineFunction(name, rules.call_bytes))
+        _read_body(function, body, rules)
+        if index + 1 < len(blocks) and _runs_on(body, rules):
+            function.runs_on = blocks[index + 1][0]
+    for function in found.values():
+        function.untold_calls += sorted(function.called - found.keys())
+        function.callees = (function.callees | function.called) & found.keys()
+    return found
+
+
+def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules: Rules) -> None:
+    for index, (mnemonic, text) in enumerate(body):
+        operands = _COMMENT.split(text, maxsplit=1)[0]
+        growth = rules.growth(mnemonic, operands)
+        if growth is None:
+            function.untold_growth.append(f"{mnemonic} {operands}")
+        function.frame += growth or 0
+        before = [f"{name}\t{rest}" for name, rest in body[max(0, index - _TABLE_LOAD) : index]]
+        if rules.is_indirect(mnemonic, operands, before):
+            function.untold_calls.append(f"{mnemonic} {operands}")
+        for target in _TARGET.finditer(text):
+            grown = [nbytes for start, nbytes in rules.prologues if target[2].startswith(start)]
+            if grown:
+                function.frame += grown[0]
+            elif mnemonic.partition(".")[0] in rules.calls:
+                function.called.add(target[2])
+            elif target[2] != function.name:
+                function.callees.add(target[2])
+
+
+def _runs_on(body: Sequence[tuple[str, str]], rules: Rules) -> bool:
+    """Tell whether the last instruction, apart from data and padding, lets the next one run."""
+    for mnemonic, text in reversed(body):
+        if not mnemonic.startswith((".", "nop")):
+            return not rules.ends(mnemonic, text)
+    return False

@@ -1,0 +1,122 @@
+"""The memory that a model will take on a board, before any project is made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlforge.errors import MlforgeError
+from mlforge.micro.board import Board
+from mlforge.micro.linked_memory import LinkedProgram
+from mlforge.micro.memory_table import (
+    CODE,
+    CONSTANTS,
+    INITIAL,
+    INTERRUPT,
+    IO,
+    LOADED,
+    REST,
+    STACK,
+    STATE,
+    WORKSPACE,
+    MemoryTable,
+    Row,
+    by_region,
+    region_name,
+)  # fmt: skip
+from mlforge.micro.stack_bound import StackBound, interrupt_bytes, stack_bound
+from mlforge.micro.trial_build import trial_build
+from mlforge.support.content import Data
+
+_MEASURED = "compiled alone"
+_LATER = "known after the build"
+_DEFAULT_FLAGS = ("-O3",)
+# whose compiler reads constants from RAM alone, where start-up code copies them
+_CONSTANTS_IN_RAM = ("avr",)
+
+
+def planned_table(
+    name: str,
+    code: Mapping[str, Data],
+    details: Mapping[str, Any],
+    board: Board,
+    cflags: Sequence[str] = _DEFAULT_FLAGS,
+) -> MemoryTable:
+    """Return what a module will take of a board, before a project is made.
+
+    The plan says workspace, inputs, outputs and constants. Where the board's compiler is there, the model is
+    compiled and linked alone, which says its code and its stack; where it is not, the rows say what to install.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    code : mapping of str to Data
+        Its generated code: ``src/...`` and ``include/...``.
+    details : mapping
+        Its checked ``mlforge`` object.
+    board : Board
+    cflags : sequence of str
+        For the compiler.
+    """
+    rows = [*_planned_rows(details, board)]
+    flash, ram = region_name(board, "flash"), region_name(board, "ram")
+    measured = _Measured({}, StackBound(None, untold=("the graph executor calls operators through pointers",)))
+    if details["executor"] == "aot":
+        measured = _measured(name, code, board, cflags)
+    reason = "; ".join(measured.stack.untold)
+    path = " > ".join(item.function for item in measured.stack.path[2:] or measured.stack.path)
+    rows.append(Row(STACK, ram, measured.stack.nbytes, path or f"unknown: {reason}"))
+    frame = interrupt_bytes(board)
+    rows.append(Row(INTERRUPT, ram, frame, "" if frame is not None else "what its handler saves"))
+    for what in CODE.values():
+        rows.append(Row(what, flash, measured.code.get(what), _MEASURED if measured.code else f"unknown: {reason}"))
+    rows += [Row(REST, flash, None, _LATER), Row(REST, ram, None, _LATER)]
+    return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack)
+
+
+def _planned_rows(details: Mapping[str, Any], board: Board) -> Iterator[Row]:
+    memory = details["memory"]
+    ram, flash = region_name(board, "ram"), region_name(board, "flash")
+    pools = details.get("pools") or [{"name": None, "bytes": memory["workspace_bytes"]}]
+    for pool in pools:
+        yield Row(WORKSPACE, region_name(board, "ram", pool["name"]), pool["bytes"])
+    if details.get("workspace_io"):
+        yield Row(IO, ram, 0, "in the workspace")
+    else:
+        yield Row(IO, ram, memory["io_bytes"])
+    yield Row(STATE, ram, 0, "modules keep nothing between inferences")
+    if details["executor"] == "graph":
+        yield Row(LOADED, ram, memory["constants_bytes"], "the graph executor copies them")
+    home = ram if board.arch in _CONSTANTS_IN_RAM else flash
+    placed = Counter({home: memory["constants_bytes"]})
+    for pool in details.get("constant_pools") or ():
+        placed[region_name(board, "flash", pool["name"])] += pool["bytes"]
+        placed[home] -= pool["bytes"]
+    for region, nbytes in placed.items():
+        yield Row(CONSTANTS, region, nbytes)
+        if any(item.name == region and item.kind == "ram" for item in board.memories):
+            yield Row(INITIAL, flash, nbytes, f"of constants in {region}")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    code: Mapping[str, int]
+    stack: StackBound
+
+
+def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> _Measured:
+    """Return code and stack of a model as the board's compiler makes them, or why they are not known."""
+    entry = f"tvmgen_{name}_run"
+    sources = {path.rpartition("/")[2] for path in code}
+    try:
+        with trial_build(code, entry, board, cflags) as build:
+            sizes = Counter[str]()
+            program = LinkedProgram(build.elf, build.map, sources)
+            for piece in program.pieces:
+                sizes.update(dict(program.parts(piece)))
+            return _Measured({what: sizes[what] for what in CODE.values()}, stack_bound(build, entry, board))
+    except MlforgeError as error:
+        return _Measured({}, StackBound(None, untold=(str(error).splitlines()[0],)))

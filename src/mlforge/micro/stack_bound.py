@@ -1,0 +1,166 @@
+"""How much stack an inference takes at most, before anything runs: the deepest way through the graph of calls.
+
+Two witnesses say what a function takes itself: the compiler (``-fstack-usage``), which does not know functions in
+assembler or libraries, and the machine code of the linked model. The larger counts. Calls are those of the machine
+code, so what a compiler calls of its own accord (``memcpy``, arithmetic in software) is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlforge.micro.board import Board
+from mlforge.micro.disassembly import RULES, MachineFunction, read_functions
+from mlforge.micro.trial_build import TrialBuild, disassembled
+
+_LISTED = 5
+# an exception of a Cortex-M pushes eight words, with the floating-point registers 26, and a word to align them
+_CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a function takes of the stack itself, without what it calls."""
+
+    function: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StackBound:
+    """The stack of one inference.
+
+    Attributes
+    ----------
+    nbytes : int or None
+        What the entry function and all that it calls take at most; None where that cannot be told.
+    path : tuple of Frame
+        The calls that take it, from the entry on.
+    untold : tuple of str
+        Why it cannot be told.
+    """
+
+    nbytes: int | None
+    path: tuple[Frame, ...] = ()
+    untold: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Function:
+    frame: int
+    callees: tuple[str, ...]
+    untold: tuple[str, ...]
+
+
+def stack_bound(build: TrialBuild, entry: str, board: Board) -> StackBound:
+    """Return how much stack a linked model takes at most from its entry function on.
+
+    Raises
+    ------
+    ToolchainError
+        If the board's objdump is missing.
+    """
+    rules = RULES.get(board.arch)
+    if rules is None:
+        return StackBound(None, untold=(f"the instructions of {board.core} are not known to mlforge",))
+    machine = read_functions(disassembled(build, board), rules)
+    return deepest(entry, _functions(machine, stated_frames(build.folder)))
+
+
+def interrupt_bytes(board: Board) -> int | None:
+    """Return what the core itself pushes for an interrupt that strikes an inference; None where its handler does."""
+    if board.arch != "cortex-m":
+        return None
+    has_floats = any(flag in ("-mfloat-abi=hard", "-mfloat-abi=softfp") for flag in board.toolchain.flags)
+    return _CORTEX_M_FLOAT_FRAME if has_floats else _CORTEX_M_FRAME
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a compiler says of a function: its frame, and whether that depends on data."""
+
+    nbytes: int
+    is_dynamic: bool
+
+
+def stated_frames(folder: Path) -> dict[str, Stated]:
+    """Return what the ``.su`` files of a folder say, by function; of functions of one name the largest.
+
+    A compiler that splits or specializes a function adds to its name, in different ways here and in the program: the
+    names are those before a dot.
+    """
+    found: dict[str, Stated] = {}
+    for path in sorted(folder.rglob("*.su")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            place, size, kind = (*line.split("\t"), "", "")[:3]
+            if not size.isdecimal():
+                continue
+            name = place.rpartition(":")[2].partition(".")[0]
+            known = found.get(name, Stated(0, False))
+            found[name] = Stated(max(known.nbytes, int(size)), known.is_dynamic or kind == "dynamic")
+    return found
+
+
+def _functions(machine: Mapping[str, MachineFunction], stated: Mapping[str, Stated]) -> dict[str, _Function]:
+    found = {}
+    for name, item in machine.items():
+        said = stated.get(name.partition(".")[0])
+        untold = [f"{name} calls what cannot be told: {call}" for call in item.untold_calls]
+        callees = set(item.callees)
+        if said is None:
+            untold += [f"{name} grows the stack in a way that is not known: {line}" for line in item.untold_growth]
+            if item.runs_on is not None:
+                callees.add(item.runs_on)
+        elif said.is_dynamic:
+            untold.append(f"{name} takes stack by its data")
+        frame = max(item.frame, said.nbytes if said else 0)
+        found[name] = _Function(frame, tuple(sorted(callees)), tuple(untold))
+    return found
+
+
+def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
+    """Return the way through the calls that takes most stack, unless there is one that cannot be told."""
+    if entry not in functions:
+        return StackBound(None, untold=(f"the program has no function {entry}",))
+    below: dict[str, int] = {}
+    chosen: dict[str, str | None] = {}
+    untold: list[str] = []
+    for name, cycle in _callees_first(entry, functions):
+        if cycle is not None:
+            untold.append(f"a function calls itself: {cycle}")
+            continue
+        function = functions[name]
+        untold += function.untold
+        chosen[name] = max(function.callees, key=lambda callee: below.get(callee, 0), default=None)
+        below[name] = function.frame + max((below.get(callee, 0) for callee in function.callees), default=0)
+    if untold:
+        return StackBound(None, untold=tuple(untold[:_LISTED]))
+    path: list[Frame] = []
+    at: str | None = entry
+    while at is not None:
+        path.append(Frame(at, functions[at].frame))
+        at = chosen[at]
+    return StackBound(below[entry], tuple(path))
+
+
+def _callees_first(entry: str, functions: Mapping[str, _Function]) -> Iterator[tuple[str, str | None]]:
+    """Yield functions behind all that they call, and each cycle of calls as a text where it closes."""
+    done: set[str] = set()
+    open_: dict[str, None] = {entry: None}
+    waiting: list[tuple[str, Iterator[str]]] = [(entry, iter(functions[entry].callees))]
+    while waiting:
+        name, callees = waiting[-1]
+        following = next(callees, None)
+        if following is None:
+            waiting.pop()
+            del open_[name]
+            done.add(name)
+            yield name, None
+        elif following in open_:
+            chain: Sequence[str] = list(open_)
+            yield following, " -> ".join([*chain[chain.index(following) :], following])
+        elif following not in done:
+            open_[following] = None
+            waiting.append((following, iter(functions[following].callees)))

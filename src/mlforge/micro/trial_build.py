@@ -1,0 +1,94 @@
+"""A model compiled and linked alone, with a board's compiler: what is known before any project is built."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from mlforge.errors import ToolchainError
+from mlforge.micro.board import Board
+from mlforge.micro.makefile import COMPILE_FLAGS
+from mlforge.micro.programs import need, run
+from mlforge.support.content import Data, write_data
+
+_SECONDS = 300
+_MESSAGE_LINES = 12
+_SOURCES = (".c", ".S")
+
+
+@dataclass(frozen=True)
+class TrialBuild:
+    """Where the parts of a linked model lie.
+
+    Attributes
+    ----------
+    folder : Path
+        With ``.o`` and, of each C file, ``.su`` files beside the sources.
+    elf, map : Path
+        The program, and what the linker says of it.
+    """
+
+    folder: Path
+    elf: Path
+    map: Path
+
+
+@contextmanager
+def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[TrialBuild]:
+    """Compile and link a model with nothing but the libraries that it calls; the files live as long as the context.
+
+    Parameters
+    ----------
+    code : mapping of str to Data
+        The generated code of an AOT module: ``src/...`` and ``include/...``.
+    entry : str
+        The function from which everything is reached.
+    board : Board
+        Whose compiler and flags are taken.
+    cflags : sequence of str
+        Flags beside the board's.
+
+    Raises
+    ------
+    ToolchainError
+        If the compiler is missing, or refuses the code.
+    """
+    compiler = f"{board.toolchain.prefix}gcc"
+    need(compiler, board.toolchain.packages)
+    command = [compiler, *board.toolchain.flags]
+    with tempfile.TemporaryDirectory(prefix="mlforge-trial-") as name:
+        folder = Path(name)
+        for path, data in code.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_data(folder / path, data)
+        objects = []
+        for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
+            objects.append(f"./{path}.o")
+            _run(
+                [*command, *COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags, "-c", f"./{path}", "-o", objects[-1]],
+                folder,
+            )
+        link = ["-Wl,--gc-sections", f"-Wl,-e,{entry}", "-Wl,-Map=trial.map", "-o", "trial.elf", *objects, "-lm"]
+        _run([*command, *board.toolchain.link_flags, *link], folder)
+        yield TrialBuild(folder, folder / "trial.elf", folder / "trial.map")
+
+
+def disassembled(build: TrialBuild, board: Board) -> str:
+    """Return the program's instructions as the board's objdump prints them."""
+    program = f"{board.toolchain.prefix}objdump"
+    need(program, board.toolchain.packages)
+    return _run([program, "-d", "--no-show-raw-insn", build.elf.name], build.folder)
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    result = run(command, folder, _SECONDS)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
+        raise ToolchainError(
+            "the model's code does not build for the board:\n  " + "\n  ".join(lines),
+            place=PurePosixPath(command[0]).name,
+        )
+    return result.stdout

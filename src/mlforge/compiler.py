@@ -159,7 +159,15 @@ class Factory:
         if self.placement.workspace_io:
             placed["workspace_io"] = True
         if self.plan.spans:
-            placed["pools"] = [{"name": pool.name, "bytes": pool.nbytes, "base": pool.base} for pool in self.plan.spans]
+            placed["pools"] = [
+                {
+                    "name": pool.name,
+                    "bytes": pool.nbytes,
+                    "base": pool.base,
+                    "lower_bound_bytes": pool.lower_bound,
+                }
+                for pool in self.plan.spans
+            ]
         if self.placement.constants:
             placed["constant_pools"] = codegen.constant_pools(self.unit, code)
         return placed

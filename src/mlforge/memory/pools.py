@@ -83,11 +83,14 @@ class Span:
     base : int
         Where it begins, a multiple of 64.
     nbytes : int
+    lower_bound : int
+        The most live bytes in it during a call: no plan of what lies there can be smaller.
     """
 
     name: str
     base: int
     nbytes: int
+    lower_bound: int = 0
 
 
 def pool_array(name: str) -> str:

@@ -93,7 +93,7 @@ def spread(program: Program, pools: Sequence[Pool]) -> Plan:
     Returns
     -------
     Plan
-        Of an arena in which the pools that are used lie one after the other. Its bound is the sum of the pools' bounds.
+        Of an arena in which the pools that are used lie one after the other. Its bound is that of one pool for all.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     for filling in filled:
         part = filling.planned(filling.keys)
         base = -(-end // POOL_ALIGNMENT) * POOL_ALIGNMENT
-        spans.append(Span(filling.pool.name, base, max(1, part.size)))
+        spans.append(Span(filling.pool.name, base, max(1, part.size), part.lower_bound))
         end = base + max(1, part.size)
         offsets.update({value: base + offset for value, offset in part.offsets.items()})
         for index in range(len(program.calls)):
@@ -174,7 +174,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     live = tuple(map(sum, zip(*(part.live for part in parts), strict=True)))
     return Plan(
         size=end,
-        lower_bound=sum(part.lower_bound for part in parts),
+        lower_bound=max(live, default=0),
         alignment=max((part.alignment for part in parts), default=POOL_ALIGNMENT),
         offsets=offsets,
         scratch_offsets=tuple(scratch),

@@ -124,6 +124,24 @@ class TransportClosedError(RunError):
     code = "MLF162"
 
 
+class SessionError(RunError):
+    """A device that answers, but not as the protocol asks."""
+
+    code = "MLF163"
+
+
+class SessionTerminatedError(SessionError):
+    """A session that the device ended: most often because it started again."""
+
+    code = "MLF164"
+
+
+class RemoteError(RunError):
+    """A function on a device, or a request to it, that failed there."""
+
+    code = "MLF165"
+
+
 class BudgetError(MlforgeError):
     """A comparison or a memory budget that is not met."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import ArchiveError, MlforgeError
+from mlforge.errors import ArchiveError, MlforgeError, ProblemsError
 from mlforge.micro import board as board_room
 from mlforge.micro.bare_metal import linker_script, project_files
 from mlforge.micro.board import boards, find_board, parse_board
@@ -26,10 +26,10 @@ def test_boards_that_come_along_are_named_after_their_files() -> None:
 
 def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(GOOD.replace('"mps2-an386"', '"mine"', 1).replace("0x00400000", "0x00008000"))
+    path.write_text(GOOD.replace('"mps2-an386"', '"mine"', 1).replace("0x00400000", "0x00020000"))
     board = find_board(str(path))
-    assert (board.name, board.ram.nbytes) == ("mine", 0x8000)
-    assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x8000" in linker_script(board)
+    assert (board.name, board.ram.nbytes) == ("mine", 0x20000)
+    assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x20000" in linker_script(board)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,10 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
         ('kind = "ram"', 'kind = "tape"', "tape"),
         ('kind = "ram"', 'kind = "flash"', "no region of the kind ram"),
         ("origin = 0x20000000", "origin = 0x00000010", "overlap"),
+        ("origin = 0x20000000", "origin = 0xfff00000", "'ram' reaches beyond addresses of 32 bits"),
+        ("bytes = 0x00400000", "bytes = 0", "0 is less than"),
+        ("stack_bytes = 65536", "stack_bytes = 4194304", "4,194,304 bytes leaves nothing of the region 'ram'"),
+        ('kind = "ram"', 'kind = "ram"\ndefault = true', "two regions of the kind ram are the default"),
         ('name = "ram"', 'name = "flash"', "two regions have the name 'flash'"),
         ('-mcpu=cortex-m4"\narch', '-mcpu=cortex-m44"\narch', "cortex-m4"),
         ('core = "', 'coer = "', "coer"),
@@ -52,6 +56,13 @@ def test_faults_are_named(old: str, new: str, message: str) -> None:
     with pytest.raises(MlforgeError, match=message) as caught:
         parse_board(GOOD.replace(old, new), "mine.toml")
     assert "mine.toml" in str(caught.value)
+
+
+def test_all_faults_are_named_at_once() -> None:
+    text = GOOD.replace("origin = 0x20000000", "origin = 0x00000010").replace("-mcpu=cortex-m4", "-mcpu=cortex-m44", 1)
+    with pytest.raises(ProblemsError) as caught:
+        parse_board(text.replace("stack_bytes = 65536", "stack_bytes = 16777216"), "mine.toml")
+    assert len(caught.value.problems) == 3
 
 
 @pytest.mark.parametrize("name", ["nothing-like-it", "missing.toml", "mps2-an38"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlforge.archive.details import module_details
 from mlforge.archive.members import linked_code
@@ -101,23 +101,36 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
         cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     if peak is None:
-        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {sizes.io:,}{loaded}")
-    busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
-    largest = ", ".join(f"{shortened(tensor['name'])} ({tensor['bytes']:,})" for tensor in peak["tensors"])
+        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
     return BudgetError(
-        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {heaviest.io:,}{loaded}; "
-        f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
-        f"the largest tensors there: {largest}",
+        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {heaviest.io:,}{loaded}; {peak_text(peak)}",
         next_step="Make these tensors smaller, or quantize the model",
     )
 
 
+def peak_text(peak: Mapping[str, Any]) -> str:
+    """Say of a module's ``peak`` which layer needs most of the workspace, and its largest tensors."""
+    busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
+    return (
+        f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
+        f"the largest tensors there: {_listed(peak['tensors'])}"
+    )
+
+
+def largest_text(constants: Sequence[Mapping[str, Any]]) -> str:
+    """Name the largest of constants, given by ``name`` and ``bytes``."""
+    return f"the largest: {_listed(sorted(constants, key=lambda item: (-item['bytes'], item['name'])))}"
+
+
+def _listed(tensors: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{shortened(item['name'])} ({item['bytes']:,})" for item in tensors[:_LARGEST])
+
+
 def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetError:
     values = [value for factory in factories for value in factory.program.constants]
-    largest = sorted(values, key=lambda value: (-value.nbytes, value.name))[:_LARGEST]
-    listed = ", ".join(f"{shortened(value.name)} ({value.nbytes:,})" for value in largest)
+    largest = largest_text([{"name": value.name, "bytes": value.nbytes} for value in values])
     return BudgetError(
         f"{used:,} bytes of constants are {used - limit:,} over the budget of {limit:,}, and the machine code comes on "
-        f"top; the largest: {listed}",
+        f"top; {largest}",
         next_step="Make these layers smaller, or quantize the model",
     )

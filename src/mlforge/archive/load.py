@@ -19,8 +19,10 @@ from mlforge.support.plain_file import open_plain
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
     from mlforge.library.host import HostLibrary
+    from mlforge.runtime.device import Device
     from mlforge.runtime.factory import FactoryModule
     from mlforge.runtime.graph_module import GraphModule
+    from mlforge.runtime.module import Module
     from mlforge.runtime.shared_library import SharedLibrary
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
@@ -155,18 +157,18 @@ def _built(parts: ModuleParts) -> Path:
     return build_library(parts.code, digests=parts.digests)
 
 
-def load_graph(parts: ModuleParts, lib: HostLibrary) -> GraphModule:
-    """Return the model of an archive for the graph executor."""
+def load_graph(parts: ModuleParts, lib: Module, device: Device | None = None) -> GraphModule:
+    """Return the model of an archive for the graph executor, which runs the functions of `lib` where that is."""
     from mlforge.runtime.graph_executor import GraphExecutor
     from mlforge.runtime.graph_json import parse_graph
     from mlforge.runtime.graph_module import GraphModule
 
     place = f"{parts.place}: {parts.record.files.graph}"
     if parts.record.details is not None:
-        return GraphModule.described(parts.graph_json, lib, parts.record.details, place)
+        return GraphModule.described(parts.graph_json, lib, parts.record.details, place, device)
     from mlforge.archive.tvm_interface import graph_outputs
 
-    executor = GraphExecutor(parse_graph(parts.graph_json, place), lib)
+    executor = GraphExecutor(parse_graph(parts.graph_json, place), lib, device)
     outputs = parts.record.main[0].outputs if parts.record.main else ()
     return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
 

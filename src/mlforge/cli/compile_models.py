@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlforge.cli import compile_options as options
 from mlforge.cli.compiling import BuildOptions, board_limits, compile_archive, compile_files, is_archive
+from mlforge.cli.memory import fitting_memory, print_memory
 from mlforge.cli.options import Board, Json, parse_models
 from mlforge.cli.placing import asked_placement
 from mlforge.cli.tables import print_json, print_table
@@ -17,6 +18,7 @@ from mlforge.support.progress import stage
 if TYPE_CHECKING:
     from mlforge.archive.options import ExportOptions
     from mlforge.compiler import Factory
+    from mlforge.micro.memory_table import MemoryTable
 
 EXAMPLES = (
     "mlforge compile kws.tflite",
@@ -87,14 +89,16 @@ def compile_models(
     memories = asked_placement(
         workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
     )
+    limits = (ram, flash)
     if board is not None:
         target, ram, flash = board_limits(board, target, ram, flash)
     wanted = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or (), memories)
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     check_budget(factories, ram=ram, flash=flash, options=export)
+    table = None if board is None or len(factories) > 1 else fitting_memory(factories[0], board, *limits)
     with stage(f"writing {place}"):
         _write(factories, place, emit, export)
-    _report(factories, place, as_json)
+    _report(factories, place, table, as_json)
 
 
 def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:
@@ -145,13 +149,13 @@ def _write(factories: Sequence[Factory], place: Path, emit: str, options: Export
         archive.export_shared_library(factories, place, options)
 
 
-def _report(factories: Sequence[Factory], place: Path, as_json: bool) -> None:
+def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
     from mlforge.archive.metadata import module_details
 
     details = {factory.module_name: module_details(factory) for factory in factories}
     if as_json:
         modules = {name: {"entry": item["entry"], "memory": item["memory"]} for name, item in details.items()}
-        print_json({"output": str(place), "modules": modules})
+        print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
         return
     rows = [
         (
@@ -164,3 +168,5 @@ def _report(factories: Sequence[Factory], place: Path, as_json: bool) -> None:
         for name, item in details.items()
     ]
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
+    if table is not None:
+        print_memory(table)

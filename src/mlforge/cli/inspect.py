@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mlforge.cli.options import Json, Module
+from mlforge.cli.memory import planned_memory, print_memory
+from mlforge.cli.options import Json, Module, Shapes
 from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.text import printable, shortened
@@ -18,6 +19,8 @@ EXAMPLES = (
     "mlforge inspect kws.tar --layers",
     "mlforge inspect kws.tar --picture memory.svg",
     "mlforge inspect kws.tar --json",
+    "mlforge inspect kws.tar --board mps2-an386",
+    "mlforge inspect kws.tflite --board mps3-an547",
 )
 _PEAK_TENSORS = 8
 _TENSOR_NUMBERS = ("bytes", "scale", "zero_point")
@@ -25,7 +28,9 @@ _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 
 def inspect(
-    artifact: Annotated[Path, typer.Argument(help="An archive of any version, of mlforge or TVM.")],
+    artifact: Annotated[
+        Path, typer.Argument(help="An archive of any version, of mlforge or TVM; with --board, also a model.")
+    ],
     *,
     layers: Annotated[bool, typer.Option("--layers", help="Each operator: live memory, bytes moved, MACs.")] = False,
     weights: Annotated[bool, typer.Option("--weights", help="Each constant, the largest first.")] = False,
@@ -34,11 +39,31 @@ def inspect(
         Path | None, typer.Option(metavar="FILE.svg", help="Draw what lies where in memory during each call.")
     ] = None,
     module: Module = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board",
+            metavar="NAME",
+            help="Show instead what it takes of a board's memory, region by region, before anything is built.",
+        ),
+    ] = None,
+    shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files."""
     from mlforge import archive
 
+    if board is not None:
+        if layers or weights or files or picture is not None:
+            raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
+        table, _ = planned_memory(artifact, board, module, shape)
+        if as_json:
+            print_json(table.as_json())
+        else:
+            print_memory(table)
+        return
+    if shape:
+        raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
     found = archive.inspect(artifact)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}

@@ -37,6 +37,11 @@ def crt_files(*parts: str) -> dict[str, bytes]:
 
 
 def trace_headers() -> dict[str, bytes]:
-    """Return `TRACE_HEADER` and what it includes itself, by name."""
-    names = (TRACE_HEADER, "mlforge_checksum.h")
+    """Return `TRACE_HEADER` and what it includes, by name."""
+    return {TRACE_HEADER: (_ROOT / "include" / TRACE_HEADER).read_bytes(), **line_headers()}
+
+
+def line_headers() -> dict[str, bytes]:
+    """Return the headers that write the line of an operator, by name."""
+    names = ("mlforge_trace_line.h", "mlforge_checksum.h")
     return {name: (_ROOT / "include" / name).read_bytes() for name in names}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from mlforge.crt import TRACE_HEADER, line_headers
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script, linker_script
@@ -19,7 +20,8 @@ from mlforge.micro.standalone import standalone_main
 from mlforge.support.content import Data
 
 ELF = "firmware.elf"
-_TRACE = "mlforge_trace.h"
+# looked at only where firmware is built to trace
+_TRACE = "trace"
 # what start-up and measuring consist of, by architecture
 _COMMON = (
     "common/counter.h", "common/host_io.h", "common/report.c", "common/report.h", "common/stack_bottom.h",
@@ -78,6 +80,8 @@ class BareMetal:
 
 def refuses_bare_metal(board: Board) -> str | None:
     """Return why there is no bare-metal firmware for a board; None where there is."""
+    if not board.bare_metal:
+        return "its vendor's loader starts it; take the template of one of the build systems that it names"
     return None if board.arch in _PARTS else f"there is no start-up code of ours for {board.core}"
 
 
@@ -110,7 +114,9 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
     templates = files("mlforge.micro").joinpath("templates")
     for path in _PARTS[board.arch]:
         found[f"board/{path.rpartition('/')[2]}"] = templates.joinpath(path).read_bytes()
-    found[f"trace/{_TRACE}"] = templates.joinpath("common", _TRACE).read_bytes()
+    for name in (TRACE_HEADER, "trace.c"):
+        found[f"{_TRACE}/{name}"] = templates.joinpath("common", name).read_bytes()
+    found |= {f"{_TRACE}/{name}": data for name, data in line_headers().items()}
     if has_linker_script(board):
         found["link.ld"] = linker_script(board).encode()
     sources = tuple(sorted(path for path in found if path.endswith((".c", ".S"))))

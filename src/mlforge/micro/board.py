@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ else:
 _SUFFIX = ".toml"
 _LARGEST_FILE = 1 << 20
 _STACK_BYTES = 8192
+_ADDRESSES = 1 << 32
+_HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ class Board:
     core : str
     clock_hz : int or None
         Of the core as the start-up code leaves it.
+    bare_metal : bool
+        Whether firmware of ours starts on it by itself; else it needs its vendor's build system.
     stack_bytes : int
         What a project reserves unless told otherwise.
     toolchain : Toolchain
@@ -162,6 +167,7 @@ class Board:
     arch: str
     core: str
     clock_hz: int | None
+    bare_metal: bool
     stack_bytes: int
     toolchain: Toolchain
     memories: tuple[Memory, ...]
@@ -181,6 +187,13 @@ class Board:
         """Where data, stack, and workspaces go that name no region. The host has none."""
         return self._default("ram")
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the core has beside the plain instructions: ``FPU``, ``DSP``, ``MVE``, by compiler flags and target."""
+        target = parse_target(self.target).features
+        has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
+        return tuple(name for name, has in (("FPU", has_fpu), ("DSP", target.dsp), ("MVE", target.mve)) if has)
+
     def run_command(self, elf: str) -> list[str] | None:
         """Return the command that runs a program on this machine; None where none does."""
         if self.arch == "host":
@@ -188,7 +201,7 @@ class Board:
         return self.emulator.command(elf) if self.emulator else None
 
     def _default(self, kind: str) -> Memory:
-        regions = [item for item in self.memories if item.kind == kind]
+        regions = _of(self, kind)
         return next((item for item in regions if item.default), regions[0])
 
 
@@ -255,6 +268,7 @@ def _board(document: Mapping[str, Any]) -> Board:
         arch=document["arch"],
         core=document["core"],
         clock_hz=document.get("clock_hz"),
+        bare_metal=document.get("bare_metal", True),
         stack_bytes=document.get("stack_bytes", _STACK_BYTES),
         toolchain=Toolchain(
             toolchain["prefix"],
@@ -290,17 +304,7 @@ def _board(document: Mapping[str, Any]) -> Board:
 
 
 def _contradictions(board: Board) -> list[str]:
-    found = []
-    if board.arch != "host":
-        found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _has(board, kind)]
-    for index, one in enumerate(board.memories):
-        for other in board.memories[:index]:
-            if one.name == other.name:
-                found.append(f"memory: two regions have the name '{one.name}'")
-            if one.origin < other.end and other.origin < one.end:
-                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
-    if board.memories and board.memories[0].kind != "flash":
-        found.append("memory: the first region must be of the kind flash, for the start-up code")
+    found = [] if board.arch == "host" and not board.memories else _impossible_regions(board)
     try:
         parse_target(board.target)
     except OptionError as error:
@@ -308,5 +312,28 @@ def _contradictions(board: Board) -> list[str]:
     return found
 
 
-def _has(board: Board, kind: str) -> bool:
-    return any(item.kind == kind for item in board.memories)
+def _impossible_regions(board: Board) -> list[str]:
+    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _of(board, kind)]
+    for index, one in enumerate(board.memories):
+        if one.end > _ADDRESSES:
+            found.append(f"memory: the region '{one.name}' reaches beyond addresses of 32 bits")
+        for other in board.memories[:index]:
+            if one.name == other.name:
+                found.append(f"memory: two regions have the name '{one.name}'")
+            if one.origin < other.end and other.origin < one.end:
+                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
+    for kind in ("flash", "ram"):
+        if sum(item.default for item in _of(board, kind)) > 1:
+            found.append(f"memory: two regions of the kind {kind} are the default")
+    if board.memories and board.memories[0].kind != "flash":
+        found.append("memory: the first region must be of the kind flash, for the start-up code")
+    if _of(board, "ram") and board.stack_bytes >= board.ram.nbytes:
+        found.append(
+            f"stack_bytes: a stack of {board.stack_bytes:,} bytes leaves nothing of the region '{board.ram.name}', "
+            f"which has {board.ram.nbytes:,}"
+        )
+    return found
+
+
+def _of(board: Board, kind: str) -> list[Memory]:
+    return [item for item in board.memories if item.kind == kind]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 _FUNCTION = re.compile(r"[0-9a-f]{4,16} <(.+)>:")
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t([^\t]+)(?:\t(.*))?")
-_TARGET = re.compile(r"(?:^|[\s,(])(?:0x)?([0-9a-f]+) <([^>+]+)(?:\+0x[0-9a-f]+)?>")
+_TARGET = re.compile(r"(?:^|[\s,(])(?:0x)?([0-9a-f]+) <([^>+]+)(\+0x[0-9a-f]+)?>")
 _COMMENT = re.compile(r"\t[@;]")
 _IMMEDIATE = re.compile(r"#?(-?(?:0x[0-9a-f]+|\d+))")
 
@@ -228,9 +228,11 @@ def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules
             grown = [nbytes for start, nbytes in rules.prologues if target[2].startswith(start)]
             if grown:
                 function.frame += grown[0]
+            elif target[2] == function.name and (target[3] or mnemonic.partition(".")[0] not in rules.calls):
+                continue
             elif mnemonic.partition(".")[0] in rules.calls:
                 function.called.add(target[2])
-            elif target[2] != function.name:
+            else:
                 function.callees.add(target[2])
 
 

@@ -18,6 +18,7 @@ from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
 from mlforge.micro.programs import need, run
 from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
+from mlforge.micro.trace import CHOSEN, LINES, TENSORS, choose, read_tensors, read_trace
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, write_data
@@ -53,6 +54,8 @@ class BoardRun:
         Of the inference, where the board's counter counts these.
     operators : tuple of int
         Instructions of each operator in order; empty unless they were asked for.
+    checksums : tuple of int
+        The CRC-32 of each operator's output; empty unless the firmware traces.
     flash_bytes : int or None
         Code, constants and initial data of the whole firmware; None on a machine with an operating system.
     ram_bytes : int or None
@@ -66,6 +69,7 @@ class BoardRun:
     startup_instructions: int | None
     cycles: int | None
     operators: tuple[int, ...]
+    checksums: tuple[int, ...]
     flash_bytes: int | None
     ram_bytes: int | None
     stack_bytes: int
@@ -79,7 +83,9 @@ class EmulatedModule:
     name, code, details, board
         As for `bare_metal.project_files`.
     profile : bool
-        Count the instructions of each operator. The hooks add some to the whole.
+        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    trace : bool
+        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
     cflags : str
         For the C compiler.
     timeout : float
@@ -101,6 +107,7 @@ class EmulatedModule:
         board: Board,
         *,
         profile: bool = False,
+        trace: bool = False,
         cflags: str = "-O3",
         timeout: float = 300.0,
     ) -> None:
@@ -114,13 +121,13 @@ class EmulatedModule:
                 f"the board '{board.name}' counts no instructions of operators",
                 next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
             )
-        self._timeout = timeout
+        self._timeout, self._is_traced = timeout, profile or trace
         self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._folder.name)
         for path, data in project_files(name, code, details, board).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_data(folder / path, data)
-        build(folder, board, trace=profile, cflags=cflags)
+        build(folder, board, trace=self._is_traced, cflags=cflags)
         self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
@@ -137,11 +144,9 @@ class EmulatedModule:
         RunError
             If the firmware fails or does not end in time.
         """
-        folder = Path(self._folder.name)
-        arrays = by_name(inputs, self.inputs, "input")
-        (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, self.board, self._timeout)
+        folder = self._emulated(inputs)
         report = _report(folder / REPORT)
+        traced = read_trace(folder, len(self.operators)) if self._is_traced else ()
         emulator, stack, ticks = self.board.emulator, report["stack"][0], report["ticks"][0]
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
@@ -151,11 +156,38 @@ class EmulatedModule:
             _counted(ticks, rate),
             _counted(report["startup"][0], rate),
             _counted(ticks, cycles),
-            tuple(round(value * rate) for value in report.get("operator", ())) if rate else (),
+            tuple(round(operator.ticks * rate) for operator in traced) if rate else (),
+            tuple(operator.checksum for operator in traced),
             self.flash_bytes if has_sizes else None,
             self._static_ram + stack if has_sizes else None,
             stack,
         )
+
+    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
+        """Run one inference of traced firmware, and return the outputs of some operators.
+
+        Parameters
+        ----------
+        inputs : mapping or sequence
+            As for `measure`, which raises the same errors.
+        sizes : mapping of int to int
+            Bytes of each output that is wanted, by the operator's place in the order.
+        """
+        folder = Path(self._folder.name)
+        choose(folder, sizes, len(self.operators))
+        try:
+            self._emulated(inputs)
+        finally:
+            (folder / CHOSEN).unlink()
+        return read_tensors(folder, sizes)
+
+    def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
+        """Run one inference, and return the folder with what it wrote."""
+        folder = Path(self._folder.name)
+        arrays = by_name(inputs, self.inputs, "input")
+        (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+        emulate(folder, self.board, self._timeout)
+        return folder
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
@@ -238,7 +270,7 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
     command = run_command(board)
     if board.emulator:
         need(board.emulator.program, board.emulator.packages)
-    for name in (OUTPUTS, REPORT):
+    for name in (OUTPUTS, REPORT, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
     if board.arch == "avr":
         run(["make", "-s", avr.EEPROM], folder, _BUILD_SECONDS)

@@ -18,7 +18,6 @@ _OUTPUT = re.compile(rf"([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})(?:\s+load addr
 _INPUT = re.compile(rf" ([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})\s+(\S.*))?")
 _NOT_LOADED = (".debug", ".comment", ".note", ".stab", ".gnu.", ".ARM.attributes", ".riscv.attributes")
 _ZEROED = (".bss", ".sbss", ".noinit", ".scommon", "COMMON")
-_OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
 _LARGEST_MAP = 64 << 20
 
 
@@ -78,12 +77,6 @@ def read_map(path: Path) -> tuple[Piece, ...]:
             "this is no map of GNU ld", place=path.name, next_step="Link with -Wl,-Map=<file> and a linker of binutils"
         )
     return tuple(_pieces(lines[lines.index(_START) + 1 :]))
-
-
-def overflow(said: str) -> tuple[str, int] | None:
-    """Return the region that a linker says a program does not fit into, and by how many bytes; None if it says none."""
-    found = _OVERFLOW.search(said)
-    return (found[1], int(found[2])) if found else None
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,22 @@ from mlforge.support.content import Data
 
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
+_UNKNOWN = "unknown"
 _DEFAULT_FLAGS = ("-O3",)
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
+
+
+def plan_table(details: Mapping[str, Any], board: Board) -> MemoryTable:
+    """Return what the plan of a module says, which takes no compiler.
+
+    Parameters
+    ----------
+    details : mapping
+        The module's checked ``mlforge`` object.
+    board : Board
+    """
+    return MemoryTable(board.name, False, by_region([*_planned_rows(details, board)], board), board.memories)
 
 
 def planned_table(
@@ -42,7 +55,7 @@ def planned_table(
     code: Mapping[str, Data],
     details: Mapping[str, Any],
     board: Board,
-    cflags: Sequence[str] = _DEFAULT_FLAGS,
+    cflags: Sequence[str] | None = None,
 ) -> MemoryTable:
     """Return what a module will take of a board, before a project is made.
 
@@ -55,25 +68,25 @@ def planned_table(
         The module's.
     code : mapping of str to Data
         Its generated code: ``src/...`` and ``include/...``.
-    details : mapping
-        Its checked ``mlforge`` object.
-    board : Board
-    cflags : sequence of str
-        For the compiler.
+    details, board
+        As for `plan_table`.
+    cflags : sequence of str, optional
+        For the compiler; by default those of a project.
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
     measured = _Measured({}, StackBound(None, untold=("the graph executor calls operators through pointers",)))
     if details["executor"] == "aot":
-        measured = _measured(name, code, board, cflags)
-    reason = "; ".join(measured.stack.untold)
-    path = " > ".join(item.function for item in measured.stack.path[2:] or measured.stack.path)
-    rows.append(Row(STACK, ram, measured.stack.nbytes, path or f"unknown: {reason}"))
+        measured = _measured(name, code, board, _DEFAULT_FLAGS if cflags is None else cflags)
+    # the entry and the main function are in every path
+    path = [item.function for item in measured.stack.path[2:] or measured.stack.path]
+    deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
+    rows.append(Row(STACK, ram, measured.stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
-    rows.append(Row(INTERRUPT, ram, frame, "" if frame is not None else "what its handler saves"))
+    rows.append(Row(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
     for what in CODE.values():
-        rows.append(Row(what, flash, measured.code.get(what), _MEASURED if measured.code else f"unknown: {reason}"))
-    rows += [Row(REST, flash, None, _LATER), Row(REST, ram, None, _LATER)]
+        rows.append(Row(what, flash, measured.code.get(what), _MEASURED if measured.code else _UNKNOWN))
+    rows += [Row(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
     return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack)
 
 

@@ -14,6 +14,11 @@ from mlforge.errors import RunError, ToolchainError
 _FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 
 
+def environment() -> dict[str, str]:
+    """Return the variables that programs are started with."""
+    return {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+
+
 def need(program: str, packages: Sequence[str]) -> None:
     """Raise ToolchainError, with Debian's packages that have it, where a program is not there."""
     if shutil.which(program) is None:
@@ -35,7 +40,7 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
     try:
         return subprocess.run(
             command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, env={key: value for key, value in os.environ.items() if key not in _FROM_MAKE},
+            stdin=subprocess.DEVNULL, env=environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None

@@ -31,10 +31,7 @@ def standalone_main(name: str, details: Mapping[str, Any]) -> str:
     w = Writer()
     w.lines([f"/* Runs module {comment_text(name)} once and reports. {_LICENCE} */", f'#include "{prefix}.h"'])
     w.lines(['#include "counter.h"', '#include "host_io.h"', '#include "report.h"', '#include "stack_paint.h"', ""])
-    count = max(1, len(details["operators"]))
-    w.lines(["#if defined(MLFORGE_TRACE)", f"enum {{ OPERATORS = {count} }};"])
-    w.lines(["uint64_t operator_ticks[OPERATORS], operator_started;", "#else", "enum { OPERATORS = 0 };"])
-    w.lines(["static const uint64_t operator_ticks[1] = {0};", "#endif", ""])
+    w.lines(["#ifdef MLFORGE_TRACE", '#include "mlforge_trace.h"', "#else", "enum { trace_spent = 0 };", "#endif", ""])
     buffers = [f"tensor_{field}" for field in fields]
     for buffer, macro in zip(buffers, macros, strict=True):
         w.line(_buffer(buffer, f"{macro} > 0 ? {macro} : 1", 16))
@@ -48,11 +45,11 @@ def standalone_main(name: str, details: Mapping[str, Any]) -> str:
         _transfers(w, "read", INPUTS, given[: len(inputs)])
         w.lines(["measures.startup = counter_ticks();", "stack_paint();", "started = counter_ticks();"])
         w.line(f"status = {prefix}_run({call});")
-        w.lines(["measures.ticks = counter_ticks() - started;", "measures.stack = stack_used();"])
+        w.lines(["measures.ticks = counter_ticks() - started - trace_spent;", "measures.stack = stack_used();"])
         with w.block("if (status != 0)"):
             w.line("return 4;")
         _transfers(w, "write", OUTPUTS, given[len(inputs) :])
-        w.line(f'return report_write("{REPORT}", &measures, operator_ticks, OPERATORS) == 0 ? 0 : 5;')
+        w.line(f'return report_write("{REPORT}", &measures) == 0 ? 0 : 5;')
     return w.text()
 
 

@@ -71,7 +71,16 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
                 [*command, *COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags, "-c", f"./{path}", "-o", objects[-1]],
                 folder,
             )
-        link = ["-Wl,--gc-sections", f"-Wl,-e,{entry}", "-Wl,-Map=trial.map", "-o", "trial.elf", *objects, "-lm"]
+        link = [
+            "-nostartfiles",
+            "-Wl,--gc-sections",
+            f"-Wl,-e,{entry}",
+            "-Wl,-Map=trial.map",
+            "-o",
+            "trial.elf",
+            *objects,
+            "-lm",
+        ]
         _run([*command, *board.toolchain.link_flags, *link], folder)
         yield TrialBuild(folder, folder / "trial.elf", folder / "trial.map")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -13,13 +12,11 @@ from mlforge.errors import InputError, RunError
 from mlforge.runtime import c_abi
 from mlforge.runtime.arrays import Array, require_readable
 from mlforge.runtime.device import Device, cpu
-from mlforge.runtime.graph_json import COPY, NOP, Entry, Graph, Node, numpy_dtype, parse_graph
+from mlforge.runtime.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
+from mlforge.runtime.graph_memory import GraphMemory, HostMemory, array_shape
 from mlforge.runtime.module import Function, Module
-from mlforge.runtime.packed_func import PackedFunc
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.params import load_params
-
-ALIGNMENT = 64
 
 Key: TypeAlias = "str | int"
 Call: TypeAlias = Callable[[], int]
@@ -36,7 +33,8 @@ class GraphExecutor:
         Has the functions, itself or in its imports. If it has a method ``linked_params()``, a mapping from names to
         arrays, they are set at once.
     device : Device
-        The CPU.
+        The CPU, here or, as sessions with devices have it, elsewhere. One that is elsewhere has a method
+        ``graph_memory(graph, lib)``.
 
     Raises
     ------
@@ -60,6 +58,8 @@ class GraphExecutor:
         self._functions = _functions(self.graph, lib)
         self._roots = self.graph.roots()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
+        elsewhere = getattr(self.device, "graph_memory", None)
+        self._memory: GraphMemory = HostMemory(self.graph) if elsewhere is None else elsewhere(self.graph, lib)
         self._prepare()
         self._params: set[str] = set()
         linked = getattr(lib, "linked_params", None)
@@ -67,18 +67,10 @@ class GraphExecutor:
             self.link_params(linked())
 
     def _prepare(self) -> None:
-        """Give every entry its place in memory and every operator its arguments."""
-        self._blocks = {key: _block(size) for key, size in self.graph.storage_bytes.items()}
-        # what takes the place of a block's memory for one entry: the caller's own arrays
-        self._external: dict[int, Array] = {}
+        """Give every operator its arguments."""
         self._tensors = [
-            c_abi.dl_tensor(
-                self._blocks[entry.storage_id].ctypes.data,
-                entry.shape,
-                c_abi.entry_type(entry.dtype),
-                self.device,
-            )
-            for entry in self.graph.entries
+            c_abi.dl_tensor(self._memory.address(index), entry.shape, c_abi.entry_type(entry.dtype), self.device)
+            for index, entry in enumerate(self.graph.entries)
         ]
         self._flat: dict[int, c_abi.DLTensor] = {}
         self._calls = [
@@ -89,17 +81,18 @@ class GraphExecutor:
 
     def _call(self, node: Node, function: Function | None) -> Call:
         if node.function == COPY:
-            source, target = self._tensors[node.inputs[0]], self._tensors[node.outputs.start]
-            return _copy(source, target, self.graph.entries[node.outputs.start].nbytes)
-        tensors = [self._argument(entry, node) for entry in (*node.inputs, *node.outputs)]
-        if isinstance(function, PackedFunc):
-            return function.prepare(tensors)
+            return self._memory.copy(node.inputs[0], node.outputs.start)
+        entries = (*node.inputs, *node.outputs)
+        prepare = getattr(function, "prepare", None)
+        if prepare is not None:
+            call: Call = prepare([self._argument(entry, node) for entry in entries])
+            return call
 
-        def call() -> int:
-            function(*(self._view(entry) for entry in (*node.inputs, *node.outputs)))  # type: ignore[misc]
+        def call_with_arrays() -> int:
+            function(*(self._memory.view(entry) for entry in entries))  # type: ignore[misc]
             return 0
 
-        return call
+        return call_with_arrays
 
     def _argument(self, entry: int, node: Node) -> c_abi.DLTensor:
         if not node.flatten:
@@ -115,8 +108,7 @@ class GraphExecutor:
         other = GraphExecutor(self.graph, self.lib, self.device)
         other._params = set(self._params)
         for name in self._params:
-            entry = self._arguments[name]
-            other._redirect(entry, self._external.get(entry, self._view(entry)))
+            other._share(self._arguments[name], self, self._arguments[name])
         return other
 
     def _index(self, key: Key) -> int:
@@ -152,10 +144,9 @@ class GraphExecutor:
             given.append((key, value))
         for name, array in given:
             entry = self._index(name)
-            checked = self._checked(array, entry, str(name))
-            if entry in self._external:
-                self._redirect(entry, None)
-            self._view(entry)[...] = checked
+            self._memory.write(entry, self._checked(array, entry, str(name)))
+            if self._tensors[entry].data != self._memory.address(entry):
+                self._update(entry)
 
     def set_input_zero_copy(self, key: Key, value: Any) -> None:
         """Make an input read the caller's own memory, from now on, instead of a copy.
@@ -163,9 +154,15 @@ class GraphExecutor:
         Raises
         ------
         InputError
-            Unless the array is contiguous, aligned to its elements' size, and fits.
+            Unless the array is contiguous, aligned to its elements' size, and fits, and operators run where it lies.
         """
         entry = self._index(key)
+        if not self._memory.is_here:
+            raise InputError(
+                f"operators on {self.device} cannot read this machine's memory",
+                place=str(key),
+                next_step="Use set_input, which copies",
+            )
         array = self._checked(value, entry, str(key))
         if not (array.flags.c_contiguous and array.flags.aligned):
             raise InputError(
@@ -173,7 +170,7 @@ class GraphExecutor:
                 place=str(key),
                 next_step="Use set_input, which copies",
             )
-        self._redirect(entry, array)
+        self._use(entry, array)
 
     def get_input(self, key: Key, out: Array | None = None) -> Array:
         """Return a copy of an input, in `out` if that is given."""
@@ -241,15 +238,16 @@ class GraphExecutor:
         for name, array in params.items():
             if name in self._arguments:
                 entry = self._arguments[name]
-                self._redirect(entry, require_readable(self._checked(array, entry, name)))
+                self._use(entry, require_readable(self._checked(array, entry, name)))
                 self._params.add(name)
 
     def share_params(self, other: GraphExecutor, data: bytes | memoryview) -> None:
         """Use another executor's parameters in place: those whose names are in a parameter file."""
         for name in load_params(data):
             if name in self._arguments and name in other._arguments:
-                entry = self._arguments[name]
-                self._redirect(entry, self._checked(other._array(other._arguments[name]), entry, name))
+                entry, source = self._arguments[name], other._arguments[name]
+                self._require_fit(other._dtypes[source], array_shape(other.graph.entries[source]), entry, name)
+                self._share(entry, other, source)
                 self._params.add(name)
 
     def run(self, **inputs: Any) -> None:
@@ -266,6 +264,26 @@ class GraphExecutor:
             status = call()
             if status != 0:
                 raise self._failure(node, status)
+
+    def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
+        """Run operator after operator, and yield each with copies of what it made.
+
+        An only output has the name of its node, several have ``<node>:<number>``.
+
+        Raises
+        ------
+        RunError
+            If an operator fails.
+        """
+        for node, call in self._calls:
+            status = call()
+            if status != 0:
+                raise self._failure(node, status)
+            single = len(node.outputs) == 1
+            yield node, {
+                node.name if single else f"{node.name}:{number}": self._copied(entry, None)
+                for number, entry in enumerate(node.outputs)
+            }
 
     def calls(self) -> Iterator[tuple[Node, Call]]:
         """Yield the operators in order with what runs each and returns its status."""
@@ -308,61 +326,47 @@ class GraphExecutor:
         return times
 
     def _failure(self, node: Node, status: int) -> RunError:
-        function = self._functions[self.graph.nodes.index(node)]
-        if isinstance(function, PackedFunc):
-            return function.failure(status)
+        failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
+        if failure is not None:
+            error: RunError = failure(status)
+            return error
         return RunError(f"it failed with status {status}", place=node.name)
 
     def _checked(self, value: Any, entry: int, name: str) -> Array:
         foreign = not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__")
         array: Array = np.from_dlpack(value) if foreign else np.asarray(value)
-        item, dtype = self.graph.entries[entry], self._dtypes[entry]
-        shape = _array_shape(item)
-        if array.dtype != dtype or array.shape != shape:
-            raise InputError(
-                f"an array {array.dtype}{list(array.shape)} does not fit {item.dtype}{list(item.shape)}", place=name
-            )
+        self._require_fit(array.dtype, array.shape, entry, name)
         return array
 
-    def _array(self, entry: int) -> Array:
-        return self._external[entry] if entry in self._external else self._view(entry)
-
-    def _view(self, entry: int) -> Array:
-        """Return the memory of an entry as an array."""
-        root = self._roots[entry]
+    def _require_fit(self, dtype: Any, shape: tuple[int, ...], entry: int, name: str) -> None:
         item = self.graph.entries[entry]
-        if root in self._external:
-            return self._external[root].reshape(_array_shape(item))
-        raw = self._blocks[item.storage_id][: item.nbytes]
-        return raw.view(self._dtypes[entry]).reshape(_array_shape(item))
+        if dtype != self._dtypes[entry] or shape != array_shape(item):
+            raise InputError(f"an array {dtype}{list(shape)} does not fit {item.dtype}{list(item.shape)}", place=name)
 
     def _copied(self, entry: int, out: Array | None) -> Array:
-        view = self._view(entry)
         if out is None:
-            return view.copy()
-        self._checked(out, entry, "out")
-        out[...] = view
+            out = np.empty(array_shape(self.graph.entries[entry]), self._dtypes[entry])
+        else:
+            self._checked(out, entry, "out")
+        self._memory.read(entry, out)
         return out
 
-    def _redirect(self, argument: int, array: Array | None) -> None:
-        """Make an argument, and the views of it, lie in `array`; in its block again where that is None."""
-        if array is None:
-            self._external.pop(argument, None)
-            address = self._blocks[self.graph.entries[argument].storage_id].ctypes.data
-        else:
-            self._external[argument] = array
-            address = array.ctypes.data
+    def _use(self, argument: int, array: Array) -> None:
+        self._memory.use(argument, array)
+        self._update(argument)
+
+    def _share(self, argument: int, other: GraphExecutor, source: int) -> None:
+        self._memory.share(argument, other._memory, source)
+        self._update(argument)
+
+    def _update(self, argument: int) -> None:
+        """Tell operators where an argument, and the views of it, lie now."""
+        address = self._memory.address(argument)
         for entry, root in enumerate(self._roots):
             if root == argument:
                 self._tensors[entry].data = address
                 if entry in self._flat:
                     self._flat[entry].data = address
-
-
-def _array_shape(entry: Entry) -> tuple[int, ...]:
-    """Return the shape in numpy, where a vector's lanes are one dimension more."""
-    _, _, lanes = entry.dtype.partition("x")
-    return (*entry.shape, int(lanes)) if lanes else entry.shape
 
 
 def _functions(graph: Graph, lib: Module) -> list[Function | None]:
@@ -385,21 +389,3 @@ def _functions(graph: Graph, lib: Module) -> list[Function | None]:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise RunError(f"the library lacks functions of the graph: {shown}", next_step="Load the library of this graph")
     return functions
-
-
-def _block(size: int) -> Array:
-    """Return zeros that start at a multiple of `ALIGNMENT`."""
-    try:
-        memory = np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError):
-        raise RunError(f"there is no memory for a block of {size:,} bytes") from None
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size]
-
-
-def _copy(source: c_abi.DLTensor, target: c_abi.DLTensor, nbytes: int) -> Call:
-    def call() -> int:
-        ctypes.memmove(target.data or 0, source.data or 0, nbytes)
-        return 0
-
-    return call

@@ -78,7 +78,12 @@ class GraphModule:
 
     @classmethod
     def described(
-        cls, graph_json: str, lib: Module, description: Mapping[str, Any], place: str = "graph JSON"
+        cls,
+        graph_json: str,
+        lib: Module,
+        description: Mapping[str, Any],
+        place: str = "graph JSON",
+        device: Device | None = None,
     ) -> GraphModule:
         """Return a model of which mlforge's metadata tell inputs and outputs, and, for profiles, operators.
 
@@ -91,9 +96,11 @@ class GraphModule:
             The module's checked ``mlforge`` object of ``metadata.json``.
         place : str
             The graph's file, for messages.
+        device : Device, optional
+            Where the code runs; default this machine's CPU.
         """
         inputs, outputs = (tuple(map(TensorInfo.from_json, description[kind])) for kind in ("inputs", "outputs"))
-        executor = GraphExecutor(parse_graph(graph_json, place), lib)
+        executor = GraphExecutor(parse_graph(graph_json, place), lib, device)
         return cls(executor, inputs, outputs, description.get("operators"))
 
     def __init__(
@@ -166,9 +173,10 @@ class GraphModule:
             _, times = call.timed()
             seconds.append(time.perf_counter() - start)
             rows.append(times)
-        return Profile(self._times(rows[1:]), tuple(seconds[1:]), call.outputs)
+        return Profile(self.operator_times(rows[1:]), tuple(seconds[1:]), call.outputs)
 
-    def _times(self, rows: list[list[int]]) -> tuple[OperatorTime, ...]:
+    def operator_times(self, rows: Sequence[Sequence[float]]) -> tuple[OperatorTime, ...]:
+        """Return the medians of what each operator took; a row of nanoseconds for each run."""
         called = [node for node, _ in self.executor.calls()]
         known = self._operators
         if known is None or len(known) != len(called):

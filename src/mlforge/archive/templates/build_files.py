@@ -128,9 +128,14 @@ def _rule(plan: BuildPlan, path: str) -> str:
     return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_folder(plan)}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
 
 
+def cmake_target(name: str) -> str:
+    """Return the name of a library's target for CMake, which keeps some for targets of its own."""
+    return f"{name}_model" if name in _RESERVED else name
+
+
 def cmake_lists(plan: BuildPlan) -> str:
     """Return CMakeLists.txt."""
-    target = f"{plan.name}_model" if plan.name in _RESERVED else plan.name
+    target = cmake_target(plan.name)
     assembler = any(path.endswith(".S") for path in plan.library)
     folders, setting = list(plan.includes), ""
     if plan.runtime is not None:

@@ -6,8 +6,15 @@ from collections.abc import Callable
 
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
-from mlforge.micro.project.template import ProjectModel
+from mlforge.micro.project.options import BUILD
+from mlforge.micro.project.template import ProjectModel, ProjectOption
 from mlforge.micro.standalone import standalone_main
+
+FIRMWARE_OPTIONS = (
+    ProjectOption("cflags", "For the C compiler, instead of -O3", optional=(BUILD,)),
+    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
+    ProjectOption("trace", "Print a checksum and the time of every operator", "bool", optional=(BUILD,)),
+)
 
 
 def firmware_of(model: ProjectModel, board: Board, project_type: str) -> Firmware:

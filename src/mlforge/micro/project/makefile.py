@@ -8,9 +8,8 @@ from typing import Any
 from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
 from mlforge.micro.makefile import makefile
-from mlforge.micro.project.firmware import firmware_of, project_types
-from mlforge.micro.project.options import BUILD
-from mlforge.micro.project.template import MODEL_CODE, ProjectModel, ProjectOption, Template
+from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlforge.micro.project.template import MODEL_CODE, ProjectModel, Template
 from mlforge.support.content import Data
 
 
@@ -22,18 +21,13 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     }
 
 
-OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3", optional=(BUILD,)),
-    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
-    ProjectOption("trace", "Print a checksum and the time of every operator", "bool", optional=(BUILD,)),
-)
-
 TEMPLATE = Template(
     "makefile",
     "Bare-metal firmware, built by make",
     project_types(),
     refuses_bare_metal,
     _files,
-    OPTIONS,
+    FIRMWARE_OPTIONS,
     built_by_tests=True,
+    is_bare_metal=True,
 )

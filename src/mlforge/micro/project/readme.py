@@ -8,6 +8,7 @@ from typing import Any
 from mlforge.micro.board import Board
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import Template
+from mlforge.micro.project_server.steps import arguments_of
 
 WHAT_TYPES_DO = {
     "standalone": "runs the model once",
@@ -27,10 +28,8 @@ def readme(template: Template, board: Board, document: Mapping[str, Any]) -> byt
         template=template,
         board=board,
         firmware=document["firmware"],
-        commands={name: [_line(command) for command in commands] for name, commands in steps.items()},
+        commands={
+            name: [" ".join(arguments_of(command, document["options"])) for command in commands]
+            for name, commands in steps.items()
+        },
     )
-
-
-def _line(command: Mapping[str, Any]) -> str:
-    """Return a command as a person types it, without what options would add."""
-    return " ".join(argument for argument in command["arguments"] if "{" not in argument)

@@ -29,7 +29,7 @@ def project_steps(
         steps["build"] = (_make(board),)
     if "flash" not in steps and board.flash_tool is not None:
         steps["flash"] = _flash(board, elf)
-    if "run" not in steps and template.commands is None:
+    if "run" not in steps and template.is_bare_metal:
         run = run_command(board, project_type, elf)
         if run is not None:
             steps["run"] = (run,)
@@ -66,10 +66,9 @@ def _flash(board: Board, elf: str) -> tuple[ToolCommand, ...]:
 
 def run_command(board: Board, project_type: str, elf: str) -> ToolCommand | None:
     """Return what runs firmware on this machine; None for boards that have no emulator."""
-    if board.arch == "host":
-        return ToolCommand((f"./{elf}",), "Build the project first")
     if board.emulator is None:
-        return None
+        command = board.run_command(elf)
+        return ToolCommand(tuple(command), "Build the project first") if command else None
     # the serial port of a board that a host drives is the emulator's standard input and output
     command = board.emulator.command(elf, "stdio" if project_type == "host_driven" else "none")
     return ToolCommand(tuple(command), install_hint(board.emulator.packages))

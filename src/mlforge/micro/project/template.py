@@ -37,6 +37,8 @@ class ProjectModel:
         The archive's test vectors of this module by file name; empty where it has none.
     archive : Data
         The archive itself, which projects carry as ``model.tar``.
+    graph_json : str
+        What a host that drives the firmware runs; empty for AOT.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ProjectModel:
     details: Mapping[str, Any]
     vectors: Mapping[str, Data]
     archive: Data
+    graph_json: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,9 @@ class Template:
     commands : callable ``(model, board) -> mapping of str to ToolCommand or tuple of ToolCommand``, optional
         What does the steps ``build``, ``flash`` and ``run`` (firmware on this machine, spoken to by its standard
         streams) in the project's folder, where another build system does. What is not in it is built by make and
-        flashed by the board's tool; what has no commands at all is run by the board's emulator.
+        flashed by the board's tool.
+    is_bare_metal : bool
+        Whether this machine, or the board's emulator, runs what is built.
     elf : callable ``(model) -> str``, optional
         Where the build leaves the program, in the project's folder; ``firmware.elf`` without it.
     default_board : str or None
@@ -137,3 +142,4 @@ class Template:
     commands: Callable[[ProjectModel, Board], Mapping[str, ToolCommand | tuple[ToolCommand, ...]]] | None = None
     elf: Callable[[ProjectModel], str] | None = None
     default_board: str | None = None
+    is_bare_metal: bool = False

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from functools import cache
 
-from mlforge.micro.project import arduino, cmake, esp_idf, makefile, zephyr
+from mlforge.micro.project import arduino, cmake, cmsis_pack, esp_idf, makefile, package, zephyr
 from mlforge.micro.project.template import Template
 from mlforge.registry import Registry
 
-_TEMPLATES = (makefile.TEMPLATE, cmake.TEMPLATE, zephyr.TEMPLATE, arduino.TEMPLATE, esp_idf.TEMPLATE)
+_TEMPLATES = (
+    makefile.TEMPLATE,
+    cmake.TEMPLATE,
+    package.TEMPLATE,
+    zephyr.TEMPLATE,
+    arduino.TEMPLATE,
+    esp_idf.TEMPLATE,
+    cmsis_pack.TEMPLATE,
+)
 
 
 @cache

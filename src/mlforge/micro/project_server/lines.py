@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from .protocol import IoTimeoutError, StepError, TransportClosedError
 
@@ -123,11 +123,14 @@ class Line:
 class ProcessDevice:
     """A program that is started, spoken to by its standard streams."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stderr: IO[bytes] | None = None
+    ) -> None:
         try:
             self._process = subprocess.Popen(
-                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-            )
+                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+                bufsize=0,
+            )  # fmt: skip
         except OSError as error:
             raise StepError(f"{arguments[0]} does not start: {error}") from None
 

@@ -20,16 +20,11 @@ static int write_number(int file, const char *name, uint64_t value) {
   return host_write(file, text + place, sizeof text - place);
 }
 
-int report_write(const char *path, const struct measures *run, const uint64_t *operator_ticks, int operators) {
+int report_write(const char *path, const struct measures *run) {
   const int file = host_open(path, 1);
   if (file == -1 || write_number(file, "startup", run->startup) != 0 || write_number(file, "ticks", run->ticks) != 0 ||
       write_number(file, "stack", run->stack) != 0) {
     return -1;
-  }
-  for (int index = 0; index < operators; ++index) {
-    if (write_number(file, "operator", operator_ticks[index]) != 0) {
-      return -1;
-    }
   }
   host_close(file);
   return 0;

@@ -11,6 +11,6 @@ struct measures {
 };
 
 /* Writes a file of the host; returns 0 on success. */
-int report_write(const char *path, const struct measures *run, const uint64_t *operator_ticks, int operators);
+int report_write(const char *path, const struct measures *run);
 
 #endif /* REPORT_H_ */

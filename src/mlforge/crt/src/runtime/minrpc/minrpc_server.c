@@ -63,12 +63,10 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
   int code = kTVMNullptr;
   request_args(request, &args);
   request_end(request);
-#ifdef TVM_CRT_RPC_ADDRESS_ALLOWED
-  /* An operator would take what stands there for a tensor, wherever that leads. */
-  for (int i = 0; i < args.count; ++i) {
+  for (int i = 0; TVM_CRT_RPC_OWN_MEMORY_ONLY && i < args.count; ++i) {
+    /* An operator would take what stands there for a tensor, wherever that leads. */
     if (args.codes[i] == kTVMOpaqueHandle && request->fault == NULL) request->fault = "handles cannot be arguments here";
   }
-#endif
   if (request->fault != NULL) return reply_exception(session, request->fault);
   TVMAPISetLastError("");
   const int status =

@@ -1,7 +1,6 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 #include "remote_memory.h"
 
-#include <stddef.h>
 #include <tvm/runtime/crt/platform.h>
 
 #include "../crt/common/config.h"
@@ -11,6 +10,7 @@
 typedef struct Header {
   struct Header* next;
   void* allocated;
+  size_t num_bytes;
   DLDevice device;
 } Header;
 
@@ -35,6 +35,7 @@ tvm_crt_error_t remote_memory_allocate(DLDevice device, uint64_t num_bytes, uint
   Header* header = (Header*)data - 1;
   header->next = blocks;
   header->allocated = allocated;
+  header->num_bytes = (size_t)num_bytes;
   header->device = device;
   blocks = header;
   *out = (void*)data;
@@ -50,6 +51,16 @@ tvm_crt_error_t remote_memory_free(void* address) {
     }
   }
   return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "there is no memory of the host's at this address");
+}
+
+bool remote_memory_holds(const void* address, size_t num_bytes) {
+  for (const Header* header = blocks; header != NULL; header = header->next) {
+    const uintptr_t begin = (uintptr_t)(header + 1);
+    if ((uintptr_t)address < begin) continue;
+    const uintptr_t offset = (uintptr_t)address - begin;
+    if (offset <= header->num_bytes && num_bytes <= header->num_bytes - offset) return true;
+  }
+  return false;
 }
 
 void remote_memory_free_all(void) {

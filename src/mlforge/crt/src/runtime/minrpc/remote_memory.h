@@ -3,6 +3,8 @@
 #ifndef TVM_RUNTIME_MINRPC_REMOTE_MEMORY_H_
 #define TVM_RUNTIME_MINRPC_REMOTE_MEMORY_H_
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <tvm/runtime/c_runtime_api.h>
 #include <tvm/runtime/crt/error_codes.h>
@@ -12,6 +14,9 @@ tvm_crt_error_t remote_memory_allocate(DLDevice device, uint64_t num_bytes, uint
 
 /*! \brief Frees memory; an address that was not allocated here, or is free already, is an error. */
 tvm_crt_error_t remote_memory_free(void* address);
+
+/*! \brief Returns whether bytes lie in one block that was allocated here. */
+bool remote_memory_holds(const void* address, size_t num_bytes);
 
 /*! \brief Frees all that is left. */
 void remote_memory_free_all(void);

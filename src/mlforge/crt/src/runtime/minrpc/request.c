@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../crt/common/tensor.h"
+#include "remote_memory.h"
 
 static const char cut_off[] = "the request is cut off";
 
@@ -141,9 +142,6 @@ void request_end(Request* request) {
 }
 
 bool request_may_touch(const void* address, size_t num_bytes) {
-#ifdef TVM_CRT_RPC_ADDRESS_ALLOWED
-  return num_bytes == 0 || TVM_CRT_RPC_ADDRESS_ALLOWED(address, num_bytes);
-#else
-  return num_bytes == 0 || address != NULL;
-#endif
+  if (num_bytes == 0) return true;
+  return TVM_CRT_RPC_OWN_MEMORY_ONLY ? remote_memory_holds(address, num_bytes) : address != NULL;
 }

@@ -3,7 +3,7 @@
  * \brief Lets a host call functions and use memory of this device, over any line that carries bytes
  *
  * Whoever holds the other end of the line may call every function of the program's registry, and read and write memory:
- * all of it, unless crt_config.h defines TVM_CRT_RPC_ADDRESS_ALLOWED(address, num_bytes) as a test of what is allowed.
+ * all of it, unless crt_config.h defines TVM_CRT_RPC_OWN_MEMORY_ONLY as 1. Then it is what the host allocated itself.
  */
 #ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_H_
 #define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_H_

@@ -42,6 +42,11 @@
 #define TVM_CRT_MAX_PACKET_SIZE_BYTES 2048
 #endif
 
+/* Whether hosts may touch only memory that they allocated by the RPC server: not that of executors on the device. */
+#ifndef TVM_CRT_RPC_OWN_MEMORY_ONLY
+#define TVM_CRT_RPC_OWN_MEMORY_ONLY 0
+#endif
+
 /* Storage class of the error text: empty where one thread calls the runtime. */
 #ifndef TVM_CRT_THREAD_LOCAL
 #define TVM_CRT_THREAD_LOCAL

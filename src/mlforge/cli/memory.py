@@ -1,0 +1,99 @@
+"""Printing what a model takes of a board's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mlforge.cli.artifacts import compiled_model, is_compiled
+from mlforge.cli.tables import print_table
+from mlforge.errors import OptionError
+from mlforge.support.progress import stage
+from mlforge.support.text import printable
+
+if TYPE_CHECKING:
+    from mlforge.compiler import Factory
+    from mlforge.micro.board import Board
+    from mlforge.micro.memory_table import Difference, MemoryTable
+
+_COLUMNS = ("region", "what", "bytes", "how it is known")
+
+
+def print_memory(table: MemoryTable) -> None:
+    """Print the table, region by region; of each that is used, what is left."""
+    rows: list[Sequence[object]] = []
+    for region in table.regions:
+        lines = [row for row in table.rows_of(region.name) if row.nbytes != 0 or row.note]
+        if region.used or lines:
+            rows += [(row.region, row.what, row.nbytes, row.note) for row in lines]
+            rows.append((region.name, "free", region.free, f"of {region.nbytes:,} of {region.kind}"))
+    rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
+    when = "as it was linked" if table.is_built else "before the build"
+    print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)
+    for reason in table.stack.untold if table.stack else ():
+        typer.echo(printable(f"  unknown, because {reason}"))
+
+
+def print_promises(differences: Sequence[Difference]) -> None:
+    """Print whether a build has what was promised before it."""
+    rows: list[tuple[Any, ...]] = [(str(item),) for item in differences]
+    print_table("promised before and linked", ("",), rows or [("workspace, inputs and outputs, constants: equal",)])
+
+
+def planned_memory(
+    artifact: Path, board: str, module: str | None, shape: list[str] | None
+) -> tuple[MemoryTable, dict[str, Any]]:
+    """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
+    from mlforge.micro.board import find_board
+
+    found = find_board(board)
+    if not is_compiled(artifact, module, shape):
+        return factory_memory(compiled_model(artifact, shape, found.target), found)
+    from mlforge.archive.module_parts import read_parts
+    from mlforge.micro.planned_memory import planned_table
+
+    parts = read_parts(artifact, module)
+    if parts.record.details is None:
+        raise OptionError(
+            f"module '{parts.record.name}' was not compiled by mlforge, and does not say what it takes",
+            place=parts.place,
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
+    details = dict(parts.record.details)
+    with stage(f"compiling {parts.record.name} alone for {found.name}"):
+        return planned_table(parts.record.name, parts.code, details, found), details
+
+
+def factory_memory(factory: Factory, board: Board) -> tuple[MemoryTable, dict[str, Any]]:
+    """Return what a compiled module will take of a board, and the module's details."""
+    from mlforge.archive.details import module_details, storage_details
+    from mlforge.micro.planned_memory import planned_table
+
+    details = {**module_details(factory), **storage_details(factory)}
+    with stage(f"compiling {factory.module_name} alone for {board.name}"):
+        return planned_table(factory.module_name, factory.code.files, details, board), details
+
+
+def fitting_memory(factory: Factory, name: str, ram: int | None, flash: int | None) -> MemoryTable:
+    """Return what a compiled module will take of a board; raise BudgetError where that is more than it has.
+
+    Parameters
+    ----------
+    factory : Factory
+    name : str
+        The board's.
+    ram, flash : int or None
+        What may be used of the board's default regions; None for all.
+    """
+    from mlforge.micro.board import find_board
+    from mlforge.micro.fit import check_fit
+    from mlforge.micro.memory_table import region_name
+
+    board = find_board(name)
+    table, details = factory_memory(factory, board)
+    places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
+    check_fit(table, details, {place: limit for place, limit in places.items() if place and limit is not None})
+    return table

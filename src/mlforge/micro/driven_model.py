@@ -1,0 +1,235 @@
+"""A graph that this machine runs with every operator on a device."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlforge.errors import OptionError
+from mlforge.micro.bare_metal import ELF, project_files
+from mlforge.micro.board import Board
+from mlforge.micro.emulator import build
+from mlforge.micro.host_driven import host_driven_firmware
+from mlforge.micro.rpc.line_transport import emulator_transport, program_transport, serial_transport
+from mlforge.micro.rpc.remote import PreparedRemoteCall
+from mlforge.micro.rpc.session import Session
+from mlforge.micro.rpc.transport import Transport
+from mlforge.runtime.arrays import Array, by_name, require_readable
+from mlforge.runtime.device import Device
+from mlforge.runtime.graph_json import Graph, parse_graph
+from mlforge.runtime.graph_module import GraphModule
+from mlforge.runtime.module import Module
+from mlforge.runtime.profile import Profile
+from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.content import Data, write_data
+
+if TYPE_CHECKING:
+    from mlforge.archive.module_parts import ModuleParts
+    from mlforge.compiler import Factory
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSource:
+    """A model for the graph executor, of an archive or just compiled.
+
+    Attributes
+    ----------
+    name : str
+    graph : Graph
+    code : mapping of str to Data
+        Its operators.
+    params : mapping of str to ndarray
+    scratch_bytes : int
+        The most that one operator allocates while it runs.
+    load : callable ``(lib, device) -> GraphModule``
+        Makes what runs it with functions that are elsewhere.
+    """
+
+    name: str
+    graph: Graph
+    code: Mapping[str, Data]
+    params: Mapping[str, Array]
+    scratch_bytes: int
+    load: Callable[[Module, Device], GraphModule]
+
+
+def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
+    """Return a module of an archive that mlforge or TVM wrote.
+
+    Raises
+    ------
+    ArchiveError
+        If the archive is damaged.
+    OptionError
+        If there is no such module, or it is for another executor.
+    """
+    from mlforge.archive.load import load_graph
+    from mlforge.archive.module_parts import read_parts
+
+    parts = read_parts(path, module)
+    _require_graph(parts.executor, parts.record.name, parts.place)
+    graph = parse_graph(parts.graph_json, f"{parts.place}: {parts.record.files.graph}")
+    return GraphSource(
+        parts.record.name.lower(), graph, parts.code, parts.params, _scratch(parts),
+        lambda lib, device: load_graph(parts, lib, device),
+    )  # fmt: skip
+
+
+def graph_of_factory(factory: Factory) -> GraphSource:
+    """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
+    from mlforge.archive.details import module_details
+
+    _require_graph(factory.executor, factory.module_name, None)
+    details = module_details(factory)
+    return GraphSource(
+        factory.module_name, parse_graph(factory.graph_json), factory.code.files, factory.params,
+        max((entry["workspace_bytes"] for entry in details["operators"]), default=0),
+        lambda lib, device: GraphModule.described(factory.graph_json, lib, details, device=device),
+    )  # fmt: skip
+
+
+def _require_graph(executor: str | None, name: str, place: str | None) -> None:
+    if executor != "graph":
+        kind = f"for the executor {executor}" if executor else "a collection of functions"
+        raise OptionError(
+            f"module '{name}' is {kind}; a host drives firmware operator by operator, as the graph executor does",
+            place=place,
+            next_step="Compile the model with: mlforge compile MODEL --executor graph",
+        )
+
+
+def _scratch(parts: ModuleParts) -> int:
+    return max((sum(function.workspace.values()) for function in parts.record.operator_functions), default=0)
+
+
+class DrivenModel:
+    """A model whose operators run on a device, with its parameters copied there.
+
+    Parameters
+    ----------
+    source : GraphSource
+        What the device's firmware was made of.
+    session : Session
+    """
+
+    def __init__(self, source: GraphSource, session: Session) -> None:
+        lib = session.get_system_lib()
+        lib.params = source.params
+        self._session = session
+        self.model = source.load(lib, session.device)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes, in order."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model gives, in order."""
+        return self.model.outputs
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return self.model.run(*inputs)
+
+    def tensors(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+        """Run operator after operator, and return all that they make by the names of the graph's nodes."""
+        self._set(inputs)
+        made: dict[str, Array] = {}
+        for _, arrays in self.model.executor.steps():
+            made.update(arrays)
+        return made
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 1) -> Profile:
+        """Time every operator by the device's own clock, without the line and the host.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array, or sequence of arrays
+        repeat : int
+            Runs of the whole graph.
+        """
+        rows, seconds = [], []
+        for _ in range(repeat):
+            self._set(inputs)
+            start = time.perf_counter()
+            rows.append([self._timed(call) for _, call in self.model.executor.calls()])
+            seconds.append(time.perf_counter() - start)
+        outputs = {info.name: self.model.executor.get_output(index) for index, info in enumerate(self.outputs)}
+        return Profile(self.model.operator_times(rows), tuple(seconds), outputs)
+
+    def _set(self, inputs: Mapping[str, Any] | Sequence[Any]) -> None:
+        names = self.model.executor.get_input_info()
+        for name, array in zip(names, by_name(inputs, self.inputs, "input").values(), strict=True):
+            self.model.executor.set_input(name, require_readable(array))
+
+    def _timed(self, call: Callable[[], int]) -> float:
+        """Run an operator once and return its nanoseconds."""
+        if isinstance(call, PreparedRemoteCall):
+            return call.time(self._session.remote)[0] * 1e9
+        # a copy inside the device's memory, which is no function that could be timed
+        call()
+        return 0.0
+
+
+def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:
+    """Write the firmware of a model into a folder and build it.
+
+    Raises
+    ------
+    OptionError
+        If there is no driver of ours for the board's serial port.
+    ToolchainError
+        If the compiler or make is missing, or the firmware does not build or fit.
+    """
+    firmware = host_driven_firmware(source.graph, source.code, source.scratch_bytes, board)
+    for path, data in project_files(source.name, source.code, {}, board, firmware).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_data(folder / path, data)
+    build(folder, board, trace=False, cflags=cflags)
+
+
+@contextmanager
+def driven_model(
+    source: GraphSource, board: Board, port: str | None = None, log: Callable[[str], None] | None = None
+) -> Iterator[DrivenModel]:
+    """Give a model on a device, as long as the block runs.
+
+    Parameters
+    ----------
+    source : GraphSource
+    board : Board
+    port : str, optional
+        The serial port of a board that has the firmware. Without it, firmware is built and run on this machine, under
+        the board's emulator if it is no computer.
+    log : callable, optional
+        Gets the lines that the device logs.
+
+    Raises
+    ------
+    OptionError, ToolchainError
+        If the firmware cannot be built, or there is no emulator.
+    RunError
+        If the device fails, or does not answer.
+    """
+    if port is not None:
+        with Session(serial_transport(port, board), log=log) as session:
+            yield DrivenModel(source, session)
+        return
+    with tempfile.TemporaryDirectory(prefix="mlforge-driven-") as name:
+        folder = Path(name)
+        build_host_driven(source, board, folder)
+        with Session(_local(board, folder), log=log) as session:
+            yield DrivenModel(source, session)
+
+
+def _local(board: Board, folder: Path) -> Transport:
+    if board.arch == "host":
+        return program_transport([str(folder / ELF)], folder)
+    return emulator_transport(board, folder, ELF)

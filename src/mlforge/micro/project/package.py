@@ -1,0 +1,79 @@
+"""The template ``package``: a CMake package of the model, for ``find_package`` or ``add_subdirectory``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mlforge.archive.templates.build_files import cmake_target
+from mlforge.errors import OptionError
+from mlforge.micro.board import Board
+from mlforge.micro.project.application import APPLICATION_TYPES, application_files, expected_line
+from mlforge.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
+from mlforge.micro.project.model_interface import interface_files, interface_of
+from mlforge.micro.project.options import GENERATE
+from mlforge.micro.project.readme import WHAT_TYPES_DO
+from mlforge.micro.project.render import render
+from mlforge.micro.project.sources import MODEL_INCLUDE, model_headers, model_sources
+from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlforge.support.content import Data
+
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
+_OWN, _EXAMPLE = "module", "example"
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    version = str(options["version"])
+    if not _VERSION.fullmatch(version):
+        raise OptionError(f"'{version}' is not a version", place="version", next_step="Write it as 1.2.3")
+    application = application_files(model, project_type, "int main(void)")
+    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
+    example = {f"{_EXAMPLE}/{name}": data for name, data in application.items()}
+    values = {
+        "name": model.name,
+        "target": cmake_target(model.name),
+        "model": interface_of(model),
+        "version": version,
+        "does": WHAT_TYPES_DO[project_type],
+        "expected": expected_line(model, project_type),
+        "is_cross": is_cross(board),
+        "languages": languages(model.code),
+        "sources": (*model_sources(model), *(path for path in own if path.endswith(".c"))),
+        "headers": (*model_headers(model), *(path for path in own if path.endswith(".h"))),
+        "folders": (MODEL_INCLUDE, _OWN),
+        "example_sources": [path for path in example if path.endswith(".c")],
+    }
+    return {
+        "CMakeLists.txt": render("package/CMakeLists.txt", **values),
+        "config.cmake.in": render("package/config.cmake.in", **values),
+        **own,
+        **example,
+        **toolchain_files(board),
+    }
+
+
+def _commands(model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
+    commands: dict[str, tuple[ToolCommand, ...]] = {
+        "build": (
+            configure(board),
+            ToolCommand(("cmake", "--build", "build", "--parallel", "2"), CMAKE_INSTALL),
+        )
+    }
+    if not is_cross(board):
+        commands["run"] = (ToolCommand((f"./build/{cmake_target(model.name)}_example",), "Build the project first"),)
+    return commands
+
+
+TEMPLATE = Template(
+    "package",
+    "CMake package with a library, for find_package and any toolchain",
+    APPLICATION_TYPES,
+    lambda _board: None,
+    _files,
+    (ProjectOption("version", "Of the package", default="1.0.0", optional=(GENERATE,)),),
+    built_by_tests=True,
+    commands=_commands,
+    elf=lambda model: f"build/lib{cmake_target(model.name)}.a",
+    default_board="host",
+)

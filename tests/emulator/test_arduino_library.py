@@ -1,0 +1,98 @@
+"""Arduino libraries, built with Arduino's own core for AVR and run under simavr."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlforge.errors import BudgetError
+from tests.conftest import need
+from tests.emulator.conftest import need_board
+from tests.projects import archive, expected_output, printed_output, project
+
+ARDUINO = Path("/usr/share/arduino/hardware/arduino/avr")
+BOARD = "arduino_mega"
+# as platform.txt of the core has it for the Mega; DECIMAL_DIG is what avr-gcc 5's float.h lacks for C++
+MACHINE = ["-mmcu=atmega2560", "-DF_CPU=16000000L", "-DARDUINO=10819", "-DARDUINO_AVR_MEGA2560", "-DARDUINO_ARCH_AVR"]
+FLAGS = [*MACHINE, "-DDECIMAL_DIG=__DECIMAL_DIG__", "-Os", "-ffunction-sections", "-fdata-sections"]
+CPP = ["-std=gnu++11", "-fno-exceptions", "-fno-threadsafe-statics"]
+STRICT = ["-Wall", "-Wextra", "-Werror"]
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the objects of Arduino's core."""
+    need_board(BOARD)
+    need("avr-g++", "gcc-avr")
+    sources = sorted((ARDUINO / "cores" / "arduino").glob("*.c*"))
+    if not sources:
+        pytest.skip(f"{ARDUINO} is not there; on Debian: apt-get install arduino-core-avr")
+    folder = tmp_path_factory.mktemp("core")
+    return [built(source, folder, ["-w"]) for source in sources]
+
+
+def built(source: Path, folder: Path, flags: list[str]) -> Path:
+    """Compile a file as Arduino's builder does."""
+    made = folder / f"{source.name}.o"
+    compiler = ["avr-g++", *CPP] if source.suffix == ".cpp" else ["avr-gcc", "-std=gnu11"]
+    includes = [f"-I{ARDUINO}/cores/arduino", f"-I{ARDUINO}/variants/mega"]
+    subprocess.run([*compiler, *FLAGS, *flags, *includes, "-c", str(source), "-o", str(made)], check=True)
+    return made
+
+
+def firmware(library: Path, core: list[Path], folder: Path) -> Path:
+    """Build the library and its sketch, which Arduino's builder gives the core's header."""
+    (sketch,) = (library / "examples").glob("*/*.ino")
+    program = folder / "sketch.cpp"
+    program.write_text(f"#include <Arduino.h>\n#line 1\n{sketch.read_text()}")
+    flags = [*STRICT, f"-I{library / 'src'}"]
+    with ThreadPoolExecutor(2) as pool:
+        objects = pool.map(lambda path: built(path, folder, flags), [*sorted((library / "src").glob("*.c")), program])
+        elf = folder / "sketch.elf"
+        command = ["avr-gcc", MACHINE[0], "-Os", "-Wl,--gc-sections", "-o", elf, *objects, *core, "-lm"]
+    subprocess.run([str(word) for word in command], check=True)
+    return elf
+
+
+def said(elf: Path, until: str) -> str:
+    """Return what the firmware wrote to its serial port up to a line: it runs for ever."""
+    command = [need("simavr", "simavr"), "-m", "atmega2560", "-f", "16000000", str(elf)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(re.sub(r"\x1b\[\d*m", "", line).rstrip().removesuffix(".."))
+            if until in line:
+                break
+        process.kill()
+    return "\n".join(lines)
+
+
+def test_the_sketch_prints_what_the_reference_computes(core: list[Path], models: Path, tmp_path: Path) -> None:
+    model = archive(models, tmp_path, "c -mcpu=avr")
+    library = project("arduino", model, tmp_path / "library", BOARD)
+    text = said(firmware(library, core, tmp_path), "microseconds")
+    np.testing.assert_array_equal(printed_output(text), expected_output(models, model))
+
+
+def test_the_sketch_checks_test_vectors_and_finds_a_wrong_one(core: list[Path], models: Path, tmp_path: Path) -> None:
+    model = archive(models, tmp_path, "c -mcpu=avr", external_workspace=True)
+    library = project("arduino", model, tmp_path / "library", BOARD, "selftest")
+    assert "PASS 2 of 2" in said(firmware(library, core, tmp_path), " of ")
+    vectors = library / "src" / "hello_world_vectors.c"
+    output = re.compile(r"(\.StatefulPartitionedCall_0 = \{\s*)(-?\d+)")
+    vectors.write_text(output.sub(lambda found: found[1] + str(int(found[2]) - 1), vectors.read_text(), count=1))
+    failed = said(firmware(library, core, tmp_path), " of 2")
+    assert "FAIL hello_world, vector 0: largest difference 1" in failed
+    assert "FAIL 1 of 2" in failed
+
+
+def test_a_model_that_does_not_fit_an_avr_is_refused(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match=r"ad01_int8.*constants 2\d\d,\d\d\d.*arduino_mega has 8,192"):
+        project("arduino", models / "ad01_int8.tflite", tmp_path / "library", BOARD)
+    assert not (tmp_path / "library").exists()

@@ -1,0 +1,125 @@
+"""Zephyr projects, by a stand-in for Zephyr's CMake functions, and by Kconfig's own grammar."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import kconfiglib
+import numpy as np
+import pytest
+import yaml
+
+from tests.conftest import need
+from tests.projects import archive, expected_output, printed_output, project
+
+STAND_IN = Path(__file__).parent / "stand_ins" / "zephyr"
+SYMBOL = "MLFORGE_HELLO_WORLD"
+
+
+@pytest.fixture
+def host_archive(models: Path, tmp_path: Path) -> Path:
+    return archive(models, tmp_path, "c")
+
+
+def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> kconfiglib.Kconfig:
+    """Return Kconfig's symbols with the application's values; whatever Kconfig warns of is a failure."""
+    config = folder / "app" / "prj.conf"
+    config.write_text(config.read_text() + more)
+    monkeypatch.setenv("MODULE_KCONFIG", str(folder / "zephyr" / "Kconfig"))
+    found = kconfiglib.Kconfig(str(STAND_IN / "Kconfig"), warn_to_stderr=False)
+    found.warn_assign_undef = True
+    found.load_config(str(config))
+    assert not found.warnings
+    return found
+
+
+def built(folder: Path, config: kconfiglib.Kconfig) -> str:
+    """Build and run the application; return what it printed."""
+    values = folder / "config.cmake"
+    lines = [f'set(CONFIG_{name} "{symbol.str_value}")' for name, symbol in config.syms.items() if symbol.orig_type]
+    values.write_text("\n".join(line.replace('"n"', '""') for line in lines))
+    defines = [f"-DZephyr_DIR={STAND_IN}", f"-DCONFIG={values}", f"-DLOG={folder / 'log'}"]
+    flags = "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Werror"
+    for command in (
+        ["cmake", "-G", "Ninja", "-S", folder / "app", "-B", folder / "build", *defines, flags],
+        ["cmake", "--build", folder / "build"],
+    ):
+        result = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+    return subprocess.run([str(folder / "build" / "app")], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_application_prints_what_the_reference_computes(
+    host_archive: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("ninja", "ninja-build")
+    folder = project("zephyr", host_archive, tmp_path / "project", "host")
+    text = built(folder, configured(folder, monkeypatch))
+    np.testing.assert_array_equal(printed_output(text), expected_output(models, host_archive))
+    assert (folder / "log").read_text() == "linker_sources RAM_SECTIONS workspace.ld\n"
+    assert re.search(regex_of(folder), text, re.MULTILINE)
+
+
+def test_the_self_test_passes_and_memory_goes_where_kconfig_says(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("ninja", "ninja-build")
+    model = archive(models, tmp_path, "c", external_workspace=True)
+    folder = project("zephyr", model, tmp_path / "project", "host", "selftest")
+    regions = {"WORKSPACE": "DTCM", "TEXT": "ITCM", "RODATA": "SRAM2"}
+    more = "".join(f'CONFIG_{SYMBOL}_{kind}_REGION="{region}"\n' for kind, region in regions.items())
+    text = built(folder, configured(folder, monkeypatch, more))
+    assert "PASS 2 of 2" in text
+    assert re.search(regex_of(folder), text, re.MULTILINE)
+    log = (folder / "log").read_text().split("\n")
+    assert log == ["code_relocate 3 DTCM_BSS", "code_relocate 3 ITCM_TEXT", "code_relocate 3 SRAM2_RODATA", ""]
+
+
+def regex_of(folder: Path) -> str:
+    """Return the line that twister waits for."""
+    document = yaml.safe_load((folder / "app" / "sample.yaml").read_text())
+    assert all(name.count(".") >= 1 for name in document["tests"])
+    (regex,) = document["common"]["harness_config"]["regex"]
+    return str(regex)
+
+
+def test_options_and_boards_reach_prj_conf(host_archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = project("zephyr", host_archive, tmp_path / "m4", "mps2-an386", config_main_stack_size=3000)
+    symbols = configured(folder, monkeypatch).syms
+    assert symbols["MAIN_STACK_SIZE"].str_value == "3000"
+    assert symbols["FPU"].str_value == symbols[SYMBOL].str_value == symbols[f"{SYMBOL}_SPEED"].str_value == "y"
+    assert symbols["CODE_DATA_RELOCATION"].str_value == "n"
+    folder = project("zephyr", host_archive, tmp_path / "m3", "mps2-an385")
+    assert configured(folder, monkeypatch).syms["FPU"].str_value == "n"
+    document = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
+    assert document == {"name": "mlforge-hello-world", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}}
+
+
+def test_the_linker_snippet_keeps_the_workspace_out_of_bss(host_archive: Path, tmp_path: Path) -> None:
+    """Zephyr includes the snippet before .bss; its macros are what they stand for in Zephyr's linker scripts."""
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+    folder = project("zephyr", host_archive, tmp_path / "project", "mps2-an385")
+    script = tmp_path / "script.ld"
+    script.write_text(
+        "#define SECTION_PROLOGUE(name, options, align) name options : align\n"
+        "#define GROUP_NOLOAD_LINK_IN(vregion, lregion) > vregion\n"
+        "#define RAMABLE_REGION RAM\n"
+        "MEMORY { FLASH (rx) : ORIGIN = 0, LENGTH = 1M\nRAM (wx) : ORIGIN = 0x20000000, LENGTH = 1M }\n"
+        "SECTIONS {\n.text : { *(.text*) *(.rodata*) } > FLASH\n"
+        '#include "workspace.ld"\n'
+        ".bss (NOLOAD) : { *(.bss .bss.*) *(COMMON) } > RAM\n}\n"
+    )
+    steps = [
+        ["-E", "-P", "-x", "c", f"-I{folder / 'zephyr'}", script, "-o", tmp_path / "link.ld"],
+        ["-mcpu=cortex-m3", "-mthumb", "-nostartfiles", "--specs=nosys.specs", "-Wl,--entry=tvmgen_hello_world_run",
+         f"-I{folder / 'model/codegen/host/include'}", "-T", tmp_path / "link.ld",
+         *sorted((folder / "model/codegen/host/src").glob("*.c")), "-lm", "-o", tmp_path / "linked.elf"],
+    ]  # fmt: skip
+    for arguments in steps:
+        subprocess.run(["arm-none-eabi-gcc", *map(str, arguments)], check=True)
+    symbols = subprocess.run(
+        ["arm-none-eabi-objdump", "-t", str(tmp_path / "linked.elf")], check=True, capture_output=True, text=True
+    ).stdout
+    assert re.search(r"^20000000 l +O hello_world_workspace\t\S+ global_workspace$", symbols, re.MULTILINE), symbols

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import mlforge
 from mlforge import memory, transform
+from mlforge.errors import InternalError
 from mlforge.target.target import parse_target
 
 
@@ -28,3 +30,28 @@ def test_workspace_is_at_most_three_percent_above_its_lower_bound(models: Path, 
     assert max(row.live_bytes for row in rows) == plan.lower_bound
     peak = rows[plan.peak_call or 0]
     assert sum(nbytes for _, nbytes in peak.tensors) >= plan.lower_bound
+
+
+@pytest.mark.parametrize(
+    ("file", "cpu", "largest"),
+    [
+        # the largest output of a layer, and what its kernel needs to keep ahead of its input
+        ("kws_ref_model", "cortex-m4", 8_000),
+        ("kws_ref_model", "cortex-m55", 10_560),
+        ("vww_96_int8", "cortex-m4", 36_864),
+        ("vww_96_int8", "cortex-m55", 38_064),
+        ("pretrainedResnet_quant", "cortex-m4", 32_768),
+        ("ad01_int8", "cortex-m4", 256),
+    ],
+)
+def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file: str, cpu: str, largest: int) -> None:
+    module, params = mlforge.import_model(models / f"{file}.tflite")
+    program = transform.lower(transform.run(module, dict(params)), parse_target(f"c -mcpu={cpu}").features)
+    plan = memory.plan(program)
+    memory.prove(program, plan)
+    assert plan.size <= largest
+    for call, roots in zip(program.calls, plan.reached, strict=True):
+        for root in roots:
+            closer = {**plan.offsets, call.output.root: plan.offsets[root] + 16}
+            with pytest.raises(InternalError):
+                memory.prove(program, replace(plan, offsets=closer, size=plan.size + (1 << 20)))

@@ -89,11 +89,19 @@ def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
     return ir.Function(tuple(params), body, {"Primitive": 1})
 
 
-def build(group: ir.Function, features: Features, flags: Sequence[str] = (NATIVE, "-O1")) -> BuiltKernel:
-    """Lower one group, prove its accesses in bounds, print, compile and load it."""
+def build(
+    group: ir.Function,
+    features: Features,
+    flags: Sequence[str] = (NATIVE, "-O1"),
+    reached: frozenset[int] = frozenset(),
+) -> BuiltKernel:
+    """Lower one group, prove its accesses in bounds, print, compile and load it.
+
+    The output may overlap the inputs at the positions `reached`.
+    """
     lowered = lower_group(group, features)
     verify(lowered.prim)
-    source = print_file([print_function(lowered.prim, "kernel")])
+    source = print_file([print_function(lowered.prim, "kernel", reached)])
     with tempfile.TemporaryDirectory() as folder:
         path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)
         library = ctypes.CDLL(str(path))

@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mlforge.archive.validate_plan import overlaps
+from mlforge.archive.validate_plan import overlaps, reach_fault
 
 CALLS, BYTES = 5, 12
 
@@ -19,7 +19,8 @@ def plans(draw: st.DrawFn) -> list[dict[str, Any]]:
         first = draw(st.integers(0, CALLS - 1))
         # half of the blocks take over from one that ends where they begin, if there is one
         ending = [number for number, block in enumerate(blocks) if block["last"] == first]
-        reuses = draw(st.sampled_from(ending)) if ending and draw(st.booleans()) else None
+        heir_of = draw(st.sampled_from(ending)) if ending and draw(st.booleans()) else None
+        whole = draw(st.booleans())
         blocks.append(
             {
                 "name": f"b{index}",
@@ -27,10 +28,15 @@ def plans(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "bytes": draw(st.integers(0, BYTES)),
                 "first": first,
                 "last": draw(st.integers(first, CALLS - 1)),
-                "reuses": reuses,
+                "reuses": heir_of if whole else None,
+                **({"reaches": [{"block": heir_of, "lead": 0}]} if heir_of is not None and not whole else {}),
             }
         )
     return blocks
+
+
+def is_heir(block: dict[str, Any], index: int) -> bool:
+    return index in (block["reuses"], *(entry["block"] for entry in block.get("reaches", ())))
 
 
 def is_overlapping(blocks: list[dict[str, Any]]) -> bool:
@@ -39,8 +45,9 @@ def is_overlapping(blocks: list[dict[str, Any]]) -> bool:
     for index, block in enumerate(blocks):
         for call in range(block["first"], block["last"] + 1):
             for half in (0, 1):
-                starts_in_place = call == block["first"] and half == 0 and block["reuses"] is not None
-                heirs = [other for other in blocks if other["reuses"] == index and other["first"] == block["last"]]
+                takes_over = block["reuses"] is not None or "reaches" in block
+                starts_in_place = call == block["first"] and half == 0 and takes_over
+                heirs = [other for other in blocks if is_heir(other, index) and other["first"] == block["last"]]
                 was_taken_over = call == block["last"] and half == 1 and heirs
                 if starts_in_place or was_taken_over:
                     continue
@@ -54,3 +61,17 @@ def is_overlapping(blocks: list[dict[str, Any]]) -> bool:
 @given(plans())
 def test_the_sweep_sees_what_every_byte_tells(blocks: list[dict[str, Any]]) -> None:
     assert bool(list(overlaps(blocks, {}))) == is_overlapping(blocks)
+
+
+def test_a_block_that_reaches_too_far_is_named() -> None:
+    source = {"offset": 16, "bytes": 32, "first": 0, "last": 1}
+    output = {"offset": 8, "bytes": 32, "first": 1, "last": 2}
+    blocks = [source, output]
+    assert reach_fault(blocks, 1, {"block": 0, "lead": 8}) is None
+    assert (
+        reach_fault(blocks, 1, {"block": 0, "lead": 9})
+        == "starts less than 9 bytes before block 0, into which it reaches"
+    )
+    assert reach_fault(blocks, 1, {"block": 2, "lead": 0}) == "reaches into block 2, which there is not"
+    source["last"] = 2
+    assert "read for the last time" in (reach_fault(blocks, 1, {"block": 0, "lead": 8}) or "")

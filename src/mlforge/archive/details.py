@@ -13,6 +13,7 @@ from mlforge.errors import InternalError
 from mlforge.memory.liveness import LiveRange, live_ranges
 from mlforge.memory.planner import SCRATCH_ALIGNMENT
 from mlforge.memory.report import SCRATCH_NAME
+from mlforge.memory.reuse import lead_of_call
 from mlforge.support.content import ArrayContent, sha256_of_each
 from mlforge.tir.ir import KernelCall, Value
 
@@ -79,8 +80,9 @@ def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
 def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
     """Return every block of the workspace by its first call: where it lies and which calls need it.
 
-    Blocks whose lives overlap never overlap in bytes, but for a chain of ``reuses``: an output that takes the
-    place of an input, whose lives meet in the one call.
+    Blocks whose lives overlap never overlap in bytes, but for a chain of ``reuses``, an output that takes the
+    place of an input, and for ``reaches``, inputs of which an output takes bytes that are read no more: it starts
+    ``lead`` bytes before them at least. Their lives meet in the one call.
     """
     program, plan = factory.program, factory.plan
 
@@ -95,6 +97,11 @@ def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
         for call, reused in zip(program.calls, plan.inplace, strict=True)
         if reused is not None
     }
+    reaches = {
+        call.output.root: [{"block": places[root], "lead": _lead(call, root)} for root in reached]
+        for call, reached in zip(program.calls, plan.reached, strict=True)
+        if reached
+    }
     return [
         {
             "name": item.value.name if item.value else SCRATCH_NAME,
@@ -103,9 +110,17 @@ def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
             "first": item.first,
             "last": item.last,
             "reuses": taken.get(item.value) if item.value else None,
+            **({"reaches": reaches[item.value]} if item.value in reaches else {}),
         }
         for item in ordered
     ]
+
+
+def _lead(call: KernelCall, root: Value) -> int:
+    found = lead_of_call(call, root)
+    if found is None:
+        raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
+    return found.nbytes
 
 
 def constants(factory: Factory) -> list[dict[str, Any]]:

@@ -46,6 +46,24 @@ def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -
             yield index, f"{shown} ends at byte {block['offset'] + block['bytes']} of a workspace of {size}"
         elif reused is not None and not (0 <= reused < len(blocks) and reused != index):
             yield index, f"{shown} takes the place of block {reused}, which there is not"
+        else:
+            for entry in block.get("reaches", ()):
+                cause = reach_fault(blocks, index, entry)
+                if cause:
+                    yield index, f"{shown} {cause}"
+
+
+def reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[str, int]) -> str | None:
+    """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
+    number, lead = entry["block"], entry["lead"]
+    if number >= len(blocks) or number == index:
+        return f"reaches into block {number}, which there is not"
+    block, other = blocks[index], blocks[number]
+    if other["last"] != block["first"]:
+        return f"reaches into block {number}, which is not read for the last time where it is written"
+    if block["offset"] + lead > other["offset"]:
+        return f"starts less than {lead} bytes before block {number}, into which it reaches"
+    return None
 
 
 def pool_faults(
@@ -73,19 +91,16 @@ def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) ->
     """Yield blocks that share bytes with another one while both are needed, but for the blocks in `skipped`.
 
     Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
-    another one begins with the second moment of the call with whose first moment the other one ends, so that in-place
-    work is no exception to anything.
+    another one, or bytes of it, begins with the second moment of the call with whose first moment the other one ends,
+    so that in-place work is no exception to anything.
     """
-    handed_over = {
-        block["reuses"]
-        for index, block in enumerate(blocks)
-        if index not in skipped and block["reuses"] is not None and blocks[block["reuses"]]["last"] == block["first"]
-    }
+    given_up = {index: _given_up(blocks, block) for index, block in enumerate(blocks) if index not in skipped}
+    handed_over = {number for numbers in given_up.values() for number in numbers}
     lives = []
     for index, block in enumerate(blocks):
         if index in skipped or not block["bytes"]:
             continue
-        takes = block["reuses"] is not None and blocks[block["reuses"]]["last"] == block["first"]
+        takes = bool(given_up[index])
         start, end = 2 * block["first"] + takes, 2 * block["last"] + (index not in handed_over)
         lives.append((start, end, index))
     alive: list[tuple[int, int, int]] = []
@@ -105,6 +120,12 @@ def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) ->
         else:
             insort(alive, item)
             heappush(deaths, (end, item))
+
+
+def _given_up(blocks: Sequence[Mapping[str, Any]], block: Mapping[str, Any]) -> list[int]:
+    """Return the blocks that end where this one begins, because it takes their place or bytes of them."""
+    named = [block["reuses"], *(entry["block"] for entry in block.get("reaches", ()))]
+    return [number for number in named if number is not None and blocks[number]["last"] == block["first"]]
 
 
 def _shown(block: Mapping[str, Any], index: int) -> str:

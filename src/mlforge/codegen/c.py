@@ -37,7 +37,7 @@ class CFunction:
     needs: Needs
 
 
-def print_function(prim: PrimFunc, name: str | None = None) -> CFunction:
+def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[int] = frozenset()) -> CFunction:
     """Print a function.
 
     Parameters
@@ -45,13 +45,15 @@ def print_function(prim: PrimFunc, name: str | None = None) -> CFunction:
     prim : PrimFunc
     name : str, optional
         The C name, if not the function's own.
+    reached : frozenset of int
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.overlap`.
     """
-    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name)).run()
+    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), reached).run()
 
 
-def signature(prim: PrimFunc, name: str) -> str:
+def signature(prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> str:
     """Return the head of the C function, as a definition and a prototype need it."""
-    return _FunctionPrinter(prim, name).head()
+    return _FunctionPrinter(prim, name, reached).head()
 
 
 def print_file(functions: list[CFunction]) -> str:
@@ -141,8 +143,9 @@ class _Names:
 
 
 class _FunctionPrinter:
-    def __init__(self, prim: PrimFunc, name: str) -> None:
+    def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int]) -> None:
         self._prim = prim
+        self._aliased = reached.union(prim.inplace)
         self._name = name
         self._names = _Names()
         self._ranges = Ranges()
@@ -164,7 +167,7 @@ class _FunctionPrinter:
 
     def head(self) -> str:
         """Return the function's head and give the parameters their names."""
-        shared = [self._prim.inputs[position] for position in self._prim.inplace]
+        shared = [self._prim.inputs[position] for position in self._aliased]
         params = []
         for buffer in self._prim.params:
             is_output = buffer is self._prim.output
@@ -252,7 +255,7 @@ class _FunctionPrinter:
             self._ranges.enter_loop(stmt)
             var = self._names.declare(stmt.var)
             step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
-            if stmt.kind == "vectorized" and self._prim.inplace:
+            if stmt.kind == "vectorized" and self._aliased:
                 self._needs.independent_loops = True
                 self._writer.line("MLF_INDEPENDENT")
             elif stmt.kind == "rolled":

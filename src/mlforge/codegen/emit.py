@@ -133,9 +133,9 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     calls = _calls(unit)
     for kernel in program.kernels:
         if unit.kernel_key(kernel) in shared.functions:
-            operators.declare_kernel(kernel, names[kernel.name])
+            operators.declare_kernel(kernel, names[kernel.name], unit.reached(kernel))
         else:
-            operators.add_kernel(kernel, names[kernel.name], calls.get(kernel.name, []))
+            operators.add_kernel(kernel, names[kernel.name], calls.get(kernel.name, []), reached=unit.reached(kernel))
     operators.functions.append(executor.main_function())
     first = banner(unit.target_text)
     loaded = {pool.name: f"src/{pool.file_name(module)}" for pool in constants.loaded}

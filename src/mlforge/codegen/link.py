@@ -56,6 +56,7 @@ class LinkedCode:
 class _Kernel:
     prim: PrimFunc
     contracts: bool
+    reached: frozenset[int]
     users: set[str] = field(default_factory=set)
     calls: list[KernelCall] = field(default_factory=list)
 
@@ -143,7 +144,8 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, _Kernel]:
         keys = {}
         for prim in unit.program.kernels:
             keys[prim.name] = unit.kernel_key(prim)
-            found.setdefault(keys[prim.name], _Kernel(prim, unit.contracts)).users.add(unit.module)
+            kernel = _Kernel(prim, unit.contracts, unit.reached(prim))
+            found.setdefault(keys[prim.name], kernel).users.add(unit.module)
         for call in unit.program.calls:
             found[keys[call.kernel.name]].calls.append(call)
     return {key: kernel for key, kernel in found.items() if len(kernel.users) > 1}
@@ -172,7 +174,7 @@ def _kernel_files(kernels: Mapping[str, _Kernel], functions: Mapping[str, str], 
         if chosen:
             operators = OperatorsFile(contracts)
             for key, kernel in chosen.items():
-                operators.add_kernel(kernel.prim, functions[key], kernel.calls)
+                operators.add_kernel(kernel.prim, functions[key], kernel.calls, reached=kernel.reached)
             texts.append(banner(_targets(units)) + operators.text())
     return texts
 

@@ -39,15 +39,23 @@ class OperatorsFile:
     declarations: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
 
-    def add_kernel(self, prim: PrimFunc, name: str, calls: Sequence[KernelCall], *, static: bool = False) -> None:
-        """Define the kernel `prim` under the C name `name`."""
-        printed = print_function(prim, name)
+    def add_kernel(
+        self,
+        prim: PrimFunc,
+        name: str,
+        calls: Sequence[KernelCall],
+        *,
+        reached: frozenset[int] = frozenset(),
+        static: bool = False,
+    ) -> None:
+        """Define the kernel `prim` under the C name `name`; its output may overlap the inputs `reached`."""
+        printed = print_function(prim, name, reached)
         self.needs.merge(printed.needs)
         self.functions.append(_documented(prim, calls, printed, static=static))
 
-    def declare_kernel(self, prim: PrimFunc, name: str) -> None:
+    def declare_kernel(self, prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> None:
         """Declare a kernel that another file defines."""
-        self.declarations.append(f"{signature(prim, name)};")
+        self.declarations.append(f"{signature(prim, name, reached)};")
 
     def text(self) -> str:
         """Return the file's text, without its first lines."""

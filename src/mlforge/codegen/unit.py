@@ -54,9 +54,21 @@ class Unit:
         """Whether a product and a sum of floats may become one fused multiply-add."""
         return bool(self.program.meta.get("contract_floats", True))
 
+    def reached(self, kernel: PrimFunc) -> frozenset[int]:
+        """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
+        if self.executor == "graph":  # its tensors have whole blocks
+            return frozenset()
+        return frozenset(
+            position
+            for call, roots in zip(self.program.calls, self.plan.reached, strict=True)
+            if call.kernel is kernel
+            for position, value in enumerate(call.inputs)
+            if value.root in roots
+        )
+
     def kernel_key(self, kernel: PrimFunc) -> str:
         """Return a text that is the same for kernels, of any module, whose C would be."""
-        return f"{self.contracts};{signature(kernel)}"
+        return f"{self.contracts};{sorted(self.reached(kernel))};{signature(kernel)}"
 
     def used_constants(self) -> list[Value]:
         """Return the constants that calls pass on, in the order of first use."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from mlforge.tir.ir import KernelCall, Program, Value
+from mlforge.tir.ir import Program, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,10 @@ class LiveRange:
     last: int
     nbytes: int
     alignment: int
+
+
+Leads: TypeAlias = Mapping[tuple[Value, Value], int]
+"""By input and output of a call: how many bytes before the input, which dies there, the output must start."""
 
 
 def alignment_of(nbytes: int, most: int) -> int:
@@ -64,36 +69,32 @@ def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tup
     return tuple(ranges)
 
 
-def inplace_choice(call: KernelCall, index: int, ranges: dict[Value, LiveRange]) -> Value | None:
-    """Return the input whose place the output of call number `index` may take, the one that saves most; or None.
+def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int, leads: Leads) -> tuple[int, ...]:
+    """Return the live bytes during each call.
 
-    The input must be an intermediate that dies at this call, and the kernel must allow sharing for every
-    position at which that input is passed: one read of it elsewhere would see overwritten bytes.
+    Parameters
+    ----------
+    blocks : sequence of sequence of (LiveRange, int)
+        Ranges that have their places together, each with its distance from where all begin.
+    num_calls : int
+    leads : mapping
+        Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
     """
-    output = ranges.get(call.output.root)
-    if output is None or output.first != index:
-        return None
-    best: Value | None = None
-    for position in call.kernel.inplace:
-        root = call.inputs[position].root
-        held = ranges.get(root)
-        if held is None or held.last != index or root is call.output.root:
-            continue
-        if not all(k in call.kernel.inplace for k, value in enumerate(call.inputs) if value.root is root):
-            continue
-        if best is None or min(held.nbytes, output.nbytes) > min(ranges[best].nbytes, output.nbytes):
-            best = root
-    return best
-
-
-def live_bytes(clusters: Sequence[Sequence[LiveRange]], num_calls: int) -> tuple[int, ...]:
-    """Return the live bytes during each call; ranges of one cluster share their place, so the largest counts."""
     total = [0] * num_calls
-    for cluster in clusters:
-        largest: dict[int, int] = {}
-        for item in cluster:
+    for block in blocks:
+        ends: dict[int, tuple[int, int]] = {}
+        for item, shift in block:
             for index in range(item.first, item.last + 1):
-                largest[index] = max(largest.get(index, 0), item.nbytes)
-        for index, nbytes in largest.items():
-            total[index] += nbytes
+                low, high = ends.get(index, (shift, shift))
+                ends[index] = min(low, shift), max(high, shift + item.nbytes)
+        for index, (low, high) in ends.items():
+            total[index] += high - low
+    met: dict[Value, list[tuple[int, int]]] = {}
+    by_value = {item.value: item for block in blocks for item, _ in block}
+    for (source, output), least in leads.items():
+        met.setdefault(output, []).append((by_value[source].nbytes, least))
+    for output, sources in met.items():
+        own, apart = by_value[output], sum(nbytes for nbytes, _ in sources)
+        together = max(own.nbytes, apart + min(least for _, least in sources))
+        total[own.first] -= max(0, own.nbytes + apart - together)
     return tuple(total)

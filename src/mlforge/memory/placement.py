@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from mlforge.memory.liveness import LiveRange, live_bytes
+from mlforge.memory.liveness import Leads, LiveRange, live_bytes
 
-Cluster = tuple[LiveRange, ...]
+Cluster = tuple[tuple[LiveRange, int], ...]
+"""Ranges that are placed together, each with its distance from where the cluster begins."""
+
 Order = list[int]
 
 # The search ends when the arena meets the bound or this many placements of one block have been made.
@@ -30,42 +32,58 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A set of clusters to be placed: the ranges of one cluster all get one offset.
+    """A set of clusters to be placed.
 
     Attributes
     ----------
-    clusters : sequence of tuple of LiveRange
+    clusters : sequence of Cluster
     num_calls : int
+    leads : mapping
+        Which outputs may reach into the place of an input, and how far.
     """
 
     clusters: Sequence[Cluster]
     num_calls: int
+    leads: Leads = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Largest size in each cluster."""
-        return tuple(max(item.nbytes for item in cluster) for cluster in self.clusters)
+        """Bytes from the beginning of each cluster to its end."""
+        return tuple(max(shift + item.nbytes for item, shift in cluster) for cluster in self.clusters)
 
     @cached_property
     def neighbours(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """For each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together."""
+        """For each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together.
+
+        The own bytes are those that must end before the other cluster if this one starts before it, the other's those
+        that must end before this one if it starts first.
+        """
         found: list[list[tuple[int, int, int]]] = [[] for _ in self.clusters]
-        spans = [(cluster[0].first, max(item.last for item in cluster)) for cluster in self.clusters]
+        spans = [(cluster[0][0].first, max(item.last for item, _ in cluster)) for cluster in self.clusters]
         for i, mine in enumerate(self.clusters):
             for j in range(i):
                 if spans[i][0] > spans[j][1] or spans[j][0] > spans[i][1]:
                     continue
                 pairs = [
-                    (a.nbytes, b.nbytes)
+                    self._apart(a, b)
                     for a in mine
                     for b in self.clusters[j]
-                    if a.first <= b.last and b.first <= a.last
+                    if a[0].first <= b[0].last and b[0].first <= a[0].last
                 ]
                 if pairs:
                     own, other = max(a for a, _ in pairs), max(b for _, b in pairs)
                     found[i].append((j, own, other))
                     found[j].append((i, other, own))
         return tuple(tuple(items) for items in found)
+
+    def _apart(self, a: tuple[LiveRange, int], b: tuple[LiveRange, int]) -> tuple[int, int]:
+        """Return how many bytes before the other cluster each must begin, for two ranges that are live together."""
+        (one, own_shift), (two, other_shift) = a, b
+        own, other = one.nbytes, two.nbytes
+        if one.value is not None and two.value is not None:  # an output may end inside its input
+            own = self.leads.get((two.value, one.value), own)
+            other = self.leads.get((one.value, two.value), other)
+        return own + own_shift - other_shift, other + other_shift - own_shift
 
     def place(self, order: Sequence[int], *, best_fit: bool) -> Placement:
         """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
@@ -77,21 +95,21 @@ class Layout:
                 for other, own_bytes, other_bytes in self.neighbours[index]
                 if offsets[other] >= 0
             )
-            offsets[index] = _gap(taken, self._alignment(index), best_fit=best_fit)
+            offsets[index] = _gap(taken, self._alignment(index), self.sizes[index], best_fit=best_fit)
             size = max(size, offsets[index] + self.sizes[index])
         return Placement(tuple(offsets), size)
 
     def _alignment(self, index: int) -> int:
-        return max(item.alignment for item in self.clusters[index])
+        return max(item.alignment for item, _ in self.clusters[index])
 
     def greedy_orders(self) -> list[Order]:
         """Return orders in which greedy placement tends to do well: largest, longest, busiest calls first."""
         every = range(len(self.clusters))
-        life = [sum(item.last - item.first + 1 for item in cluster) for cluster in self.clusters]
-        first = [cluster[0].first for cluster in self.clusters]
-        load = live_bytes(self.clusters, self.num_calls)
+        life = [sum(item.last - item.first + 1 for item, _ in cluster) for cluster in self.clusters]
+        first = [cluster[0][0].first for cluster in self.clusters]
+        load = live_bytes(self.clusters, self.num_calls, self.leads)
         breadth = [
-            max(load[call] for item in cluster for call in range(item.first, item.last + 1))
+            max(load[call] for item, _ in cluster for call in range(item.first, item.last + 1))
             for cluster in self.clusters
         ]
         keys: list[Callable[[int], tuple[int, ...]]] = [
@@ -101,6 +119,7 @@ class Layout:
             lambda i: (-breadth[i], -self.sizes[i], first[i]),
             lambda i: (-breadth[i], -life[i], first[i]),
             lambda i: (first[i], -self.sizes[i]),
+            lambda i: (-first[i], -self.sizes[i]),  # inputs above the outputs that reach into them
         ]
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
@@ -139,13 +158,13 @@ class Layout:
         return best
 
 
-def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, *, best_fit: bool) -> int:
+def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, best_fit: bool) -> int:
     """Return the offset of a free gap between `taken` blocks (begin, end, own bytes live with it), by begin.
 
     Ranges of a cluster differ in size, so the room that counts below a block is what is live together with it.
     """
     chosen, slack = -1, 0
-    for offset in _candidates(taken, alignment):
+    for offset in _candidates(taken, alignment, size):
         above = [begin - offset - own for begin, end, own in taken if end > offset]
         if any(room < 0 for room in above):
             continue
@@ -157,6 +176,8 @@ def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, *, best_fit: boo
     return chosen
 
 
-def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int) -> list[int]:
-    """Return the aligned offsets at which a block can start: the bottom, and right after each taken block."""
-    return sorted({0, *(-(-end // alignment) * alignment for _, end, _ in taken)})
+def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int, size: int) -> list[int]:
+    """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
+    ends = {-(-end // alignment) * alignment for _, end, _ in taken}
+    reaching = {(begin - own) // alignment * alignment for begin, _, own in taken if own < min(size, begin + 1)}
+    return sorted({0, *ends, *reaching})

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlforge.errors import InternalError
-from mlforge.memory.liveness import LiveRange, inplace_choice, live_bytes, live_ranges
+from mlforge.memory.liveness import Leads, LiveRange, live_bytes, live_ranges
 from mlforge.memory.placement import Cluster, Layout
 from mlforge.memory.pools import DEFAULT_POOL, Span
-from mlforge.tir.ir import Program, Value
+from mlforge.memory.reuse import Reuse, choose_reuse, free_leads
+from mlforge.tir.ir import KernelCall, Program, Value
 
 SCRATCH_ALIGNMENT = 64
 
@@ -35,7 +36,9 @@ class Plan:
     peak_call : int or None
         Index of the first call with the most live bytes; None for a program without calls.
     inplace : tuple of (Value or None)
-        For each call, the input whose place its output takes.
+        For each call, the input whose place its output takes, element by element.
+    reached : tuple of tuple of Value
+        For each call, the inputs of which its output takes a part of the bytes while it runs.
     spans : tuple of Span
         The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
     """
@@ -48,6 +51,7 @@ class Plan:
     live: tuple[int, ...]
     peak_call: int | None
     inplace: tuple[Value | None, ...]
+    reached: tuple[tuple[Value, ...], ...]
     spans: tuple[Span, ...] = ()
 
     @property
@@ -103,39 +107,65 @@ def plan(
     if keep is not None:
         ranges = tuple(item for item in ranges if keep(item))
     by_value = {item.value: item for item in ranges if item.value is not None}
-    choice = [inplace_choice(call, index, by_value) for index, call in enumerate(program.calls)]
+    overlap = bool(program.meta.get("overlap"))
+    choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
+    num_calls = len(program.calls)
+    leads = free_leads(program, by_value, choice)
     clusters = _clusters(program, ranges, by_value, choice)
-    live = live_bytes(clusters, len(program.calls))
+    live = live_bytes(clusters, num_calls, leads)
     bound = max(live, default=0)
-    goal = max(limit, _good_enough(clusters, len(program.calls), bound))
-    placement = Layout(clusters, len(program.calls)).solve(goal)
+    goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
+    placement = Layout(clusters, num_calls, leads).solve(goal)
     if placement.size > goal:
-        needed = _needed_only(choice, live_bytes([(item,) for item in ranges], len(program.calls)), bound)
+        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
+        fewer_leads = free_leads(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Layout(fewer, len(program.calls)).solve(goal)
+        other = Layout(fewer, num_calls, fewer_leads).solve(goal)
         if other.size < placement.size:
             clusters, placement, choice = fewer, other, needed
 
-    offsets = {
-        item.value: offset
+    placed = [
+        (item, offset + shift)
         for cluster, offset in zip(clusters, placement.offsets, strict=True)
-        for item in cluster
-        if item.value is not None
-    }
-    scratch = {
-        cluster[0].first: offset
-        for cluster, offset in zip(clusters, placement.offsets, strict=True)
-        if cluster[0].value is None
-    }
+        for item, shift in cluster
+    ]
+    offsets = {item.value: offset for item, offset in placed if item.value is not None}
+    scratch = {item.first: offset for item, offset in placed if item.value is None}
+    inplace = tuple(
+        reuse.source if reuse is not None and _is_inplace(call, reuse) else None
+        for call, reuse in zip(program.calls, choice, strict=True)
+    )
     return Plan(
         size=placement.size,
         lower_bound=bound,
         alignment=max(item.alignment for item in ranges) if ranges else alignment,
         offsets=offsets,
-        scratch_offsets=tuple(scratch.get(index, 0) for index in range(len(program.calls))),
+        scratch_offsets=tuple(scratch.get(index, 0) for index in range(num_calls)),
         live=live,
         peak_call=live.index(bound) if live else None,
-        inplace=tuple(choice),
+        inplace=inplace,
+        reached=tuple(_reached(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)),
+    )
+
+
+def _is_inplace(call: KernelCall, reuse: Reuse) -> bool:
+    positions = {position for position, value in enumerate(call.inputs) if value.root is reuse.source}
+    return reuse.distance == 0 and positions <= set(call.kernel.inplace)
+
+
+def _reached(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
+    """Return the inputs of a call whose bytes its output takes in part, but for the one whose place it takes."""
+    output = call.output.root
+    if output not in offsets:
+        return ()
+    begin, end = offsets[output], offsets[output] + output.nbytes
+    return tuple(
+        root
+        for root in dict.fromkeys(value.root for value in call.inputs)
+        if root in offsets
+        and root not in (output, reused)
+        and offsets[root] < end
+        and begin < offsets[root] + root.nbytes
     )
 
 
@@ -143,31 +173,37 @@ def _clusters(
     program: Program,
     ranges: Sequence[LiveRange],
     by_value: Mapping[Value, LiveRange],
-    choice: Sequence[Value | None],
+    choice: Sequence[Reuse | None],
 ) -> list[Cluster]:
-    """Return the ranges in chains of in-place reuse, in the order of their first calls."""
-    inputs = (value.root for value in program.inputs)
-    chains: dict[Value, list[LiveRange]] = {root: [by_value[root]] for root in inputs if root in by_value}
-    for call, reused in zip(program.calls, choice, strict=True):
+    """Return the ranges in chains of reuse at fixed distances, in the order of their first calls."""
+    inputs = [value.root for value in program.inputs if value.root in by_value]
+    chains: dict[Value, list[tuple[LiveRange, int]]] = {root: [(by_value[root], 0)] for root in inputs}
+    shifts = dict.fromkeys(inputs, 0)
+    for call, reuse in zip(program.calls, choice, strict=True):
         root = call.output.root
-        if reused is not None:
-            chains[reused].append(by_value[root])
-            chains[root] = chains[reused]
+        if reuse is not None:
+            chains[root] = chains[reuse.source]
+            shifts[root] = shifts[reuse.source] - reuse.distance
+            chains[root].append((by_value[root], shifts[root]))
         elif root in by_value and root not in chains:
-            chains[root] = [by_value[root]]
-    distinct = {id(chain): tuple(chain) for chain in chains.values()}
-    return [*distinct.values(), *((item,) for item in ranges if item.value is None)]
+            chains[root], shifts[root] = [(by_value[root], 0)], 0
+    distinct = {id(chain): chain for chain in chains.values()}.values()
+    lowest = [min(shift for _, shift in chain) for chain in distinct]
+    moved = [tuple((item, shift - low) for item, shift in chain) for chain, low in zip(distinct, lowest, strict=True)]
+    return [*moved, *(((item, 0),) for item in ranges if item.value is None)]
 
 
-def _good_enough(clusters: Sequence[Cluster], num_calls: int, bound: int) -> int:
+def _good_enough(clusters: Sequence[Cluster], num_calls: int, leads: Leads, bound: int) -> int:
     """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
     rounded = [
-        tuple(replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment) for item in cluster)
+        tuple(
+            (replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment), shift) for item, shift in cluster
+        )
         for cluster in clusters
     ]
-    return min(max(live_bytes(rounded, num_calls), default=0), bound + bound // 100)
+    return min(max(live_bytes(rounded, num_calls, leads), default=0), bound + bound // 100)
 
 
-def _needed_only(choice: Sequence[Value | None], apart: Sequence[int], bound: int) -> list[Value | None]:
+def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:
     """Drop reuse at calls that stay within the bound without it: shorter chains are easier to place."""
     return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]

@@ -12,6 +12,7 @@ from mlforge.memory.liveness import alignment_of
 from mlforge.memory.planner import SCRATCH_ALIGNMENT, Plan
 from mlforge.support import dtypes
 from mlforge.tir.ir import KernelCall, Program, Value
+from mlforge.tir.overlap import lead
 
 Extent = tuple[int, int]
 
@@ -108,6 +109,9 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
         if _overlap(held, scratch):
             raise InternalError(f"scratch overlaps the input '{value.name}'", place=place)
         if output is None or not _overlap(held, output):
+            continue
+        least = lead(call.kernel, position)
+        if least is not None and least.allows(held[0] - output[0]):
             continue
         if held[0] != output[0] or position not in call.kernel.inplace:
             raise InternalError(

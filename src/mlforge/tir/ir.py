@@ -362,6 +362,7 @@ class Program:
     ----------
     meta : dict
         ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
+        ``overlap``: whether outputs may reach into the place of inputs that die (default: they may not).
     """
 
     name: str

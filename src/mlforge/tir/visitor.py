@@ -53,18 +53,22 @@ def is_small(expr: Expr, limit: int = 16) -> bool:
     return all(count < limit and not isinstance(node, ir.Call) for count, node in enumerate(walk_expr(expr)))
 
 
+def below(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements directly below a statement, in program order."""
+    if isinstance(stmt, ir.Seq):
+        return stmt.stmts
+    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate)):
+        return (stmt.body,)
+    if isinstance(stmt, ir.If):
+        return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
+    return ()
+
+
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Yield the statement and every statement below it, in program order."""
     yield stmt
-    if isinstance(stmt, ir.Seq):
-        for item in stmt.stmts:
-            yield from walk(item)
-    elif isinstance(stmt, (ir.For, ir.Let, ir.Allocate)):
-        yield from walk(stmt.body)
-    elif isinstance(stmt, ir.If):
-        yield from walk(stmt.then)
-        if stmt.otherwise is not None:
-            yield from walk(stmt.otherwise)
+    for item in below(stmt):
+        yield from walk(item)
 
 
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:

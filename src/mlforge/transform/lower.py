@@ -90,7 +90,7 @@ class _ProgramBuilder:
         outputs = tuple(self._output(head, title, claims) for head, title in zip(heads, names, strict=True))
         return Program(
             name, inputs, outputs, tuple(self._constants.values()), tuple(self._kernels.values()), tuple(self._calls),
-            {"contract_floats": not self._jumps},
+            {"contract_floats": not self._jumps, "overlap": not self._features.vector_bytes},
         )  # fmt: skip
 
     def _declare(self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None) -> Value:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from mlforge.cli.artifacts import compiled_model, is_compiled
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.tables import print_json, print_table
+from mlforge.errors import BudgetError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
@@ -65,6 +68,26 @@ def run_firmware(
             for row in rows
         ]  # fmt: skip
         print_table(f"operators: {len(run.operators)}", columns, cells)
+
+
+def check_vectors(artifact: Path, name: str, module: str | None, as_json: bool) -> None:
+    """Check an archive's test vectors on the board `name`; raise BudgetError where an output differs."""
+    from mlforge.micro.board import find_board
+    from mlforge.micro.selftest import run_selftest
+
+    board = find_board(name)
+    with stage(f"checking {artifact} on {board.name}"):
+        run = run_selftest(artifact, board, module)
+    if as_json:
+        print_json({"board": board.name, "passed": run.passed, "lines": list(run.lines)})
+    else:
+        typer.echo("\n".join(run.lines))
+    if not run.passed:
+        raise BudgetError(
+            "the board computes something else than the machine that made the test vectors",
+            place=f"{artifact} on {board.name}",
+            next_step=f"Look for the operator with: mlforge verify MODEL --layers --board {board.name}",
+        )
 
 
 def _operators(firmware: EmulatedModule, run: BoardRun, top: int) -> list[dict[str, Any]]:

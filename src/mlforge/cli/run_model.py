@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlforge.cli.artifacts import compiled_model, is_compiled
-from mlforge.cli.board_run import built_firmware, run_firmware
+from mlforge.cli.board_run import built_firmware, check_vectors, run_firmware
 from mlforge.cli.options import Board, Json, Module, Seed, Shapes
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
@@ -29,8 +29,10 @@ EXAMPLES = (
     "mlforge run kws.tflite --top 3",
     "mlforge run kws.tar --profile --repeat 100 --top 5",
     "mlforge run kws.tflite --board mps2-an386 --profile",
+    "mlforge run kws.tar --board mps3-an547 --selftest",
 )
 _PROFILED_RUNS = 10
+_THIS_MACHINE = "host"
 
 
 def run_model(
@@ -54,6 +56,9 @@ def run_model(
         int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
     ] = 0,
     board: Board = None,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
+    ] = False,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
@@ -65,6 +70,15 @@ def run_model(
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat counts from 1 and --top from 0")
+    if selftest:
+        if inputs or outputs or repeat is not None or profile or shape:
+            raise OptionError(
+                "a self-test has inputs and outputs of its own",
+                place="--selftest",
+                next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
+            )
+        check_vectors(artifact, board or _THIS_MACHINE, module, as_json)
+        return
     if outputs is not None:
         check_writable(outputs)
     if board is not None:

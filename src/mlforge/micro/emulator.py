@@ -124,9 +124,7 @@ class EmulatedModule:
         self._timeout, self._is_traced = timeout, profile or trace
         self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._folder.name)
-        for path, data in project_files(name, code, details, board).items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_data(folder / path, data)
+        write_files(folder, project_files(name, code, details, board))
         build(folder, board, trace=self._is_traced, cflags=cflags)
         self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
 
@@ -223,6 +221,13 @@ def _require_aot(executor: str | None, name: str) -> None:
         )
 
 
+def write_files(folder: Path, files: Mapping[str, Data]) -> None:
+    """Write a project's files into a folder."""
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_data(folder / path, data)
+
+
 def run_command(board: Board) -> list[str]:
     """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
     command = board.run_command(ELF)
@@ -267,11 +272,28 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
     RunError
         If the firmware fails, hangs, takes a fault, or ends before it reported.
     """
+    for name in (OUTPUTS, REPORT, LINES, TENSORS):
+        (folder / name).unlink(missing_ok=True)
+    status, said = execute(folder, board, timeout)
+    if status != 0 or not (folder / REPORT).is_file():
+        raise RunError(failure(status, said), place=board.name)
+
+
+def execute(folder: Path, board: Board, timeout: float) -> tuple[int | None, str]:
+    """Run the project's firmware, and return its exit status and what it printed.
+
+    There is no status where the firmware never ended itself.
+
+    Raises
+    ------
+    ToolchainError
+        If the emulator is missing.
+    RunError
+        If the firmware does not end in time.
+    """
     command = run_command(board)
     if board.emulator:
         need(board.emulator.program, board.emulator.packages)
-    for name in (OUTPUTS, REPORT, LINES, TENSORS):
-        (folder / name).unlink(missing_ok=True)
     if board.arch == "avr":
         run(["make", "-s", avr.EEPROM], folder, _BUILD_SECONDS)
     try:
@@ -280,17 +302,18 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
         raise RunError(
             f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
         ) from error
-    status: int | None = result.returncode
-    said = (result.stderr or result.stdout).strip()
     if board.arch == "avr":
-        status, said = avr.write_files(result.stderr, folder)
-    if status == 0 and (folder / REPORT).is_file():
-        return
+        return avr.write_files(result.stderr, folder)
+    return result.returncode, (result.stderr or result.stdout).strip()
+
+
+def failure(status: int | None, said: str) -> str:
+    """Say what went wrong with firmware that ended with a status, or without what it should have left."""
     if not status:
         reason = "it started again or ended before it reported"
     else:
         reason = _FAILURES.get(status, f"it ended with status {status}")
-    raise RunError(f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else ""), place=board.name)
+    return f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else "")
 
 
 def _report(path: Path) -> dict[str, list[int]]:

@@ -16,7 +16,9 @@ COMPILE_FLAGS = (
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
-def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[str]) -> str:
+def makefile(
+    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], *, is_selftest: bool = False
+) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
     Parameters
@@ -26,6 +28,8 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
     board : Board
     sources, folders : sequence of str
         What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    is_selftest : bool
+        Whether ``make run`` is called ``make selftest``, too.
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
@@ -48,6 +52,7 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
+            *(["selftest: run", ""] if is_selftest else []),
             "build/%.o: %",
             "\t@mkdir -p $(dir $@)",
             "\t$(CC) $(FLAGS) -c $< -o $@",
@@ -55,7 +60,7 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             "clean:",
             "\trm -rf build firmware.elf firmware.map",
             "",
-            ".PHONY: run clean",
+            ".PHONY: run selftest clean" if is_selftest else ".PHONY: run clean",
             "",
         ]
     )

@@ -121,8 +121,8 @@ class ConstantTable:
 
     @property
     def bytes_loaded(self) -> int:
-        """Bytes of the constants that the caller loads, without what alignment adds between them."""
-        return sum(value.nbytes for pool in self.loaded for value in pool.values)
+        """Bytes of the pools of constants that the caller loads."""
+        return sum(pool.nbytes for pool in self.loaded)
 
     @property
     def bytes_elsewhere(self) -> int:

@@ -12,7 +12,7 @@ from mlforge.codegen.constants import ConstantTable
 from mlforge.codegen.writer import Writer, comment_text
 from mlforge.errors import InternalError
 from mlforge.memory import Plan, Span
-from mlforge.memory.pools import DEFAULT_POOL, pool_array
+from mlforge.memory.pools import DEFAULT_POOL, pool_array, pool_section
 from mlforge.tir.ir import Buffer, KernelCall, Program, Value
 
 ALIGNMENT = 64
@@ -223,12 +223,10 @@ def _nodes(nodes: Iterable[str]) -> str:
 
 def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[str]:
     """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
-    macro, section = "MLF_POOL", ".bss.noinit.tvm"
-    if pool != DEFAULT_POOL:
-        macro, section = f"{macro}_{pool.upper()}", f"{section}.{pool}"
+    macro = "MLF_POOL" if pool == DEFAULT_POOL else f"MLF_POOL_{pool.upper()}"
     return [
         "#if defined(__ELF__)",
-        f'#define {macro} __attribute__((section("{section}"), aligned(64)))',
+        f'#define {macro} __attribute__((section("{pool_section(pool)}"), aligned(64)))',
         "#else",
         f"#define {macro} __attribute__((aligned(64)))",
         "#endif",

@@ -11,6 +11,7 @@ from mlforge.support.c_names import KEYWORDS
 
 DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64
+_SECTION = ".bss.noinit.tvm"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -96,6 +97,11 @@ class Span:
 def pool_array(name: str) -> str:
     """Return the name of the static array of a pool in generated code."""
     return name if name == DEFAULT_POOL else f"{name}_workspace_pool"
+
+
+def pool_section(name: str) -> str:
+    """Return the section in which the array of a pool lies, for linker scripts."""
+    return _SECTION if name == DEFAULT_POOL else f"{_SECTION}.{name}"
 
 
 def _faults(pools: Sequence[Pool], place: str) -> Iterator[OptionError]:

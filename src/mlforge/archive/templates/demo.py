@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlforge.archive.templates import filled, text_of
+from mlforge.archive.templates.given_pools import given_pools
 from mlforge.archive.templates.subject import Subject, Tensor
 from mlforge.archive.templates.vectors import count_macro, vector_files
 from mlforge.codegen.writer import Writer, comment_text
@@ -73,7 +74,7 @@ def _calls(subjects: Sequence[Subject], *, graphs: bool) -> list[str]:
     return lines + [f"  demo_{item.name}({'&checks, folder' if _reads(item) else '&checks'});" for item in subjects]
 
 
-def module_function(item: Subject, *, checked: bool) -> str:
+def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> str:
     """Return the C function ``demo_<module>``, which runs a module.
 
     Parameters
@@ -81,13 +82,18 @@ def module_function(item: Subject, *, checked: bool) -> str:
     item : Subject
     checked : bool
         On the vectors of its file, and compares what comes out; else on zeros, and prints it.
+    embedded : bool
+        For a program without files: what it would read from them is in its code.
     """
     writer = Writer()
+    if item.is_aot and embedded:
+        for pool in given_pools(item):
+            writer.lines([*pool.definition, ""])
     writer.line(f"/* Runs module {item.name} */")
-    folder = ", const char *folder" if _reads(item) else ""
+    folder = ", const char *folder" if _reads(item) and not embedded else ""
     with writer.block(f"static void demo_{item.name}(struct tensor_checks *checks{folder})"):
         if item.maps_tensors:
-            _aot_setup(writer, item)
+            _aot_setup(writer, item, embedded=embedded)
             _found(writer, item)
         else:
             for tensor in item.inputs:
@@ -95,7 +101,12 @@ def module_function(item: Subject, *, checked: bool) -> str:
             for tensor in item.outputs:
                 writer.line(f"static {tensor.c_type} {_output(tensor)}[{tensor.c_length}];{_comment(tensor)}")
             _found(writer, item)
-            (_aot_setup if item.is_aot else _graph_setup)(writer, item)
+            if item.is_aot:
+                _aot_setup(writer, item, embedded=embedded)
+            else:
+                _graph_setup(writer, item)
+        if not embedded:
+            _loads(writer, item)
         _assignments(writer, item)
         if checked:
             with writer.block(f"for (size_t vector = 0; vector < {count_macro(item)}; ++vector)"):
@@ -112,9 +123,12 @@ def module_function(item: Subject, *, checked: bool) -> str:
     return writer.text()
 
 
-def _aot_setup(writer: Writer, item: Subject) -> None:
+def _aot_setup(writer: Writer, item: Subject, *, embedded: bool) -> None:
     pools = [*item.passed_pools, *item.loaded]
-    if pools:
+    if pools and embedded:
+        places = ", ".join(pool.array for pool in given_pools(item))
+        writer.line(f"struct {item.prefix}_workspace_pools pools = {{{places}}};")
+    elif pools:
         writer.line("/* what is handed over starts at a multiple of 64 */")
         for pool in pools:
             writer.line(f"static uint8_t {_pool(item, pool)}[{item.pool_size(pool)} + 63];")
@@ -133,15 +147,18 @@ def _graph_setup(writer: Writer, item: Subject) -> None:
     writer.line(f'TVMGraphExecutor *executor = graph_open(folder, "{item.graph_path}", "{item.params_path}");')
 
 
+def _loads(writer: Writer, item: Subject) -> None:
+    for pool, path in item.loaded.items():
+        call = f'pool_load(folder, "{path}", {_aligned(_pool(item, pool))}, {item.pool_size(pool)})'
+        with writer.block(f"if ({call} != 0)"):
+            writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
+
+
 def _assignments(writer: Writer, item: Subject) -> None:
     if not item.is_aot:
         with writer.block("if (executor == NULL)"):
             writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
         return
-    for pool, path in item.loaded.items():
-        call = f'pool_load(folder, "{path}", {_aligned(_pool(item, pool))}, {item.pool_size(pool)})'
-        with writer.block(f"if ({call} != 0)"):
-            writer.lines([f'tensor_failed(checks, "{item.name}");', "return;"])
     if item.maps_tensors:
         unread = [name for name, group in (("inputs", item.inputs), ("outputs", item.outputs)) if not group]
         writer.lines([f"(void){name};" for name in unread])

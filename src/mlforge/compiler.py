@@ -270,7 +270,7 @@ def _check_executor(executor: str, placement: memory.Placement, *, external_work
     if placement != memory.Placement() and executor != "aot":
         raise OptionError(
             "only the executor 'aot' lets you say where memory lies: the graph executor allocates it",
-            next_step="Leave out the pools and inputs and outputs in the workspace, or compile with --executor aot",
+            next_step="Compile with --executor aot, or leave the memories out",
         )
 
 

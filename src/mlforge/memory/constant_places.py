@@ -48,7 +48,7 @@ def place_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[
 
 def _read(program: Program) -> dict[Value, int]:
     """Return the bytes that one run reads of each constant, in the order of first use."""
-    kernels = {kernel: traffic(kernel) for kernel in program.kernels}
+    kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
     read: dict[Value, int] = {}
     for call in program.calls:
         arguments = zip((*call.inputs, *call.constants), call.kernel.params[:-1], strict=True)

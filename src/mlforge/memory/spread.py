@@ -141,7 +141,7 @@ def _groups(program: Program) -> list[_Group]:
 
 def _moved(program: Program) -> dict[Key, int]:
     """Return the bytes that all calls move to and from each block."""
-    kernels = {kernel: traffic(kernel) for kernel in program.kernels}
+    kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
     moved: dict[Key, int] = {}
     for index, call in enumerate(program.calls):
         found = kernels[call.kernel]

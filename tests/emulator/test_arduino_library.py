@@ -13,7 +13,7 @@ import pytest
 from mlforge.errors import BudgetError
 from tests.conftest import need
 from tests.emulator.conftest import need_board
-from tests.projects import archive, expected_output, printed_output, project
+from tests.projects import archive, expected_output, odd_archive, printed_output, project
 
 ARDUINO = Path("/usr/share/arduino/hardware/arduino/avr")
 BOARD = "arduino_mega"
@@ -21,6 +21,8 @@ BOARD = "arduino_mega"
 MACHINE = ["-mmcu=atmega2560", "-DF_CPU=16000000L", "-DARDUINO=10819", "-DARDUINO_AVR_MEGA2560", "-DARDUINO_ARCH_AVR"]
 FLAGS = [*MACHINE, "-DDECIMAL_DIG=__DECIMAL_DIG__", "-Os", "-ffunction-sections", "-fdata-sections"]
 CPP = ["-std=gnu++11", "-fno-exceptions", "-fno-threadsafe-statics"]
+# of library.properties, by Arduino's library specification
+REQUIRED = ["name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url"]
 STRICT = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -96,3 +98,16 @@ def test_a_model_that_does_not_fit_an_avr_is_refused(models: Path, tmp_path: Pat
     with pytest.raises(BudgetError, match=r"ad01_int8.*constants 2\d\d,\d\d\d.*arduino_mega has 8,192"):
         project("arduino", models / "ad01_int8.tflite", tmp_path / "library", BOARD)
     assert not (tmp_path / "library").exists()
+
+
+@pytest.mark.parametrize("project_type", ["standalone", "selftest"])
+def test_odd_names_and_types_build_without_warnings(project_type: str, core: list[Path], tmp_path: Path) -> None:
+    library = project("arduino", odd_archive(tmp_path, "c -mcpu=avr"), tmp_path / "library", BOARD, project_type)
+    properties = dict(line.split("=", 1) for line in (library / "library.properties").read_text().splitlines())
+    assert properties["name"] == "NArduinoString2Model"
+    assert (library / "src" / properties["includes"]).is_file()
+    assert all(properties[key] for key in REQUIRED)
+    keywords = [line.split("\t") for line in (library / "keywords.txt").read_text().splitlines()[2:]]
+    assert {len(words) for words in keywords} == {2}
+    text = said(firmware(library, core, tmp_path), "of 1" if project_type == "selftest" else "microseconds")
+    assert ("PASS 1 of 1" if project_type == "selftest" else "3d: ") in text

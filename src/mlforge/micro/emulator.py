@@ -16,6 +16,11 @@ from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro import avr
 from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
+from mlforge.micro.fit import check_fit, overflow_error
+from mlforge.micro.linked_memory import LinkedProgram, linked_table
+from mlforge.micro.makefile import MAP
+from mlforge.micro.memory_table import MemoryTable
+from mlforge.micro.planned_memory import plan_table, planned_table
 from mlforge.micro.programs import need, run
 from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.micro.trace import CHOSEN, LINES, TENSORS, choose, read_tensors, read_trace
@@ -75,58 +80,45 @@ class BoardRun:
     stack_bytes: int
 
 
-class EmulatedModule:
-    """An AOT module as firmware that runs under a board's emulator.
+class BuiltFirmware:
+    """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
 
     Parameters
     ----------
-    name, code, details, board
-        As for `bare_metal.project_files`.
-    profile : bool
-        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
-    trace : bool
-        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    cflags : str
-        For the C compiler.
+    folder : Path
+    details : mapping
+        The module's checked ``mlforge`` object.
+    board : Board
+    elf : str
+        The program's path in the folder.
+    is_traced : bool
+        Whether it was built to trace.
     timeout : float
-        Seconds that one emulation may take.
+        Seconds that one run may take.
 
     Raises
     ------
     OptionError
-        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
-    ToolchainError
-        If the compiler, make or the emulator is missing, or the firmware does not build or fit.
+        If nothing here runs the board's firmware.
     """
 
     def __init__(
         self,
-        name: str,
-        code: Mapping[str, Data],
+        folder: Path,
         details: Mapping[str, Any],
         board: Board,
         *,
-        profile: bool = False,
-        trace: bool = False,
-        cflags: str = "-O3",
+        elf: str = ELF,
+        is_traced: bool = False,
         timeout: float = 300.0,
     ) -> None:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
         self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
         self.operators: Sequence[Mapping[str, Any]] = details["operators"]
         self.board = board
-        self.program = run_command(board)[0]
-        if profile and not _counts(board):
-            raise OptionError(
-                f"the board '{board.name}' counts no instructions of operators",
-                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
-            )
-        self._timeout, self._is_traced = timeout, profile or trace
-        self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
-        folder = Path(self._folder.name)
-        write_files(folder, project_files(name, code, details, board))
-        build(folder, board, trace=self._is_traced, cflags=cflags)
-        self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
+        self.program = run_command(board, elf)[0]
+        self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
+        self.flash_bytes, self._static_ram = section_sizes(folder / elf)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
@@ -171,7 +163,7 @@ class EmulatedModule:
         sizes : mapping of int to int
             Bytes of each output that is wanted, by the operator's place in the order.
         """
-        folder = Path(self._folder.name)
+        folder = self._place
         choose(folder, sizes, len(self.operators))
         try:
             self._emulated(inputs)
@@ -181,19 +173,83 @@ class EmulatedModule:
 
     def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
         """Run one inference, and return the folder with what it wrote."""
-        folder = Path(self._folder.name)
+        folder = self._place
         arrays = by_name(inputs, self.inputs, "input")
         (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, self.board, self._timeout)
+        emulate(folder, self.board, self._timeout, self._elf)
         return folder
+
+
+class EmulatedModule(BuiltFirmware):
+    """An AOT module as firmware that is built for a board, and runs under its emulator.
+
+    Parameters
+    ----------
+    name, code, details, board
+        As for `bare_metal.project_files`.
+    profile : bool
+        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    trace : bool
+        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
+    cflags : str
+        For the C compiler.
+    timeout : float
+        Seconds that one emulation may take.
+
+    Raises
+    ------
+    OptionError
+        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
+    ToolchainError
+        If the compiler, make or the emulator is missing, or the firmware does not build.
+    BudgetError
+        If the firmware does not fit into the board's memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Mapping[str, Data],
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        profile: bool = False,
+        trace: bool = False,
+        cflags: str = "-O3",
+        timeout: float = 300.0,
+    ) -> None:
+        run_command(board)
+        if profile and not _counts(board):
+            raise OptionError(
+                f"the board '{board.name}' counts no instructions of operators",
+                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
+            )
+        check_fit(plan_table(details, board), details)
+        is_traced = profile or trace
+        self._module, self._cflags = (name, code, details), cflags
+        self._temporary = tempfile.TemporaryDirectory(prefix="mlforge-board-")
+        folder = Path(self._temporary.name)
+        write_files(folder, project_files(name, code, details, board))
+        build(folder, board, trace=is_traced, cflags=cflags)
+        super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
+
+    def memory(self) -> tuple[MemoryTable, MemoryTable]:
+        """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
+        name, code, details = self._module
+        if not self.board.memories:
+            raise OptionError(f"the board '{self.board.name}' lists no memories")
+        before = planned_table(name, code, details, self.board, self._cflags.split())
+        folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
+        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), self.board, before.stack)
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
-    from mlforge.archive.details import module_details
+    from mlforge.archive.details import module_details, storage_details
 
     _require_aot(factory.executor, factory.module_name)
-    return EmulatedModule(factory.module_name, factory.code.files, module_details(factory), board, **options)
+    details = {**module_details(factory), **storage_details(factory)}
+    return EmulatedModule(factory.module_name, factory.code.files, details, board, **options)
 
 
 def emulated_archive(
@@ -228,9 +284,9 @@ def write_files(folder: Path, files: Mapping[str, Data]) -> None:
         write_data(folder / path, data)
 
 
-def run_command(board: Board) -> list[str]:
+def run_command(board: Board, elf: str = ELF) -> list[str]:
     """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
-    command = board.run_command(ELF)
+    command = board.run_command(elf)
     if command is None:
         raise OptionError(
             f"no emulator is known for the board '{board.name}'",
@@ -248,21 +304,31 @@ def _counted(ticks: int, rate: float | None) -> int | None:
 
 
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
-    """Run the project's Makefile; raise ToolchainError with the compiler's first lines where it fails."""
+    """Run the project's Makefile.
+
+    Raises
+    ------
+    BudgetError
+        If what it links does not fit into the board's memory.
+    ToolchainError
+        If it fails otherwise, with the compiler's first lines.
+    """
     need("make", ("make",))
     need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
     command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
     result = run(command, folder, _BUILD_SECONDS)
     if result.returncode != 0:
+        too_large = overflow_error(result.stderr, folder / MAP, board)
+        if too_large is not None:
+            raise too_large
         lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
         raise ToolchainError(
             f"the firmware for {board.name} does not build:\n  " + "\n  ".join(lines),
             place=f"{board.toolchain.prefix}gcc",
-            next_step="If it does not fit, choose a larger board or make the model smaller",
         )
 
 
-def emulate(folder: Path, board: Board, timeout: float) -> None:
+def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
     """Run the project's firmware, which leaves its files in the folder.
 
     Raises
@@ -274,12 +340,12 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
     """
     for name in (OUTPUTS, REPORT, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
-    status, said = execute(folder, board, timeout)
+    status, said = execute(folder, board, timeout, elf)
     if status != 0 or not (folder / REPORT).is_file():
         raise RunError(failure(status, said), place=board.name)
 
 
-def execute(folder: Path, board: Board, timeout: float) -> tuple[int | None, str]:
+def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple[int | None, str]:
     """Run the project's firmware, and return its exit status and what it printed.
 
     There is no status where the firmware never ended itself.
@@ -291,7 +357,7 @@ def execute(folder: Path, board: Board, timeout: float) -> tuple[int | None, str
     RunError
         If the firmware does not end in time.
     """
-    command = run_command(board)
+    command = run_command(board, elf)
     if board.emulator:
         need(board.emulator.program, board.emulator.packages)
     if board.arch == "avr":

@@ -94,6 +94,8 @@ _SECTIONS = """\
     . = ALIGN(4);
     linker_bss_end = .;
   }} > {ram}
+  /* where a C library that has a heap begins it */
+  PROVIDE(end = linker_bss_end);
   linker_stack_top = ORIGIN({ram}) + LENGTH({ram});
   linker_stack_bottom = linker_stack_top - STACK_BYTES;
   ASSERT(linker_bss_end <= linker_stack_bottom, "data and stack do not fit into {ram}")

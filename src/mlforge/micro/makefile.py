@@ -13,6 +13,9 @@ COMPILE_FLAGS = (
 )  # fmt: skip
 """Of every file, beside the core's flags and the user's own."""
 
+MAP = "firmware.map"
+"""What the linker says of the program."""
+
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
@@ -48,7 +51,7 @@ def makefile(
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
             "",
             f"firmware.elf: $(OBJECTS){script}",
-            "\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map=firmware.map \\",
+            f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
@@ -70,6 +73,10 @@ def _run(board: Board) -> list[str]:
     if board.arch == "avr":
         # the simulator starts with the inputs in the memory that keeps its contents
         return [
+            "# firmware that reads no inputs finds erased memory",
+            "inputs.bin:",
+            "\t@printf '\\377' > $@",
+            "",
             f"{EEPROM}: inputs.bin",
             f"\t{board.toolchain.prefix}objcopy -I binary -O ihex --change-addresses 0x810000 $< $@",
             "",

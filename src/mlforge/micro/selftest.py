@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlforge.errors import RunError
-from mlforge.micro.bare_metal import project_files
+from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
 from mlforge.micro.emulator import build, execute, failure, run_command, write_files
 from mlforge.micro.project.firmware import SELFTEST, firmware_of
@@ -69,7 +69,20 @@ def run_selftest(
         firmware = firmware_of(model, board, SELFTEST)
         write_files(folder, project_files(model.name, model.code, model.details, board, firmware))
         build(folder, board, trace=False, cflags=cflags)
-        status, said = execute(folder, board, timeout)
+        return run_built(folder, board, timeout)
+
+
+def run_built(folder: Path, board: Board, timeout: float = 300.0, elf: str = ELF) -> SelftestRun:
+    """Run the firmware of a self-test that is built in a folder.
+
+    Raises
+    ------
+    OptionError, ToolchainError
+        If nothing here runs the board's firmware, or the emulator is missing.
+    RunError
+        If the firmware ends without a verdict.
+    """
+    status, said = execute(folder, board, timeout, elf)
     lines = tuple(line for line in said.splitlines() if line.startswith(tuple(_VERDICTS.values())))
     if status not in _VERDICTS or not lines or not lines[-1].startswith(_VERDICTS[status]):
         raise RunError(failure(status, said), place=board.name)

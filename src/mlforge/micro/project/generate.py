@@ -16,6 +16,7 @@ from mlforge.micro.project.model import Source, project_source
 from mlforge.micro.project.options import GENERATE, checked_options, template_options
 from mlforge.micro.project.readme import readme
 from mlforge.micro.project.record import ARCHIVE, BOARD, RECORD, SERVER, Record, read_record, record_of
+from mlforge.micro.project.render import render
 from mlforge.micro.project.template import MODEL_FOLDER, Template
 from mlforge.micro.project.templates import templates
 from mlforge.support.atomic import check_writable, write_folder
@@ -103,7 +104,7 @@ def _server_files() -> dict[str, Data]:
     made: dict[str, Data] = {
         f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in package.iterdir() if item.name.endswith(".py")
     }
-    made[SERVER] = files("mlforge.micro").joinpath("templates", "project", SERVER).read_bytes()
+    made[SERVER] = render(f"project/{SERVER}")
     return made
 
 

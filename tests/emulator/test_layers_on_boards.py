@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import mlforge
 from mlforge.cli.main import app
 from mlforge.compiler import Factory
+from mlforge.errors import OptionError
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.emulator import EmulatedModule, emulated_factory
 from mlforge.runtime.fill import fill
@@ -100,3 +101,8 @@ def test_the_command_line_names_it(models: Path, monkeypatch: pytest.MonkeyPatch
     assert re.search(r"the first operator that differs is .*: by \d+ in element \d+, where 0 is allowed", message)
     assert "The same C is right on this machine" in message
     assert result.stdout.count("DIFFERS on the board") >= 1
+
+
+def test_boards_that_cannot_hand_tensors_over_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"arduino_mega.* --selftest"):
+        verify(DIGITS / "digits_int8.tflite", samples=1, layers=True, board="arduino_mega")

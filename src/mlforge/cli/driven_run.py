@@ -18,7 +18,7 @@ from mlforge.errors import OptionError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.micro.driven_model import GraphSource
+    from mlforge.micro.graph_source import GraphSource
     from mlforge.runtime import Profile, TensorInfo
     from mlforge.runtime.arrays import Array
 
@@ -78,7 +78,7 @@ def run_driven(
 
 
 def _source(artifact: Path, module: str | None, shape: list[str] | None, target: str) -> GraphSource:
-    from mlforge.micro.driven_model import graph_of_archive, graph_of_factory
+    from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
 
     if is_compiled(artifact, module, shape):
         return graph_of_archive(artifact, module)

@@ -14,9 +14,11 @@ import numpy as np
 from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro import avr
-from mlforge.micro.bare_metal import ELF, project_files
+from mlforge.micro.bare_metal import ELF, Firmware, project_files
 from mlforge.micro.board import Board
 from mlforge.micro.fit import check_fit, overflow_error
+from mlforge.micro.graph_firmware import graph_details, graph_firmware
+from mlforge.micro.graph_source import GraphSource, graph_of_factory, graph_of_parts
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
 from mlforge.micro.makefile import MAP
 from mlforge.micro.memory_table import MemoryTable
@@ -187,6 +189,8 @@ class EmulatedModule(BuiltFirmware):
     ----------
     name, code, details, board
         As for `bare_metal.project_files`.
+    firmware : Firmware or None
+        As for `bare_metal.project_files`: what runs a graph.
     profile : bool
         Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
     trace : bool
@@ -213,6 +217,7 @@ class EmulatedModule(BuiltFirmware):
         details: Mapping[str, Any],
         board: Board,
         *,
+        firmware: Firmware | None = None,
         profile: bool = False,
         trace: bool = False,
         cflags: str = "-O3",
@@ -224,31 +229,41 @@ class EmulatedModule(BuiltFirmware):
                 f"the board '{board.name}' counts no instructions of operators",
                 next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
             )
-        check_fit(plan_table(details, board), details)
+        if firmware is None:
+            check_fit(plan_table(details, board), details)
         is_traced = profile or trace
         self._module, self._cflags = (name, code, details), cflags
         self._temporary = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._temporary.name)
-        write_files(folder, project_files(name, code, details, board))
+        write_files(folder, project_files(name, code, details, board, firmware))
         build(folder, board, trace=is_traced, cflags=cflags)
         super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
 
     def memory(self) -> tuple[MemoryTable, MemoryTable]:
         """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
         name, code, details = self._module
+        if details["executor"] == "graph":
+            raise OptionError(
+                "tables of memory are made of modules for the executor aot",
+                next_step="Compile the model with --executor aot",
+            )
         if not self.board.memories:
             raise OptionError(f"the board '{self.board.name}' lists no memories")
         before = planned_table(name, code, details, self.board, self._cflags.split())
         folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
-        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), self.board, before.stack)
+        return before, linked_table(
+            LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board, before.stack
+        )
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
     from mlforge.archive.details import module_details, storage_details
 
-    _require_aot(factory.executor, factory.module_name)
     details = {**module_details(factory), **storage_details(factory)}
+    if factory.executor == "graph":
+        source = graph_of_factory(factory)
+        options |= {"firmware": _graph_firmware(source, board, options)}
     return EmulatedModule(factory.module_name, factory.code.files, details, board, **options)
 
 
@@ -259,22 +274,27 @@ def emulated_archive(
     from mlforge.archive.module_parts import read_parts
 
     parts = read_parts(path, module)
-    _require_aot(parts.executor, parts.record.name)
-    if parts.record.details is None:
+    details = parts.record.details
+    if parts.executor == "graph":
+        source = graph_of_parts(parts)
+        options |= {"firmware": _graph_firmware(source, board, options)}
+        details = details or graph_details(source, parts.record.main[0].outputs if parts.record.main else ())
+    if parts.executor is None or details is None:
         raise OptionError(
             f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return EmulatedModule(parts.record.name, parts.code, parts.record.details, board, **options)
+    return EmulatedModule(parts.record.name, parts.code, details, board, **options)
 
 
-def _require_aot(executor: str | None, name: str) -> None:
-    if executor != "aot":
+def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any]) -> Firmware:
+    if options.get("profile") or options.get("trace"):
         raise OptionError(
-            f"module '{name}' is for the graph executor; firmware runs modules of the executor aot",
-            next_step="Compile it with --executor aot",
+            f"module '{source.name}' is for the graph executor, whose firmware tells nothing of single operators",
+            next_step="Compile it with --executor aot, or run it with --host-driven",
         )
+    return graph_firmware(source, board)
 
 
 def write_files(folder: Path, files: Mapping[str, Data]) -> None:

@@ -16,6 +16,7 @@ from mlforge.errors import OptionError
 from mlforge.frontend import import_model
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.emulator import emulated_archive, emulated_factory
+from mlforge.micro.trace import check_traces
 from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
@@ -191,6 +192,7 @@ def _compared_layers(
     factory: Factory, board: Board, reference: Reference, title: str, samples: int, seed: int
 ) -> Comparison:
     """Compare every operator on a board."""
+    check_traces(board)
     compiled = BoardLayers(factory, emulated_factory(factory, board, trace=True))
     outputs = [info.name for info in compiled.outputs]
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last

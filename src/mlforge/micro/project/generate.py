@@ -12,6 +12,8 @@ from typing import Any
 
 from mlforge.errors import OptionError, OutputError
 from mlforge.micro.board import Board, board_text, boards, find_board
+from mlforge.micro.fit import check_fit
+from mlforge.micro.planned_memory import plan_table
 from mlforge.micro.project.model import Source, project_source
 from mlforge.micro.project.options import GENERATE, checked_options, template_options
 from mlforge.micro.project.readme import readme
@@ -60,6 +62,8 @@ def generate_project(
         For a template, board, type or option that does not exist, or does not fit the others.
     OutputError
         If the folder is not empty, or cannot be written.
+    BudgetError
+        If the module does not fit into the board's memory.
     MlforgeError
         As reading archives, and importing and compiling models do.
     """
@@ -74,6 +78,7 @@ def generate_project(
         raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
+        check_fit(plan_table(source.model.details, board), source.model.details)
         made = project_files(chosen, board, project_type, values, source)
         made[BOARD] = board_text(name).encode()
         if force:

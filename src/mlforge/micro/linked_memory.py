@@ -157,7 +157,7 @@ def linked_table(
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
     folded = program.folded(details.get("constants") or ())
-    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded)
+    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)
 
 
 def _region(address: int, board: Board) -> str | None:

@@ -17,7 +17,7 @@ WORKSPACE, IO, CONSTANTS = "workspace", "inputs and outputs", "constants"
 PROMISED = (WORKSPACE, IO, CONSTANTS)
 """What a build must have to the byte."""
 
-STATE, LOADED, STACK, INTERRUPT = "state", "loaded constants", "stack of an inference", "frame of an interrupt"
+STATE, STACK, INTERRUPT = "state", "stack of an inference", "frame of an interrupt"
 INITIAL, RESERVE, PADDING = "initial data", "stack reserve", "padding"
 CODE = {MODEL: "code of the model", LIBRARIES: "code of libraries"}
 REST = "start-up and main"
@@ -75,6 +75,8 @@ class MemoryTable:
         Of an inference; None where nobody asked.
     folded : tuple of (str, int)
         Constants, with their bytes, that the compiler has made part of the code.
+    reserve : int or None
+        Bytes that firmware sets aside for its stack; None where that is what is left.
     """
 
     board: str
@@ -83,6 +85,7 @@ class MemoryTable:
     memories: tuple[Memory, ...]
     stack: StackBound | None = None
     folded: tuple[tuple[str, int], ...] = ()
+    reserve: int | None = None
 
     def total(self, what: str, region: str | None = None) -> int:
         """Return the known bytes of the rows of a name, in all regions or in one."""

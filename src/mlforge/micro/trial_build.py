@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from mlforge.errors import ToolchainError
 from mlforge.micro.board import Board
-from mlforge.micro.linker_script import has_linker_script
+from mlforge.micro.linker_script import lays_out
 from mlforge.micro.makefile import COMPILE_FLAGS
 from mlforge.micro.programs import need, run
 from mlforge.support.content import Data, write_data
@@ -81,7 +81,7 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
             objects.append(f"./{path}.o")
             _run([*command, *flags, "-c", f"./{path}", "-o", objects[-1]], folder)
         wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entry}", f"-Wl,-Map={_MAP}"]
-        if has_linker_script(board):
+        if lays_out(board):
             (folder / _SCRIPT).write_text(_LAYOUT, encoding="ascii")
             wanted += ["-T", _SCRIPT]
         _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, "-lm"], folder)

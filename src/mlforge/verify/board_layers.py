@@ -20,6 +20,7 @@ from mlforge.micro.emulator import EmulatedModule
 from mlforge.runtime import ProfiledModule
 from mlforge.runtime.arrays import Array
 from mlforge.support.dtypes import to_numpy
+from mlforge.verify.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,28 @@ class BoardLayers:
         """Return what this machine computes of every layer, by name."""
         here = self._host.operator_outputs(inputs)
         return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
+
+
+class BesideHost:
+    """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
+
+    Parameters
+    ----------
+    reference : Reference
+    compiled : BoardLayers
+    known : sequence of str or None
+        The tensors whose values are taken from `reference`; None for all that it has.
+    """
+
+    def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
+        self._reference, self._compiled, self._known = reference, compiled, known
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors by name."""
+        expected = self._reference.run(inputs)
+        if self._known is not None:
+            expected = {name: expected[name] for name in self._known}
+        return {**self._compiled.on_host(inputs), **expected}
 
 
 def _layers(factory: Factory) -> list[Layer]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,63 +20,10 @@ from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
 from mlforge.runtime.runnable import Computes
-from mlforge.verify.board_layers import BoardLayers
+from mlforge.verify.board_layers import BesideHost, BoardLayers
+from mlforge.verify.difference import Difference, difference
 from mlforge.verify.layers import with_all_tensors
-
-FLOAT_TOLERANCE = 1e-5
-"""Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
-
-LITERT = "LiteRT"
-QUANTUM_TOLERANCE = {LITERT: 0, "ONNX Runtime": 1}
-"""Allowed |difference| of integers: LiteRT's reference kernels define the result, ONNX Runtime's round in their way."""
-
-
-class Reference(Protocol):
-    """What computes the results to compare with."""
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return tensors by name."""
-        ...
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far one tensor is from its reference, over all samples.
-
-    Attributes
-    ----------
-    tensor : str
-    dtype : str
-    largest : float
-        Largest absolute difference; infinite where one has a NaN that the other has not.
-    tolerance : float
-        What is allowed in the sample that has the largest.
-    sample : str
-        Which sample that is.
-    elements : int
-        How many elements of that sample differ by more than is allowed.
-    element : int
-        Which one differs most, counted in C order.
-    nodes : tuple of str
-        The original nodes that compute it, where layers are looked at on a board.
-    is_unlike_host : bool
-        Whether a board computes another tensor than this machine does from the same C.
-    """
-
-    tensor: str
-    dtype: str
-    largest: float
-    tolerance: float
-    sample: str
-    elements: int = 0
-    element: int = 0
-    nodes: tuple[str, ...] = ()
-    is_unlike_host: bool = False
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the tensor counts as equal to its reference."""
-        return self.largest <= self.tolerance
+from mlforge.verify.reference import LITERT, QUANTUM_TOLERANCE, Reference
 
 
 @dataclass(frozen=True)
@@ -198,22 +144,9 @@ def _compared_layers(
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
     sets = list(sample_inputs(compiled.inputs, samples, seed))
-    found = _compare(compiled, _BesideHost(reference, compiled, known), sets, title)
+    found = _compare(compiled, BesideHost(reference, compiled, known), sets, title)
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
-
-
-class _BesideHost:
-    """A reference that takes from this machine what it does not have itself, and all but the tensors `known`."""
-
-    def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
-        self._reference, self._compiled, self._known = reference, compiled, known
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        expected = self._reference.run(inputs)
-        if self._known is not None:
-            expected = {name: expected[name] for name in self._known}
-        return {**self._compiled.on_host(inputs), **expected}
 
 
 def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
@@ -274,7 +207,7 @@ def _compare(
         for name, array in compiled.run(inputs).items():
             if name not in expected:
                 continue
-            item = _difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
+            item = difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
             known = worst.get(name)
             if known is None or _badness(item) > _badness(known):
                 worst[name] = item
@@ -283,24 +216,3 @@ def _compare(
 
 def _badness(item: Difference) -> tuple[bool, float]:
     return not item.is_within, item.largest
-
-
-def _difference(name: str, ours: Array, theirs: Array, sample: str, quanta: int) -> Difference:
-    if ours.size != theirs.size:
-        return Difference(name, ours.dtype.name, float("inf"), 0.0, sample, ours.size)
-    wide: Any = np.int64 if ours.dtype.kind in "iub" else np.float64
-    a, b = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
-    if wide is np.int64:
-        return _difference_of(name, ours, np.abs(a - b).astype(np.float64), float(quanta), sample)
-    with np.errstate(invalid="ignore"):
-        # infinities of one sign are equal, though their difference is not a number
-        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    apart = np.where(np.isnan(apart), np.inf, apart)
-    finite = np.abs(b[np.isfinite(b)])
-    return _difference_of(name, ours, apart, FLOAT_TOLERANCE * float(finite.max(initial=0.0)), sample)
-
-
-def _difference_of(name: str, ours: Array, apart: Array, tolerance: float, sample: str) -> Difference:
-    element = int(apart.argmax()) if apart.size else 0
-    largest = float(apart.max(initial=0.0))
-    return Difference(name, ours.dtype.name, largest, tolerance, sample, int((apart > tolerance).sum()), element)

@@ -238,9 +238,7 @@ class EmulatedModule(BuiltFirmware):
             raise OptionError(f"the board '{self.board.name}' lists no memories")
         before = planned_table(name, code, details, self.board, self._cflags.split())
         folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
-        return before, linked_table(
-            LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board, before.stack
-        )
+        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board)
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:

@@ -36,6 +36,7 @@ def makefile(
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
+    flags = "$(CC) $(FLAGS) $(LINK)" + (" $(STACK_BYTES)" if script else "")
     return "\n".join(
         [
             f"# Firmware of module {name} for {board.name}. {_LICENCE}",
@@ -50,20 +51,27 @@ def makefile(
             f"SOURCES := {' '.join(sources)}",
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
             "",
-            f"firmware.elf: $(OBJECTS){script}",
+            f"firmware.elf: $(OBJECTS) build/flags{script}",
             f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
             *(["selftest: run", ""] if is_selftest else []),
-            "build/%.o: %",
+            "build/%.o: % build/flags",
             "\t@mkdir -p $(dir $@)",
-            "\t$(CC) $(FLAGS) -c $< -o $@",
+            "\t$(CC) $(FLAGS) -MMD -MP -c $< -o $@",
+            "",
+            "-include $(OBJECTS:.o=.d)",
+            "",
+            "# changes only where the flags do, so that others than before build all again",
+            "build/flags: always",
+            "\t@mkdir -p build",
+            f"\t@echo '{flags}' | cmp -s - $@ || echo '{flags}' > $@",
             "",
             "clean:",
             "\trm -rf build firmware.elf firmware.map",
             "",
-            ".PHONY: run selftest clean" if is_selftest else ".PHONY: run clean",
+            ".PHONY: always run selftest clean" if is_selftest else ".PHONY: always run clean",
             "",
         ]
     )

@@ -26,7 +26,7 @@ from mlforge.micro.memory_table import (
     by_region,
     region_name,
 )  # fmt: skip
-from mlforge.micro.stack_bound import StackBound, interrupt_bytes, stack_bound
+from mlforge.micro.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlforge.micro.trial_build import trial_build
 from mlforge.support.content import Data
 
@@ -75,7 +75,7 @@ def planned_table(
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
-    measured = _Measured({}, StackBound(None, untold=("the graph executor calls operators through pointers",)))
+    measured = _Measured({}, StackBound(None, untold=(THROUGH_POINTERS,)))
     if details["executor"] == "aot":
         measured = _measured(name, code, board, _DEFAULT_FLAGS if cflags is None else cflags)
     # the entry and the main function are in every path
@@ -129,6 +129,7 @@ def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequenc
             program = LinkedProgram(build.elf, build.map, sources)
             for piece in program.pieces:
                 sizes.update(dict(program.parts(piece)))
-            return _Measured({what: sizes[what] for what in CODE.values()}, stack_bound(build, entry, board))
+            stack = stack_bound(build.elf, entry, board, program.is_library, build.folder)
+            return _Measured({what: sizes[what] for what in CODE.values()}, stack)
     except MlforgeError as error:
         return _Measured({}, StackBound(None, untold=(str(error).splitlines()[0],)))

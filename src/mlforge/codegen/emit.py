@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlforge.codegen import packed
-from mlforge.codegen.c_interface import LICENCE, Interface, header, tensors
+from mlforge.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlforge.codegen.constants import ConstantTable
 from mlforge.codegen.operators import OperatorsFile
 from mlforge.codegen.unit import NOTHING_SHARED, Shared, Unit
@@ -125,6 +125,7 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
         unit.workspace_io,
         constants.loaded,
     )
+    check_macros(interface)
     names = _function_names(unit, shared)
     executor = AotExecutor(program, plan, interface, constants, names, shared.workspace if peers else None)
     operators = OperatorsFile(unit.contracts)

@@ -213,3 +213,15 @@ def test_without_a_compiler_the_table_says_what_to_install(
     shown = mlforge_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
     assert shown.returncode == 0
     assert "apt-get install gcc-arm-none-eabi" in shown.stdout
+
+
+def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path) -> None:
+    model = str(models / "kws_ref_model.tflite")
+    made = mlforge_program(
+        "project", "create", model, "kws", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    built = mlforge_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
+    assert built.returncode == 1
+    assert "stack reserve" in built.stdout
+    assert "bytes of stack, and firmware reserves 256" in built.stderr

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlforge.micro.avr import EEPROM
 from mlforge.micro.board import Board
@@ -13,14 +14,27 @@ COMPILE_FLAGS = (
 )  # fmt: skip
 """Of every file, beside the core's flags and the user's own."""
 
+# code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
+_LEVELS = {"speed": "-O3", "size": "-O2"}
 MAP = "firmware.map"
 """What the linker says of the program."""
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
+def optimization_level(details: Mapping[str, Any]) -> str:
+    """Return the flag for the C compiler by what a module was compiled for.
+
+    Parameters
+    ----------
+    details : mapping
+        The module's checked ``mlforge`` object; empty where it says nothing.
+    """
+    return _LEVELS.get(details.get("optimize", "speed"), _LEVELS["speed"])
+
+
 def makefile(
-    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], *, is_selftest: bool = False
+    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], level: str, *, is_selftest: bool = False
 ) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
@@ -31,6 +45,8 @@ def makefile(
     board : Board
     sources, folders : sequence of str
         What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    level : str
+        Of optimization, unless the user sets CFLAGS.
     is_selftest : bool
         Whether ``make run`` is called ``make selftest``, too.
     """
@@ -43,7 +59,7 @@ def makefile(
             f"CC := {board.toolchain.prefix}gcc",
             f"CORE := {' '.join(board.toolchain.flags)}",
             f"LINK := {' '.join(board.toolchain.link_flags)}",
-            "CFLAGS ?= -O3",
+            f"CFLAGS ?= {level}",
             *([f"STACK_BYTES ?= {board.stack_bytes}"] if script else []),
             f"FLAGS := $(CORE) {' '.join(COMPILE_FLAGS)} \\",
             f"  {' '.join(f'-I{folder}' for folder in folders)} \\",

@@ -11,6 +11,7 @@ from mlforge.errors import MlforgeError
 from mlforge.micro.board import Board
 from mlforge.micro.linked_memory import LinkedProgram
 from mlforge.micro.linker_script import has_linker_script
+from mlforge.micro.makefile import optimization_level
 from mlforge.micro.memory_table import (
     CODE,
     CONSTANTS,
@@ -33,7 +34,6 @@ from mlforge.support.content import Data
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
 _UNKNOWN = "unknown"
-_DEFAULT_FLAGS = ("-O3",)
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
 
@@ -77,7 +77,7 @@ def planned_table(
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
     measured = _Measured({}, StackBound(None, untold=(THROUGH_POINTERS,)))
     if details["executor"] == "aot":
-        measured = _measured(name, code, board, _DEFAULT_FLAGS if cflags is None else cflags)
+        measured = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
     # the entry and the main function are in every path
     path = [item.function for item in measured.stack.path[2:] or measured.stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)

@@ -206,11 +206,19 @@ def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) 
     np.testing.assert_array_equal(tensors[tensors.files[-1]], two[two.files[0]])
 
 
-def test_options_that_need_a_host_driven_run(models: Path) -> None:
-    with pytest.raises(OptionError, match="--host-driven"):
-        CliRunner().invoke(
-            app, ["run", str(models / "hello_world_int8.tflite"), "--port", "/dev/null"], catch_exceptions=False
-        )
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--port", "/dev/null"), "are for --host-driven"),
+        (("--tensors", "t.npz"), "are for --host-driven"),
+        (("--host-driven", "--memory"), "no table of memory"),
+        (("--host-driven", "--repeat", "3"), "--repeat is for --profile"),
+        (("--host-driven", "--board", "nowhere"), "there is no board"),
+    ],
+)
+def test_options_that_do_not_go_together(options: tuple[str, ...], fault: str, models: Path) -> None:
+    with pytest.raises(OptionError, match=fault):
+        CliRunner().invoke(app, ["run", str(models / "hello_world_int8.tflite"), *options], catch_exceptions=False)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo terminals are POSIX's")

@@ -110,10 +110,12 @@ Emit: TypeAlias = Annotated[
     ),
 ]
 Ram: TypeAlias = Annotated[
-    int | None, typer.Option("--ram", help="Fail if workspace, inputs and outputs have more bytes.")
+    int | None,
+    typer.Option("--ram", help="Fail if workspace, inputs and outputs, with --board the stack too, have more bytes."),
 ]
 Flash: TypeAlias = Annotated[
-    int | None, typer.Option("--flash", help="Fail if the constants have more bytes; machine code comes on top.")
+    int | None,
+    typer.Option("--flash", help="Fail if the constants, with --board the model's code too, have more bytes."),
 ]
 TestVectors: TypeAlias = Annotated[
     int | None,

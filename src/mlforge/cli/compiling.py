@@ -103,20 +103,13 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     return factories
 
 
-def board_limits(
-    board: str, target: str | None, ram: int | None, flash: int | None
-) -> tuple[str, int | None, int | None]:
-    """Return the target of a board, and its memory where the user gave no budget."""
+def board_target(board: str, target: str | None) -> str:
+    """Return the target of a board; raise OptionError if the user named one."""
     from mlforge.micro.board import find_board
 
     if target is not None:
         raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
-    found = find_board(board)
-    return (
-        found.target,
-        found.ram.nbytes if ram is None and found.memories else ram,
-        found.flash.nbytes if flash is None and found.memories else flash,
-    )
+    return find_board(board).target
 
 
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:

@@ -154,7 +154,9 @@ class _ProgramBuilder:
                 error.place = _place(expr)
             raise
         tensor = expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else group.prim.name)
-        output = self._declare(expr, output_name or tensor, "output" if output_name else "intermediate")
+        # an output's name may be empty
+        name, kind = (tensor, "intermediate") if output_name is None else (output_name, "output")
+        output = self._declare(expr, name, kind)
         args = [self._values[id(arg)] for arg in expr.args]
         self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
 

@@ -51,7 +51,7 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
 
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:
     assert model.graph is not None
-    return host_driven_firmware(model.graph.graph, model.code, model.graph.scratch_bytes, board)
+    return host_driven_firmware(model.graph, board)
 
 
 _MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {

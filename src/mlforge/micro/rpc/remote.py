@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,7 @@ _SYSTEM_LIB = "runtime.SystemLib"
 _MODULE_FUNCTION = "tvm.rpc.server.ModuleGetFunction"
 _PACKET_SIZE = "tvm.rpc.server.GetCRTMaxPacketSize"
 _TIME_EVALUATOR = "runtime.RPCTimeEvaluator"
+_CHECKSUM = "mlforge.checksum"
 _LARGEST_COPY = 1 << 16
 _TEXT_CHARACTERS = 600
 _UINT8 = (1, 8, 1)
@@ -171,6 +173,17 @@ class Remote:
             if len(pieces[-1]) != size:
                 raise SessionError(f"the device sent {len(pieces[-1])} bytes of memory where {size} were asked for")
         return b"".join(pieces)
+
+    def holds(self, address: int, data: bytes) -> bool:
+        """Tell whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
+        if self._checksum is None:
+            return self.read(address, len(data)) == data
+        tensor = RemoteTensor(address, (len(data),), _UINT8, cpu())
+        return bool(self._checksum(tensor) == zlib.crc32(data))
+
+    @cached_property
+    def _checksum(self) -> RemoteFunction | None:
+        return self.find_global(_CHECKSUM)
 
     def copy(self, source: RemoteTensor, target: RemoteTensor) -> None:
         """Copy a tensor to another one, both on the device."""

@@ -31,6 +31,8 @@ _PACKET_SIZE = "tvm.rpc.server.GetCRTMaxPacketSize"
 _TIME_EVALUATOR = "runtime.RPCTimeEvaluator"
 _CHECKSUM = "mlforge.checksum"
 _LARGEST_COPY = 1 << 16
+# how often a device may find that a call takes no time, before it takes that for the answer
+_ZERO_TIMES = 100
 _TEXT_CHARACTERS = 600
 _UINT8 = (1, 8, 1)
 _DOUBLE = struct.Struct("<d")
@@ -220,8 +222,8 @@ class Remote:
             Takes the function's arguments; returns `repeat` times in seconds. Making another one ends it.
         """
         make = self.get_global(_TIME_EVALUATOR)
-        # behind the repetitions: what to do about zero times, cooling down twice, and flushing caches
-        options = (number, repeat, min_repeat_ms, 0, 0, 0, 0)
+        # behind the repetitions: cooling down, after how many, and flushing caches
+        options = (number, repeat, min_repeat_ms, _ZERO_TIMES, 0, 0, 0)
         evaluate = make(module, name, cpu().type_code, 0, *options, "")
         if not isinstance(evaluate, RemoteFunction):
             raise SessionError(f"the device's {_TIME_EVALUATOR} returned no function")

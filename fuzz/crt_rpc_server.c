@@ -1,6 +1,6 @@
 /*
- * libFuzzer harness: any bytes from the host of a device with the RPC server. The first byte says whether they are what comes
- * over the line, or requests of a session, each with its length in front.
+ * libFuzzer harness: any bytes from the host of a device with the RPC server. The first byte says whether they are what
+ * comes over the line, or requests of a session, each with its length in front.
  */
 #include <stdint.h>
 #include <tvm/runtime/crt/microtvm_rpc_server.h>

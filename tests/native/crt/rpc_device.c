@@ -1,5 +1,5 @@
 /*
- * A device on the standard streams, as firmware is one on a serial line: the RPC server, with functions that tests call.
+ * A device on the standard streams, as firmware is one on a serial line: the RPC server, and functions that tests call.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,7 +40,7 @@ static tvm_crt_error_t reply_status(TVMSession* session, int status) {
   return status == 0 ? reply_nothing(session) : reply_error(session);
 }
 
-/* Returns whether the arguments are of these kinds: i integer, d device, h handle, t tensor, y type, s string, * any. */
+/* Returns whether the arguments are of these kinds: i integer, d device, h handle, t tensor, y type, s text, * any. */
 static bool has_kinds(const char* kinds) {
   if (args.count != (int)strlen(kinds)) return false;
   for (int i = 0; i < args.count; ++i) {
@@ -65,7 +65,8 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
   request_end(request);
   for (int i = 0; TVM_CRT_RPC_OWN_MEMORY_ONLY && i < args.count; ++i) {
     /* An operator would take what stands there for a tensor, wherever that leads. */
-    if (args.codes[i] == kTVMOpaqueHandle && request->fault == NULL) request->fault = "handles cannot be arguments here";
+    if (args.codes[i] != kTVMOpaqueHandle || request->fault != NULL) continue;
+    request->fault = "handles cannot be arguments here";
   }
   if (request->fault != NULL) return reply_exception(session, request->fault);
   TVMAPISetLastError("");

@@ -81,7 +81,8 @@ static void check_tensor(Request* request, const DLTensor* tensor) {
   size_t bytes;
   uint8_t* memory;
   if (request->fault != NULL || !request->tensors_exist) return;
-  if (!tvm_crt_tensor_bytes(tensor, &bytes) || !request_memory(tensor->data, tensor->byte_offset, bytes, false, &memory)) {
+  if (!tvm_crt_tensor_bytes(tensor, &bytes) ||
+      !request_memory(tensor->data, tensor->byte_offset, bytes, false, &memory)) {
     fail(request, "a tensor lies outside of the memory that hosts may use");
   }
 }

@@ -8,8 +8,8 @@
 #include "../crt/common/error_text.h"
 
 /*
- * Handles of evaluators look like those of functions, with a module that no program has. Each gets a number of its own, so
- * that one which was replaced is found out.
+ * Handles of evaluators look like those of functions, with a module that no program has. Each gets a number of its own,
+ * so that one which was replaced is found out.
  */
 enum { MODULE_PART = 0xFFFF, VALID = 0x8000, NUMBERS = 0x7FFF };
 enum { FEWEST_ARGS = 8, ARGS_WITH_ZERO_LIMIT = 11, ZERO_LIMIT = 100, ZERO_DOUBLINGS = 12, MAX_REPEAT = 4096 };

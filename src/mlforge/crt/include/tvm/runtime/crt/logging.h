@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/*! \brief Writes a formatted line to the log; the platform implements it, or the RPC server, which sends it to the host. */
+/*! \brief Writes a formatted line to the log; the platform implements it, or the RPC server, which sends it on. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif

@@ -56,6 +56,6 @@ void TVMLogf(const char* fmt, ...) {
   va_start(args, fmt);
   const size_t length = TVMPlatformFormatMessage(line, sizeof(line), fmt, args);
   va_end(args);
-  if (!running) return;
-  TVMSession_SendMessage(&session, kTvmMessageLog, (const uint8_t*)line, length < sizeof(line) ? length : sizeof(line) - 1);
+  const size_t kept = length < sizeof(line) ? length : sizeof(line) - 1;
+  if (running) TVMSession_SendMessage(&session, kTvmMessageLog, (const uint8_t*)line, kept);
 }

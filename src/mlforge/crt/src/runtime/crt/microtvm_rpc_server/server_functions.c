@@ -15,8 +15,8 @@
 #include "../common/tensor.h"
 
 /*
- * A function of a module; nothing where it has none of this name. What imports may answer for, global functions do: firmware
- * has there what belongs to the model and stands in no table of generated code.
+ * A function of a module; nothing where it has none of this name. What imports may answer for, global functions do:
+ * firmware has there what belongs to the model and stands in no table of generated code.
  */
 MODULE_FUNCTION(get_function) {
   TVMFunctionHandle function;

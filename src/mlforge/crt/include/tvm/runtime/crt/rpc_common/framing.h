@@ -2,9 +2,9 @@
 /*!
  * \brief Packets on a line that loses and invents bytes
  *
- * FF FD, four bytes of length, payload, two bytes of CRC; numbers are little-endian. Every FF of length, payload and CRC is
- * doubled; FF FE means nothing, anywhere. The CRC is CRC-16/CCITT-FALSE of the bytes as they are sent, from the FF FD to
- * the last one of the payload.
+ * FF FD, four bytes of length, payload, two bytes of CRC; numbers are little-endian. Every FF of length, payload and
+ * CRC is doubled; FF FE means nothing, anywhere. The CRC is CRC-16/CCITT-FALSE of the bytes as they are sent, from the
+ * FF FD to the last one of the payload.
  */
 #ifndef TVM_RUNTIME_CRT_RPC_COMMON_FRAMING_H_
 #define TVM_RUNTIME_CRT_RPC_COMMON_FRAMING_H_
@@ -69,7 +69,7 @@ void TVMUnframer_Init(TVMUnframer* unframer, uint8_t* payload, size_t capacity);
 /*!
  * \brief Reads up to the end of a packet or of the data.
  *
- * What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or longer than the memory.
+ * What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or too long.
  *
  * \param data Moves behind what was read.
  * \param num_bytes What is left of it.

@@ -179,6 +179,7 @@ def build(
     optimize: str = "speed",
     numerics: str = "litert",
     external_workspace: bool = False,
+    max_workspace: int | None = None,
 ) -> Factory:
     """Compile a Relay module to C.
 
@@ -202,6 +203,9 @@ def build(
     external_workspace : bool
         The caller of the generated code passes the workspace in, instead of a static array. Only for AOT: the graph
         executor allocates.
+    max_workspace : int, optional
+        Where the workspace is larger than so many bytes, the first layers are computed in stripes, if that helps:
+        more calls, the same results. Only for AOT. The limit may still not be met: see ``plan.size``.
 
     Returns
     -------
@@ -224,6 +228,9 @@ def build(
     fused = transform.run(mod, values)
     program = transform.lower(fused, chosen.features, name)
     plan = memory.plan(program)
+    if max_workspace is not None and plan.size > max_workspace and executor == "aot":
+        fitted = transform.fit(fused, chosen.features, program, plan, max_workspace)
+        program, plan = (fitted.program, fitted.plan) if fitted else (program, plan)
     memory.prove(program, plan)
     unit = codegen.Unit(program, plan, name, executor, external_workspace, str(chosen), mod.quantization)
     options = {"numerics": numerics, "optimize": optimize}

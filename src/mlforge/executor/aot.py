@@ -114,10 +114,8 @@ class AotExecutor:
         if self.program.calls:
             writer.lines(_TRACE_HOOK)
         with writer.block(self._main_head(named=True)):
-            touched: set[str] = set()
             for index, call in enumerate(self.program.calls):
                 arguments = self._arguments(index, call, pointers)
-                touched |= {argument.rpartition(")")[2].strip() for argument in arguments}
                 if call.nodes:
                     writer.line(f"/* {_nodes(call.nodes)} */")
                 writer.line(f"MLFORGE_TRACE_BEGIN({index});")
@@ -125,8 +123,9 @@ class AotExecutor:
                     writer.line("return -1;")
                 output = arguments[len(call.kernel.params) - 1]
                 writer.line(f"MLFORGE_TRACE_END({index}, {output}, {call.output.nbytes});")
-            for name in pointers.values():
-                if name not in touched:  # an input that nothing reads
+            touched = {value.root for call in self.program.calls for value in (*call.inputs, call.output)}
+            for root, name in pointers.items():
+                if root not in touched:  # an input that nothing reads
                     writer.line(f"(void){name};")
             writer.line("return 0;")
         return writer.text()
@@ -143,19 +142,20 @@ class AotExecutor:
         return arguments
 
     def _address(self, value: Value, buffer: Buffer, pointers: Mapping[Value, str], *, is_output: bool) -> str:
-        root = value.root
+        root, start = value.root, value.root_start
+        kind = scalar_type(buffer.dtype)
+        const = "" if is_output else "const "
         if root in pointers:
-            return pointers[root]
+            return f"({const}{kind} *)(({const}uint8_t *){pointers[root]} + {start})" if start else pointers[root]
         if root.kind == "constant":
             same = scalar_type(root.dtype) == scalar_type(buffer.dtype)
             symbol = self.constants.symbol(root)
             return symbol if same else f"(const {scalar_type(buffer.dtype)} *){symbol}"
         if root.kind != "intermediate":
             raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
-        offset = self.plan.offset(root)
+        offset = self.plan.offset(value)
         place = f"({_WORKSPACE} + {offset})" if offset else _WORKSPACE
-        kind = scalar_type(buffer.dtype)
-        return place if kind == "uint8_t" and not offset else f"({'' if is_output else 'const '}{kind} *){place}"
+        return place if kind == "uint8_t" and not offset else f"({const}{kind} *){place}"
 
 
 def _input(field: str) -> str:

@@ -89,12 +89,21 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
                 ends[index] = min(low, shift), max(high, shift + item.nbytes)
         for index, (low, high) in ends.items():
             total[index] += high - low
-    met: dict[Value, list[tuple[int, int]]] = {}
-    by_value = {item.value: item for block in blocks for item, _ in block}
-    for (source, output), least in leads.items():
-        met.setdefault(output, []).append((by_value[source].nbytes, least))
-    for output, sources in met.items():
-        own, apart = by_value[output], sum(nbytes for nbytes, _ in sources)
-        together = max(own.nbytes, apart + min(least for _, least in sources))
-        total[own.first] -= max(0, own.nbytes + apart - together)
+    for (call, output), together in _reaching(blocks, leads).items():
+        apart = output.nbytes + sum(item.nbytes for item, _ in together)
+        least = min(nbytes for _, nbytes in together)
+        total[call] -= max(0, apart - max(output.nbytes, apart - output.nbytes + least))
     return tuple(total)
+
+
+def _reaching(
+    blocks: Sequence[Sequence[tuple[LiveRange, int]]], leads: Leads
+) -> dict[tuple[int, LiveRange], list[tuple[LiveRange, int]]]:
+    """Return by call and output what the output may reach into while both are live, and how far."""
+    by_value = {item.value: item for block in blocks for item, _ in block}
+    found: dict[tuple[int, LiveRange], list[tuple[LiveRange, int]]] = {}
+    for (source, output), least in leads.items():
+        one, other = by_value[source], by_value[output]
+        for call in range(max(one.first, other.first), one.last + 1):
+            found.setdefault((call, other), []).append((one, least))
+    return found

@@ -53,7 +53,7 @@ class Plan:
     def offset(self, value: Value) -> int:
         """Return the byte offset of an intermediate or of a view of one."""
         try:
-            return self.offsets[value.root]
+            return self.offsets[value.root] + value.root_start
         except KeyError:
             raise InternalError(f"'{value.name}' has no place in the workspace") from None
 
@@ -126,7 +126,8 @@ def _reached(call: KernelCall, offsets: Mapping[Value, int], reused: Value | Non
     output = call.output.root
     if output not in offsets:
         return ()
-    begin, end = offsets[output], offsets[output] + output.nbytes
+    begin = offsets[output] + call.output.root_start
+    end = begin + call.output.nbytes
     return tuple(
         root
         for root in dict.fromkeys(value.root for value in call.inputs)

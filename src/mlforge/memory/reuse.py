@@ -40,7 +40,7 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
         Whether the place may be taken in part too, where the kernel then needs a certain distance.
     """
     output = ranges.get(call.output.root)
-    if output is None or output.first != index:
+    if output is None or output.first != index or not call.output.is_whole:
         return None
     best: Reuse | None = None
     saved = 0
@@ -65,16 +65,20 @@ def free_leads(
     found: dict[tuple[Value, Value], int] = {}
     if not program.meta.get("overlap"):
         return found
+    written: dict[Value, int] = {}
     for index, (call, reuse) in enumerate(zip(program.calls, choice, strict=True)):
-        output = ranges.get(call.output.root)
-        if output is None or output.first != index:
+        root, start = call.output.root, call.output.root_start
+        before, written[root] = written.get(root, 0), max(written.get(root, 0), start + call.output.nbytes)
+        output = ranges.get(root)
+        # a part may reach into an input if nothing behind it has been written yet
+        if output is None or before > start:
             continue
         for held in _dying(call, index, ranges):
             assert held.value is not None
             needed = lead_of_call(call, held.value)
             if needed is not None and needed.step == 1 and (reuse is None or reuse.source is not held.value):
                 align = min(held.alignment, output.alignment)
-                found[held.value, call.output.root] = -(-needed.nbytes // align) * align
+                found[held.value, root] = -(-(start + needed.nbytes) // align) * align
     return found
 
 
@@ -91,10 +95,11 @@ def lead_of_call(call: KernelCall, root: Value) -> Lead | None:
 
 
 def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> Iterator[LiveRange]:
-    """Yield the inputs in the workspace that nothing reads after call number `index`, each once."""
+    """Yield the inputs in the workspace that are passed as a whole and read no more after call `index`, each once."""
+    parts = {value.root for value in call.inputs if not value.is_whole}
     for root in dict.fromkeys(value.root for value in call.inputs):
         held = ranges.get(root)
-        if held is not None and held.last == index and root is not call.output.root:
+        if held is not None and held.last == index and root is not call.output.root and root not in parts:
             yield held
 
 

@@ -27,6 +27,7 @@ from mlforge.tir.bytes import split_bytes
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlforge.tir.lanes import vectorize
 from mlforge.tir.narrow import narrow
+from mlforge.transform.lower_stage import Stage, StageLowering
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -43,7 +44,9 @@ class LoweredGroup:
     constants: tuple[npt.NDArray[Any], ...]
 
 
-def lower(module: relay.IRModule, features: Features, name: str = "default") -> Program:
+def lower(
+    module: relay.IRModule, features: Features, name: str = "default", stage: Stage | None = None
+) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
     Parameters
@@ -54,13 +57,15 @@ def lower(module: relay.IRModule, features: Features, name: str = "default") -> 
         What the target can do.
     name : str
         The program's name.
+    stage : Stage, optional
+        Layers that are computed in stripes.
 
     Returns
     -------
     Program
         Equal kernels appear once.
     """
-    return _ProgramBuilder(features).build(module, name)
+    return _ProgramBuilder(features, stage).build(module, name)
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -69,8 +74,10 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
 
 
 class _ProgramBuilder:
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: Features, stage: Stage | None) -> None:
         self._features = features
+        self._stage = stage
+        self._striped = {id(layer.call) for layer in stage.layers} if stage else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
         self._names: dict[str, int] = {}
@@ -138,24 +145,46 @@ class _ProgramBuilder:
                 raise InternalError(f"{expr.op.name} was left outside every fused group", place=_place(expr))
             source = self._values[id(expr.args[0])]
             self._declare(expr, expr.span.tensor or source.name, source.kind, source)
+        elif id(expr) in self._striped:
+            self._visit_stage(expr, output_name)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
             self._visit_group(expr, expr.op, output_name)
         elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=_place(expr))
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
+        group = self._group(function, expr)
+        tensor = _tensor_name(expr) or group.prim.name
+        output = self._declare(expr, output_name or tensor, "output" if output_name else "intermediate")
+        args = [self._values[id(arg)] for arg in expr.args]
+        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
         self._jumps = self._jumps or any(_operator(call).jumps for call in inside)
         try:
-            group = lower_group(function, self._features)
+            return lower_group(function, self._features)
         except MlforgeError as error:
             if error.place is None:
                 error.place = _place(expr)
             raise
-        tensor = expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else group.prim.name)
-        output = self._declare(expr, output_name or tensor, "output" if output_name else "intermediate")
-        args = [self._values[id(arg)] for arg in expr.args]
-        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _visit_stage(self, expr: relay.Expr, output_name: str | None) -> None:
+        """Lower the whole stage where its last layer stands."""
+        assert self._stage is not None
+        layers = self._stage.layers
+        if expr is not layers[-1].call:
+            return
+        name = output_name or _tensor_name(expr) or "stage"
+        result = self._declare(expr, name, "output" if output_name else "intermediate")
+        groups: dict[relay.Function, LoweredGroup] = {}
+
+        def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
+            if function not in groups:
+                groups[function] = self._group(function, expr)
+            self._calls.append(self._kernel_call(groups[function], [source], output, nodes))
+
+        StageLowering(self._stage, emit).run(self._values[id(layers[0].call.args[0])], result)
 
     def _kernel_call(
         self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]
@@ -195,6 +224,10 @@ def _storage_owner(expr: relay.Expr) -> relay.Expr:
     while isinstance(expr, relay.Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
         expr = expr.args[0]
     return expr
+
+
+def _tensor_name(expr: relay.Expr) -> str | None:
+    return expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else None)
 
 
 def _place(expr: relay.Expr) -> str | None:

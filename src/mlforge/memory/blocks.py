@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mlforge.errors import InternalError
-from mlforge.memory.liveness import live_ranges
+from mlforge.memory.liveness import LiveRange, live_ranges
 from mlforge.memory.planner import SCRATCH_ALIGNMENT, Plan
 from mlforge.memory.report import SCRATCH_NAME
-from mlforge.memory.reuse import lead_of_call
+from mlforge.memory.reuse import Uses, leads_of_inputs, uses_of
 from mlforge.tir.ir import KernelCall, Program, Value
 
 
 @dataclass(frozen=True)
 class Reached:
-    """An input of which an output takes bytes that are read no more: it starts `lead` bytes before it at least."""
+    """An input of which an output takes bytes that are read no more: it starts `lead` bytes before it at least.
+
+    The lead is negative where the output is made of later bytes of the input.
+    """
 
     block: int
     lead: int
@@ -22,7 +27,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Block:
-    """A tensor, a part of one that a call of its own writes, or scratch.
+    """A tensor, bytes of one that are written and read for the last time together, or scratch.
 
     Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
 
@@ -48,7 +53,10 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
+    """Bytes of a value that are written and read for the last time together; of scratch if there is no value."""
+
     value: Value | None
+    start: int
     nbytes: int
     offset: int
     first: int
@@ -61,37 +69,60 @@ def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
     of_root: dict[Value, list[int]] = {}
     for number, piece in enumerate(pieces):
         if piece.value is not None:
-            of_root.setdefault(piece.value.root, []).append(number)
-    return tuple(_block(program, plan, piece, of_root) for piece in pieces)
+            of_root.setdefault(piece.value, []).append(number)
+    return tuple(_block(program, plan, pieces, piece, of_root) for piece in pieces)
 
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
-    written: dict[Value, dict[int, tuple[Value, int]]] = {}
-    for index, call in enumerate(program.calls):
-        written.setdefault(call.output.root, {}).setdefault(call.output.root_start, (call.output, index))
+    uses = uses_of(program)
     found = []
     for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
         if item.value is None:
-            found.append(_Piece(None, item.nbytes, plan.scratch_offsets[item.first], item.first, item.last))
+            offset = plan.scratch_offsets[item.first]
+            found.append(_Piece(None, 0, item.nbytes, offset, item.first, item.last))
             continue
-        for value, first in written[item.value].values():
-            found.append(_Piece(value, value.nbytes, plan.offset(value), first, item.last))
+        for start, end, first, last in _lives(uses[item.value], item):
+            offset = plan.offset(item.value) + start
+            found.append(_Piece(item.value, start, end - start, offset, first, last))
     return found
 
 
-def _block(program: Program, plan: Plan, piece: _Piece, of_root: dict[Value, list[int]]) -> Block:
+def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
+    """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads."""
+    edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
+    kept = item.last > max((call for call, *_ in (*uses.writes, *uses.reads)), default=item.first)
+    found: list[tuple[int, int, int, int]] = []
+    for start, end in pairwise(edges):
+        first = next((call for call, low, high in uses.writes if low <= start and end <= high), item.first)
+        reads = [call for call, low, high in uses.reads if low <= start and end <= high]
+        last = item.last if kept else max(reads, default=first)
+        if found and found[-1][2:] == (first, last):
+            start = found.pop()[0]  # noqa: PLW2901  (one stretch with the one before)
+        found.append((start, end, first, last))
+    return found
+
+
+def _block(
+    program: Program, plan: Plan, pieces: Sequence[_Piece], piece: _Piece, of_root: dict[Value, list[int]]
+) -> Block:
     reuses, reaches = None, []
     if piece.value is not None:
         call, reused = program.calls[piece.first], plan.inplace[piece.first]
         reuses = of_root[reused][0] if reused is not None else None
         for root in plan.reached[piece.first]:
-            reaches += [Reached(number, _lead(call, root)) for number in of_root[root]]
+            for number in of_root[root]:
+                if pieces[number].last == piece.first:
+                    reaches.append(Reached(number, _lead(call, root, piece, pieces[number])))
     name = piece.value.name if piece.value else SCRATCH_NAME
     return Block(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
 
 
-def _lead(call: KernelCall, root: Value) -> int:
-    found = lead_of_call(call, root)
-    if found is None:
-        raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
-    return found.nbytes
+def _lead(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:
+    """Return how many bytes before a piece of an input a piece of the output must start."""
+    most: list[int] = []
+    for value, needed in leads_of_inputs(call, root):
+        if needed is None:
+            raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
+        between_starts = (call.output.root_start - own.start) - (value.root_start - other.start)
+        most.append(needed.nbytes + between_starts)
+    return max(most)

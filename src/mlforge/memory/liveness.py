@@ -89,21 +89,45 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
                 ends[index] = min(low, shift), max(high, shift + item.nbytes)
         for index, (low, high) in ends.items():
             total[index] += high - low
-    for (call, output), together in _reaching(blocks, leads).items():
-        apart = output.nbytes + sum(item.nbytes for item, _ in together)
-        least = min(nbytes for _, nbytes in together)
-        total[call] -= max(0, apart - max(output.nbytes, apart - output.nbytes + least))
+    by_value = {item.value: item for block in blocks for item, _ in block}
+    for call, pairs in _pairs_by_call(leads, by_value).items():
+        total[call] -= sum(map(_saved, _connected(pairs)))
     return tuple(total)
 
 
-def _reaching(
-    blocks: Sequence[Sequence[tuple[LiveRange, int]]], leads: Leads
-) -> dict[tuple[int, LiveRange], list[tuple[LiveRange, int]]]:
-    """Return by call and output what the output may reach into while both are live, and how far."""
-    by_value = {item.value: item for block in blocks for item, _ in block}
-    found: dict[tuple[int, LiveRange], list[tuple[LiveRange, int]]] = {}
+_Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
+
+
+def _pairs_by_call(leads: Leads, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
+    """Return by call the inputs and outputs that are live and may share bytes, and how far."""
+    pairs: dict[int, list[_Pair]] = {}
     for (source, output), least in leads.items():
         one, other = by_value[source], by_value[output]
-        for call in range(max(one.first, other.first), one.last + 1):
-            found.setdefault((call, other), []).append((one, least))
-    return found
+        for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
+            pairs.setdefault(call, []).append((one, other, least))
+    return pairs
+
+
+def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+    """Return the pairs in groups that have no range in common."""
+    groups: list[tuple[set[LiveRange], list[_Pair]]] = []
+    for pair in pairs:
+        touching = [group for group in groups if group[0] & {pair[0], pair[1]}]
+        members = {pair[0], pair[1]}.union(*(group[0] for group in touching))
+        joined = [item for group in touching for item in group[1]] + [pair]
+        groups = [group for group in groups if all(group is not other for other in touching)]
+        groups.append((members, joined))
+    return [group[1] for group in groups]
+
+
+def _saved(pairs: Sequence[_Pair]) -> int:
+    """Return how many bytes ranges that may share some take less than apart, at most."""
+    members = {item for source, output, _ in pairs for item in (source, output)}
+    apart = sum(item.nbytes for item in members)
+    largest = max(item.nbytes for item in members)
+    outputs = {output for _, output, _ in pairs}
+    if len(outputs) > 1 or any(source in outputs for source, _, _ in pairs):
+        return apart - largest
+    # inputs of one output lie apart from one another
+    sources = apart - sum(output.nbytes for output in outputs)
+    return apart - max(largest, sources + max(0, min(least for _, _, least in pairs)))

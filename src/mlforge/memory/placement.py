@@ -119,7 +119,10 @@ class Layout:
             lambda i: (-breadth[i], -self.sizes[i], first[i]),
             lambda i: (-breadth[i], -life[i], first[i]),
             lambda i: (first[i], -self.sizes[i]),
-            lambda i: (-first[i], -self.sizes[i]),  # inputs above the outputs that reach into them
+            # inputs above the outputs that reach into them
+            lambda i: (-first[i], -self.sizes[i]),
+            lambda i: (-self.sizes[i], -first[i]),
+            lambda i: (-breadth[i], -first[i], -self.sizes[i]),
         ]
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
@@ -178,6 +181,6 @@ def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, be
 
 def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int, size: int) -> list[int]:
     """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
-    ends = {-(-end // alignment) * alignment for _, end, _ in taken}
+    ends = {-(-end // alignment) * alignment for _, end, _ in taken if end > 0}
     reaching = {(begin - own) // alignment * alignment for begin, _, own in taken if own < min(size, begin + 1)}
     return sorted({0, *ends, *reaching})

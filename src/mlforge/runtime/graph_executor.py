@@ -280,10 +280,13 @@ class GraphExecutor:
             if status != 0:
                 raise self._failure(node, status)
             single = len(node.outputs) == 1
-            yield node, {
-                node.name if single else f"{node.name}:{number}": self._copied(entry, None)
-                for number, entry in enumerate(node.outputs)
-            }
+            yield (
+                node,
+                {
+                    node.name if single else f"{node.name}:{number}": self._copied(entry, None)
+                    for number, entry in enumerate(node.outputs)
+                },
+            )
 
     def calls(self) -> Iterator[tuple[Node, Call]]:
         """Yield the operators in order with what runs each and returns its status."""

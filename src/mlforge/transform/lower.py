@@ -44,9 +44,7 @@ class LoweredGroup:
     constants: tuple[npt.NDArray[Any], ...]
 
 
-def lower(
-    module: relay.IRModule, features: Features, name: str = "default", stage: Stage | None = None
-) -> Program:
+def lower(module: relay.IRModule, features: Features, name: str = "default", stage: Stage | None = None) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
     Parameters

@@ -1,7 +1,7 @@
-"""The first layers of a network in stripes of rows: less is in memory at a time, and no row is computed twice.
+"""Layers of a network in stripes of rows: less is in memory at a time, and no row is computed twice.
 
-A stage is a chain of fused groups that starts at an input of the model and in which each row of a layer's output needs
-a few neighbouring rows of its input: convolutions, and what was fused with them. Stripe by stripe, all of its layers
+A stage is a chain of fused groups in which each row of a layer's output needs a few neighbouring rows of its input:
+convolutions, pools, and what was fused with them. Stripe by stripe, all of its layers
 compute the rows that the next rows of the last layer need. Rows that the next stripe needs again are carried over.
 Rows of channels-last data of one image lie one behind the other, so a stripe is a smaller tensor of the same kind, and
 every target's kernels serve it.
@@ -94,17 +94,26 @@ class Piece:
         return max(0, self.carried_end - self.needs_first)
 
 
-def find_stage(module: ir.IRModule) -> tuple[Layer, ...]:
-    """Return the longest chain of layers from an input of a fused module on that can be computed in stripes."""
+def find_chains(module: ir.IRModule) -> tuple[tuple[Layer, ...], ...]:
+    """Return the longest chains of layers of a fused module that can be computed in stripes, in their order."""
     users: dict[ir.Expr, list[ir.Expr]] = {}
+    starts: list[ir.Expr] = []
     for expr in post_order(module.main.body):
         for arg in expr.args if isinstance(expr, ir.Call) else expr.fields if isinstance(expr, ir.Tuple) else ():
             users.setdefault(arg, []).append(expr)
-    chains = [_chain(param, users, module.main.body) for param in module.main.params]
-    return max(chains, key=len, default=())
+        starts.append(expr)
+    chains: list[tuple[Layer, ...]] = []
+    inside: set[ir.Expr] = set()
+    for start in starts:
+        if start not in inside:
+            chain = _chain(start, users, module.main.body)
+            inside.update(layer.call for layer in chain[:-1])
+            chains += [chain] if chain else []
+    return tuple(chains)
 
 
 def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir.Expr) -> tuple[Layer, ...]:
+    """Return the layers from `source` on, each the only one that reads what the one before computes."""
     layers: list[Layer] = []
     while len(users.get(source, ())) == 1 and source is not last:
         (call,) = users[source]

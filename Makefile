@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz clean
+.PHONY: demo test check bench bench-mcu fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
@@ -19,6 +19,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# models x boards, beside TensorFlow Lite Micro: make bench-mcu BOARDS="mps2-an385 qemu-riscv32"
+bench-mcu: $(VENV)/.dev
+	$(BIN)/python -m benchmarks mcu $(if $(BOARDS),--boards $(BOARDS))
 
 # FUZZ_SECONDS=600 make fuzz: the readers of archives, in Python and in C, under random input
 fuzz: $(VENV)/.dev

@@ -26,6 +26,7 @@ def main() -> None:
         help="memory, compile, latency, archive, crt, start, mcu; all when left out",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
+    parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="of the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
     parser.add_argument("--markdown", action="store_true", help="print tables that Markdown pages can hold")
     options = parser.parse_args()
@@ -52,7 +53,7 @@ def main() -> None:
         if "start" in tables:
             show(cold_start.table(folder))
         if "mcu" in tables:
-            show(microcontrollers.table(find(options.models)))
+            show(microcontrollers.table(find(options.models), options.boards))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge.cli.main import COMMANDS, GROUPS, app
+from mlforge.micro.board import Board, Memory, boards
 from mlforge.relay.op import OPERATORS, REQUIRED, Attr
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -22,7 +23,11 @@ _MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
 
 def pages() -> dict[Path, str]:
     """Return the text of every page by its file."""
-    return {REFERENCE / "cli.md": cli_page(), REFERENCE / "operators.md": operators_page()}
+    return {
+        REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "operators.md": operators_page(),
+        REFERENCE / "boards.md": boards_page(),
+    }
 
 
 def cli_page() -> str:
@@ -106,6 +111,38 @@ def operators_page() -> str:
 
 def _attribute(attr: Attr) -> str:
     return f"`{attr.name}`" if attr.default is REQUIRED else f"`{attr.name}={attr.default!r}`"
+
+
+def boards_page() -> str:
+    """Return the page of the boards, from their files."""
+    lines = [_MADE, "", "# Boards", ""]
+    lines += [
+        "The boards that come along; `mlforge boards` prints them, `mlforge boards NAME` all of one.",
+        "[Add your own](../how-to/add-a-board.md) as a file. The first region holds the start-up code; what names",
+        "no region goes to those marked *. Where nothing runs the firmware, projects are generated and built only.",
+        "",
+        "| board | | core | target | regions | bare metal | runs under | flash tool | others call it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for board in (boards().get(name) for name in boards()):
+        cells = (
+            f"`{board.name}`",
+            board.description,
+            " ".join((board.core, *board.features)),
+            f"`{board.target}`",
+            ", ".join(_region(item, board) for item in board.memories),
+            "yes" if board.bare_metal else "no",
+            "itself" if board.arch == "host" else board.emulator.program if board.emulator else "",
+            f"`{board.flash_tool.command[0]}`" if board.flash_tool else "",
+            ", ".join(f"{system}: `{name}`" for system, name in board.vendor.items()),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _region(region: Memory, board: Board) -> str:
+    mark = " *" if region in (board.flash, board.ram) else ""
+    return f"{region.name}{mark} {region.nbytes // 1024:,} KiB at `0x{region.origin:08x}`"
 
 
 def _in_table(code: str) -> str:

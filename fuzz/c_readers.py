@@ -1,4 +1,4 @@
-"""The C runtime's readers of graphs and parameter files under libFuzzer and sanitizers."""
+"""The C runtime's readers of graphs, parameter files and requests of hosts under libFuzzer and sanitizers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mlforge.crt import crt_files
+from mlforge.micro.rpc import minrpc
+from mlforge.micro.rpc.framing import frame
+from mlforge.runtime import cpu
+from mlforge.runtime.c_abi import data_type
 from mlforge.support.params import save_params
 
 HERE = Path(__file__).resolve().parent
-TARGETS = ("crt_graph_json", "crt_params")
+_EXECUTOR = ("crt/common", "crt/graph_executor")
+_SERVER = ("crt/common", "crt/microtvm_rpc_common", "crt/microtvm_rpc_server", "minrpc")
+_PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server": _SERVER}
+TARGETS = tuple(_PARTS)
 MAX_LENGTH = 16384
 _COMPILER = "clang"
-_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1")
+# hosts may use all memory of a device unless it is told otherwise, and sanitizers would find what is by design
+_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-DTVM_CRT_RPC_OWN_MEMORY_ONLY=1")
 _SANITIZERS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 _LIMITS = ("-rss_limit_mb=256", "-timeout=10", f"-max_len={MAX_LENGTH}")
 # Linux hands a process's largest memory down to what it executes, but not to what it forks: without the shell between
@@ -59,6 +68,8 @@ def seeds(target: str) -> dict[str, bytes]:
             "compact": json.dumps(_graph(), separators=(",", ":")).encode(),
             "reversed": json.dumps(dict(reversed(_graph().items()))).encode(),
         }
+    if target == "crt_rpc_server":
+        return _sessions()
     arrays = {
         "p0": np.float32([1, 2]),
         "p1": np.arange(12, dtype=np.int8).reshape(3, 4),
@@ -90,7 +101,7 @@ def build(target: str, folder: Path) -> Path:
     for name, data in seeds(target).items():
         (corpus / name).write_bytes(data)
     program = folder / target
-    sources = sorted(path for part in ("common", "graph_executor") for path in _sources(folder, part))
+    sources = sorted(path for part in _PARTS[target] for path in _sources(folder, part))
     includes = ("-I", str(folder / "runtime/include"), "-I", str(folder / "runtime/host"))
     command = [_COMPILER, *_FLAGS, *_SANITIZERS, *includes, "-o", str(program), str(HERE / f"{target}.c")]
     subprocess.run([*command, *map(str, sources)], check=True)
@@ -130,7 +141,42 @@ def run(target: str, folder: Path, seconds: int) -> Outcome:
 
 
 def _sources(folder: Path, part: str) -> list[Path]:
-    return list((folder / "runtime/src/runtime/crt" / part).glob("*.c"))
+    return list((folder / "runtime/src/runtime" / part).glob("*.c"))
+
+
+def _sessions() -> dict[str, bytes]:
+    """Return requests of every kind that hosts make, and a line with the start of a session."""
+    here, add, system_lib, address = cpu(), 0x80008000, 0x80028000, 0x7000
+    tensor = minrpc.RemoteTensor(address, (4,), (2, 32, 1), here)
+    handle, module = minrpc.Handle(3, address), minrpc.Handle(minrpc.MODULE, 0x8000)
+    arguments: dict[minrpc.Code, list[Any]] = {
+        minrpc.Code.GET_GLOBAL: ["runtime.SystemLib"],
+        minrpc.Code.FREE_HANDLE: [minrpc.Handle(3, system_lib), minrpc.FUNCTION],
+        minrpc.Code.ALLOCATE: [here, 16, 64, data_type(np.dtype(np.float32))],
+        minrpc.Code.FREE: [here, handle],
+        minrpc.Code.SYNC: [here, handle],
+        minrpc.Code.COPY_AMONG: [tensor, tensor, handle],
+    }
+    packets = {code.name: minrpc.packet(code, minrpc.packed_args(values)) for code, values in arguments.items()}
+    calls: dict[str, tuple[int, list[Any]]] = {
+        "system_lib": (system_lib, []),
+        "function": (system_lib + 1, [module, "add", 1]),
+        "timer": (system_lib + 2, [module, "add", 1, 0, 1, 1, 0, 0, ""]),
+        "packet_size": (system_lib + 3, []),
+        "random": (system_lib + 4, [tensor]),
+        "add": (add, [tensor, 1, 1.5, "text", b"bytes", None]),
+    }
+    for name, (function, values) in calls.items():
+        body = function.to_bytes(8, "little") + minrpc.packed_args(values)
+        packets[name] = minrpc.packet(minrpc.Code.CALL, body)
+    packets["copy_to"] = minrpc.copy_to(tensor, bytes(16))
+    packets["copy_from"] = minrpc.copy_from(tensor, 16)
+    # the harness puts lengths of its own in front
+    bodies = {name: packet[8:] for name, packet in packets.items()}
+    found = {name: b"\1" + bytes((len(body),)) + body for name, body in bodies.items()}
+    found["all"] = b"\1" + b"".join(bytes((len(body),)) + body for body in bodies.values())
+    found["line"] = b"\0" + frame(b"\1\0\0\1") + frame(b"\1\7\x10" + packets["GET_GLOBAL"])
+    return found
 
 
 def _graph() -> dict[str, object]:

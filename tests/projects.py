@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 import mlforge
 from mlforge.micro.project.generate import generate_project
+from mlforge.relay import ir
 from mlforge.runtime.fill import fill
 from mlforge.verify.litert import Reference
+from tests.harness import module_of
 
 NAME = "hello_world"
 _MODEL = "hello_world_int8.tflite"
@@ -46,3 +48,19 @@ def printed_output(text: str) -> npt.NDArray[Any]:
     match = re.search(rf"^{_OUTPUT}:((?: -?\d+)+)", text, re.MULTILINE)
     assert match, text
     return np.array([int(word) for word in match.group(1).split()])
+
+
+def odd_archive(folder: Path, target: str = "c") -> Path:
+    """Return an archive of a module whose names C, Kconfig and printf could trip over, with several types."""
+    x = np.linspace(-3, 3, 4, dtype=np.float32).reshape(1, 4)
+    wide = np.array([[1 << 40, -(1 << 40), 3, 4]], np.int64)
+    module = module_of(
+        {"in put/0*/%d": x, "int": wide},
+        {
+            '50%s "quoted"\\': lambda v: ir.call("nn.relu", [v["in put/0*/%d"]]),
+            "long\nname": lambda v: ir.call("add", [v["int"], v["int"]]),
+            "3d": lambda v: ir.call("cast", [v["in put/0*/%d"]], dtype="uint8"),
+        },
+    )
+    factory = mlforge.build(module, target, module_name="_Arduino__string_2")
+    return Path(mlforge.export_model_library_format(factory, folder / "odd.tar", test_vectors=1))

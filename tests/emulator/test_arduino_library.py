@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mlforge
 from mlforge.errors import BudgetError
+from mlforge.relay import ir
 from tests.conftest import need
 from tests.emulator.conftest import need_board
-from tests.projects import archive, expected_output, printed_output, project
+from tests.harness import module_of
+from tests.projects import archive, expected_output, odd_archive, printed_output, project
 
 ARDUINO = Path("/usr/share/arduino/hardware/arduino/avr")
 BOARD = "arduino_mega"
@@ -21,6 +24,8 @@ BOARD = "arduino_mega"
 MACHINE = ["-mmcu=atmega2560", "-DF_CPU=16000000L", "-DARDUINO=10819", "-DARDUINO_AVR_MEGA2560", "-DARDUINO_ARCH_AVR"]
 FLAGS = [*MACHINE, "-DDECIMAL_DIG=__DECIMAL_DIG__", "-Os", "-ffunction-sections", "-fdata-sections"]
 CPP = ["-std=gnu++11", "-fno-exceptions", "-fno-threadsafe-statics"]
+# of library.properties, by Arduino's library specification
+REQUIRED = ["name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url"]
 STRICT = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -76,7 +81,8 @@ def said(elf: Path, until: str) -> str:
 def test_the_sketch_prints_what_the_reference_computes(core: list[Path], models: Path, tmp_path: Path) -> None:
     model = archive(models, tmp_path, "c -mcpu=avr")
     library = project("arduino", model, tmp_path / "library", BOARD)
-    text = said(firmware(library, core, tmp_path), "microseconds")
+    text = said(firmware(library, core, tmp_path), ": done")
+    assert re.search(r"^microseconds: [1-9]\d*$", text, re.MULTILINE)
     np.testing.assert_array_equal(printed_output(text), expected_output(models, model))
 
 
@@ -92,7 +98,24 @@ def test_the_sketch_checks_test_vectors_and_finds_a_wrong_one(core: list[Path], 
     assert "FAIL 1 of 2" in failed
 
 
-def test_a_model_that_does_not_fit_an_avr_is_refused(models: Path, tmp_path: Path) -> None:
-    with pytest.raises(BudgetError, match=r"ad01_int8.*constants 2\d\d,\d\d\d.*arduino_mega has 8,192"):
-        project("arduino", models / "ad01_int8.tflite", tmp_path / "library", BOARD)
+def test_constants_count_as_ram_of_an_avr(tmp_path: Path) -> None:
+    weight = ir.Constant(np.ones((50, 50), np.float32))
+    x = np.zeros((1, 50), np.float32)
+    module = module_of({"x": x}, {"y": lambda v: ir.call("nn.dense", [v["x"], weight], units=50)})
+    model = mlforge.export_model_library_format(mlforge.build(module, "c -mcpu=avr"), tmp_path / "dense.tar")
+    with pytest.raises(BudgetError, match=r"arduino_mega.* over the 8,192 of 'ram': constants 10,0\d\d"):
+        project("arduino", Path(model), tmp_path / "library", BOARD)
     assert not (tmp_path / "library").exists()
+
+
+@pytest.mark.parametrize("project_type", ["standalone", "selftest"])
+def test_odd_names_and_types_build_without_warnings(project_type: str, core: list[Path], tmp_path: Path) -> None:
+    library = project("arduino", odd_archive(tmp_path, "c -mcpu=avr"), tmp_path / "library", BOARD, project_type)
+    properties = dict(line.split("=", 1) for line in (library / "library.properties").read_text().splitlines())
+    assert properties["name"] == "NArduinoString2Model"
+    assert (library / "src" / properties["includes"]).is_file()
+    assert all(properties[key] for key in REQUIRED)
+    keywords = [line.split("\t") for line in (library / "keywords.txt").read_text().splitlines()[2:]]
+    assert {len(words) for words in keywords} == {2}
+    text = said(firmware(library, core, tmp_path), "of 1" if project_type == "selftest" else ": done")
+    assert ("PASS 1 of 1" if project_type == "selftest" else "3d: ") in text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mlforge
-from mlforge.errors import OptionError, ToolchainError
+from mlforge.errors import BudgetError
 from mlforge.micro.board import find_board
 from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlforge.relay import ir
@@ -86,15 +86,8 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         return ir.call("nn.dense", [v["x"], weight], units=2000)
 
     module = module_of({"x": np.zeros((1, 600), np.float32)}, {"y": body})
-    with pytest.raises(ToolchainError, match=r"(?s)does not build.*overflowed"):
-        emulated_factory(mlforge.build(module, "c -mcpu=cortex-m55"), need_board("mps3-an547"))
-
-
-def test_graph_modules_are_refused(tmp_path: Path) -> None:
-    module = module_of({"x": np.zeros(4, np.float32)}, {"y": lambda v: ir.call("nn.relu", [v["x"]])})
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", executor="graph")
-    with pytest.raises(OptionError, match="--executor aot"):
-        emulated_factory(factory, need_board("mps2-an386"))
+    with pytest.raises(BudgetError, match=r"over the 2,097,152 of 'code': constants 4,8"):
+        emulated_factory(mlforge.build(module, "c -mcpu=cortex-m55"), find_board("mps3-an547"))
 
 
 @pytest.mark.usefixtures("_arm")

@@ -14,6 +14,7 @@ import mlforge
 from mlforge.errors import ToolchainError
 from mlforge.runtime import TensorInfo
 from mlforge.verify import compare, verify, with_all_tensors
+from mlforge.verify.difference import difference
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODELS = ("digits.onnx", "digits_int8.tflite")
@@ -80,16 +81,16 @@ def test_all_tensors_come_once_in_the_order_of_computation() -> None:
     ],
 )
 def test_differences_of_floats(ours: list[float], theirs: list[float], largest: float) -> None:
-    item = compare._difference("t", np.array(ours, np.float32), np.array(theirs, np.float32), "s", 0)
+    item = difference("t", np.array(ours, np.float32), np.array(theirs, np.float32), "s", 0)
     assert item.largest == largest
     assert item.is_within == (largest == 0)
 
 
 def test_differences_of_integers_do_not_wrap() -> None:
     low, high = np.array([-128], np.int8), np.array([127], np.int8)
-    assert compare._difference("t", low, high, "s", 1).largest == 255
-    assert compare._difference("t", low, low + np.int8(1), "s", 1).is_within
-    assert not compare._difference("t", low, low + np.int8(1), "s", 0).is_within
+    assert difference("t", low, high, "s", 1).largest == 255
+    assert difference("t", low, low + np.int8(1), "s", 1).is_within
+    assert not difference("t", low, low + np.int8(1), "s", 0).is_within
 
 
 def test_samples_reach_the_corners_of_the_range() -> None:

@@ -25,10 +25,10 @@ def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> 
     return False
 
 
-def compiled_model(model: Path, shape: list[str] | None, target: str = "c") -> Factory:
+def compiled_model(model: Path, shape: list[str] | None, target: str = "c", executor: str = "aot") -> Factory:
     """Compile a model file as a module named after it."""
     from mlforge.compiler import build
     from mlforge.frontend import import_model
 
     mod, params = import_model(model, shapes=parse_shapes(shape))
-    return build(mod, target, params)
+    return build(mod, target, params, executor=executor)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from mlforge.cli.artifacts import compiled_model, is_compiled
+from mlforge.cli.instruction_table import instruction_rows, print_instructions
+from mlforge.cli.memory import memory_json, print_linked
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.tables import print_json, print_table
+from mlforge.errors import BudgetError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.micro.emulator import BoardRun, EmulatedModule
+    from mlforge.micro.emulator import BuiltFirmware, EmulatedModule
+    from mlforge.micro.memory_table import MemoryTable
     from mlforge.runtime.arrays import Array
 
 
@@ -31,17 +37,24 @@ def built_firmware(
 
 
 def run_firmware(
-    firmware: EmulatedModule, given: Mapping[str, Array], outputs: Path | None, top: int, as_json: bool
+    firmware: BuiltFirmware,
+    given: Mapping[str, Array],
+    outputs: Path | None,
+    top: int,
+    as_json: bool,
+    *,
+    memory: Callable[[], tuple[MemoryTable, MemoryTable]] | None = None,
 ) -> None:
-    """Run firmware once and print what it computed and took."""
+    """Run firmware once and print what it computed and took; `memory` tells what it takes of the board's regions."""
     from mlforge.runtime.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
         run = firmware.measure(given)
     if outputs is not None:
         write_npz(outputs, run.outputs)
+    tables = memory() if memory else None
     tensors = summaries(firmware.outputs, run.outputs, 0 if run.operators else top)
-    rows = _operators(firmware, run, top)
+    rows = instruction_rows(firmware.operators, run.operators, top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
     counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}
     if run.cycles is not None:
@@ -50,6 +63,8 @@ def run_firmware(
         document: dict[str, Any] = {"outputs": tensors, **counts, **sizes}
         if run.operators:
             document["operators"] = rows
+        if tables:
+            document["memory"] = memory_json(*tables)
         print_json(document)
         return
     print_outputs(tensors)
@@ -58,29 +73,26 @@ def run_firmware(
     shown = {names.get(name, name): value for name, value in {**counts, **sizes}.items() if value is not None}
     print_table("firmware", tuple(shown), [tuple(shown.values())])
     if rows:
-        columns = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
-        cells = [
-            (row["index"], row["function"], ", ".join(row["nodes"]), row["macs"], row["instructions"],
-             round(row["share"] * 100, 1), row["per_mac"] and round(row["per_mac"], 2))
-            for row in rows
-        ]  # fmt: skip
-        print_table(f"operators: {len(run.operators)}", columns, cells)
+        print_instructions(rows, len(run.operators))
+    if tables:
+        print_linked(*tables)
 
 
-def _operators(firmware: EmulatedModule, run: BoardRun, top: int) -> list[dict[str, Any]]:
-    """Return the operators with most instructions, all of them where `top` is 0."""
-    total = sum(run.operators) or 1
-    rows = [
-        {
-            "index": index,
-            "function": entry["function"],
-            "nodes": list(entry["nodes"]),
-            "macs": entry["macs"],
-            "instructions": count,
-            "share": count / total,
-            "per_mac": count / entry["macs"] if entry["macs"] else None,
-        }
-        for index, (entry, count) in enumerate(zip(firmware.operators, run.operators, strict=False))
-    ]
-    # operators of equal cost stay in the order of execution
-    return sorted(rows, key=lambda row: -row["instructions"])[: top or None]
+def check_vectors(artifact: Path, name: str, module: str | None, as_json: bool) -> None:
+    """Check an archive's test vectors on the board `name`; raise BudgetError where an output differs."""
+    from mlforge.micro.board import find_board
+    from mlforge.micro.selftest import run_selftest
+
+    board = find_board(name)
+    with stage(f"checking {artifact} on {board.name}"):
+        run = run_selftest(artifact, board, module)
+    if as_json:
+        print_json({"board": board.name, "passed": run.passed, "lines": list(run.lines)})
+    else:
+        typer.echo("\n".join(run.lines))
+    if not run.passed:
+        raise BudgetError(
+            "the board computes something else than the machine that made the test vectors",
+            place=f"{artifact} on {board.name}",
+            next_step=f"Look for the operator with: mlforge verify MODEL --layers --board {board.name}",
+        )

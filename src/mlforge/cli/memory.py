@@ -17,7 +17,7 @@ from mlforge.support.text import printable
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
     from mlforge.micro.board import Board
-    from mlforge.micro.memory_table import Difference, MemoryTable
+    from mlforge.micro.memory_table import MemoryTable
 
 _COLUMNS = ("region", "what", "bytes", "how it is known")
 
@@ -33,14 +33,35 @@ def print_memory(table: MemoryTable) -> None:
     rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
     when = "as it was linked" if table.is_built else "before the build"
     print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)
+    if table.folded:
+        names = ", ".join(name for name, _ in table.folded)
+        total = sum(nbytes for _, nbytes in table.folded)
+        typer.echo(printable(f"  {total:,} bytes of constants became part of the code: {names}"))
     for reason in table.stack.untold if table.stack else ():
         typer.echo(printable(f"  unknown, because {reason}"))
 
 
-def print_promises(differences: Sequence[Difference]) -> None:
-    """Print whether a build has what was promised before it."""
-    rows: list[tuple[Any, ...]] = [(str(item),) for item in differences]
-    print_table("promised before and linked", ("",), rows or [("workspace, inputs and outputs, constants: equal",)])
+def print_linked(before: MemoryTable, after: MemoryTable) -> None:
+    """Print what a program takes as it was linked, and what of the promises before the build it does not keep."""
+    from mlforge.micro.memory_table import PROMISED, differences
+
+    print_memory(after)
+    broken = differences(before, after)
+    for item in broken:
+        typer.echo(printable(f"  {item}"))
+    if not broken:
+        typer.echo(f"  {', '.join(PROMISED)}: as they were promised before the build")
+
+
+def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
+    """Return both tables and what differs between them, as an object of JSON."""
+    from mlforge.micro.memory_table import differences
+
+    broken = [
+        {"what": item.what, "region": item.region, "promised": item.promised, "linked": item.found}
+        for item in differences(before, after)
+    ]
+    return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
 
 
 def planned_memory(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mlforge.cli.options import Board, Json, Module
+from mlforge.cli.project_run import run_project
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -25,6 +26,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "build": ("mlforge project build kws_m4", "mlforge project build kws_m4 --force --option cflags=-Os"),
     "flash": ("mlforge project flash kws_m4 --option port=/dev/ttyACM0",),
+    "run": (
+        "mlforge project run kws_m4 --inputs in.npz --outputs out.npz",
+        "mlforge project run kws_m4 --fill zeros --top 3",
+        "mlforge project run kws_driven --option port=/dev/ttyACM0",
+    ),
     "list": ("mlforge project list", "mlforge project list --json"),
 }
 
@@ -91,7 +97,9 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
     """Build a project's firmware, by the project's own build system."""
     import shutil
 
+    from mlforge.cli.memory import memory_json, print_linked, print_memory
     from mlforge.micro.project.options import parse_options
+    from mlforge.micro.project.run import built_project
     from mlforge.micro.project_api import GeneratedProject
 
     record = _record(folder)
@@ -100,13 +108,24 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
         if not force:
             raise OptionError(f"There is already a build in {folder}. To force rebuild it use '-f' or '--force'.")
         shutil.rmtree(folder / "build", ignore_errors=True)
-        firmware.unlink()
+        firmware.unlink(missing_ok=True)
     with stage(f"building {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
         project.build()
+    tables = built_project(folder).memory() if firmware is not None else None
     if as_json:
-        print_json({"project": str(folder), "firmware": firmware and str(firmware)})
-    else:
-        typer.echo(f"{firmware or folder}: built")
+        document: dict[str, Any] = {"project": str(folder), "firmware": firmware and str(firmware)}
+        if tables:
+            before, linked = tables
+            document["memory"] = memory_json(before, linked) if before else {"linked": linked.as_json()}
+        print_json(document)
+        return
+    typer.echo(f"{firmware or folder}: built")
+    if tables:
+        before, linked = tables
+        if before:
+            print_linked(before, linked)
+        else:
+            print_memory(linked)
 
 
 def flash(folder: Folder, *, option: Options = None) -> None:
@@ -183,5 +202,6 @@ COMMANDS = (
     ("create", create, EXAMPLES["create"]),
     ("build", build, EXAMPLES["build"]),
     ("flash", flash, EXAMPLES["flash"]),
+    ("run", run_project, EXAMPLES["run"]),
     ("list", list_templates, EXAMPLES["list"]),
 )

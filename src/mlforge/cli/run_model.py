@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlforge.cli.artifacts import compiled_model, is_compiled
-from mlforge.cli.board_run import built_firmware, run_firmware
+from mlforge.cli.board_run import built_firmware, check_vectors, run_firmware
+from mlforge.cli.driven_run import DrivenRun, run_driven
 from mlforge.cli.options import Board, Json, Module, Seed, Shapes
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
@@ -20,7 +21,7 @@ from mlforge.errors import OptionError, RunError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlforge.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
+    from mlforge.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable, TensorInfo
     from mlforge.runtime.arrays import Array
 
 EXAMPLES = (
@@ -29,8 +30,11 @@ EXAMPLES = (
     "mlforge run kws.tflite --top 3",
     "mlforge run kws.tar --profile --repeat 100 --top 5",
     "mlforge run kws.tflite --board mps2-an386 --profile",
+    "mlforge run kws.tar --board mps3-an547 --selftest",
+    "mlforge run kws_graph.tar --board mps2-an386 --host-driven --profile",
 )
 _PROFILED_RUNS = 10
+_THIS_MACHINE = "host"
 
 
 def run_model(
@@ -54,6 +58,23 @@ def run_model(
         int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
     ] = 0,
     board: Board = None,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With --board: what the firmware takes of each region, as it was linked.")
+    ] = False,
+    host_driven: Annotated[
+        bool,
+        typer.Option("--host-driven", help="Run the graph on this machine and every operator on the board."),
+    ] = False,
+    port: Annotated[
+        str | None,
+        typer.Option(help="With --host-driven: the serial port of a board that has the firmware, as /dev/ttyACM0."),
+    ] = None,
+    tensors: Annotated[
+        Path | None, typer.Option(help="With --host-driven: where to write what every operator made, as .npz.")
+    ] = None,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
@@ -65,14 +86,40 @@ def run_model(
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat counts from 1 and --top from 0")
-    if outputs is not None:
-        check_writable(outputs)
+    if selftest:
+        if inputs or outputs or repeat is not None or profile or shape:
+            raise OptionError(
+                "a self-test has inputs and outputs of its own",
+                place="--selftest",
+                next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
+            )
+        check_vectors(artifact, board or _THIS_MACHINE, module, as_json)
+        return
+    if memory and (board is None or profile):
+        raise OptionError(
+            "this shows what firmware takes without the hooks of --profile",
+            place="--memory",
+            next_step="Give a --board and no --profile",
+        )
+    for path in (outputs, tensors):
+        if path is not None:
+            check_writable(path)
+    if host_driven:
+
+        def given_inputs(infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+            return filled(infos, fill, seed) if inputs is None else read_npz(inputs, infos)
+
+        wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json)
+        run_driven(artifact, board or _THIS_MACHINE, module, shape, given_inputs, wanted)
+        return
+    if port is not None or tensors is not None:
+        raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
     if board is not None:
         if repeat is not None:
             raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
         firmware = built_firmware(artifact, board, module, shape, profile=profile)
         given = filled(firmware.inputs, fill, seed) if inputs is None else read_npz(inputs, firmware.inputs)
-        run_firmware(firmware, given, outputs, top, as_json)
+        run_firmware(firmware, given, outputs, top, as_json, memory=firmware.memory if memory else None)
         return
     with stage(f"loading {artifact}"):
         profiled = _profiled(artifact, module, shape) if profile else None

@@ -76,13 +76,18 @@ def verify(
     first = result.first_differing
     if first is None:
         return
-    kind = "layer" if result.layers else "output"
+    kind = "operator" if first.nodes else "layer" if result.layers else "output"
     hints = [] if result.layers else ["Look for the layer with --layers"]
+    if first.is_unlike_host:
+        hints.append("The same C is right on this machine: look at the board's compiler, flags, memory and flash")
+    elif first.nodes:
+        hints.append("The same C gives this on this machine, too: it is not the board")
     if numerics == "tflm":
         hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
     raise BudgetError(
-        f"the first {kind} that differs is {shortened(first.tensor)}: by {first.largest:.6g}, "
-        f"where {first.tolerance:.6g} is allowed, with the inputs '{first.sample}'",
+        f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: by "
+        f"{first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
+        f"{first.elements:,} elements at all, with the inputs '{first.sample}'",
         place=str(model),
         next_step=". ".join(hints) or None,
     )
@@ -101,4 +106,10 @@ def _report(result: Comparison, as_json: bool) -> None:
 
 
 def _row(item: Difference) -> tuple[object, ...]:
-    return item.tensor, item.dtype, item.largest, item.tolerance, "equal" if item.is_within else "DIFFERS"
+    return item.tensor, item.dtype, item.largest, item.tolerance, _verdict(item)
+
+
+def _verdict(item: Difference) -> str:
+    if item.is_within:
+        return "equal"
+    return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"

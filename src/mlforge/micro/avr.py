@@ -33,7 +33,7 @@ def write_files(printed: str, folder: Path) -> tuple[int | None, str]:
     for line in _COLOURS.sub("", printed).splitlines():
         match = _PRINTED.fullmatch(line)
         if match is None:
-            said.append(line)
+            said.append(line.removesuffix("."))
         elif match["status"]:
             status = int(match["status"])
         elif match["data"]:

@@ -2,110 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
 from mlforge.micro.emulator import build
+from mlforge.micro.graph_source import GraphSource
 from mlforge.micro.host_driven import host_driven_firmware
 from mlforge.micro.rpc.line_transport import emulator_transport, program_transport, serial_transport
 from mlforge.micro.rpc.remote import PreparedRemoteCall
 from mlforge.micro.rpc.session import Session
 from mlforge.micro.rpc.transport import Transport
 from mlforge.runtime.arrays import Array, by_name, require_readable
-from mlforge.runtime.device import Device
-from mlforge.runtime.graph_json import Graph, parse_graph
-from mlforge.runtime.graph_module import GraphModule
-from mlforge.runtime.module import Module
 from mlforge.runtime.profile import Profile
 from mlforge.runtime.tensor_info import TensorInfo
-from mlforge.support.content import Data, write_data
-
-if TYPE_CHECKING:
-    from mlforge.archive.module_parts import ModuleParts
-    from mlforge.compiler import Factory
-
-
-@dataclass(frozen=True, eq=False)
-class GraphSource:
-    """A model for the graph executor, of an archive or just compiled.
-
-    Attributes
-    ----------
-    name : str
-    graph : Graph
-    code : mapping of str to Data
-        Its operators.
-    params : mapping of str to ndarray
-    scratch_bytes : int
-        The most that one operator allocates while it runs.
-    load : callable ``(lib, device) -> GraphModule``
-        Makes what runs it with functions that are elsewhere.
-    """
-
-    name: str
-    graph: Graph
-    code: Mapping[str, Data]
-    params: Mapping[str, Array]
-    scratch_bytes: int
-    load: Callable[[Module, Device], GraphModule]
-
-
-def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
-    """Return a module of an archive that mlforge or TVM wrote.
-
-    Raises
-    ------
-    ArchiveError
-        If the archive is damaged.
-    OptionError
-        If there is no such module, or it is for another executor.
-    """
-    from mlforge.archive.load import load_graph
-    from mlforge.archive.module_parts import read_parts
-
-    parts = read_parts(path, module)
-    _require_graph(parts.executor, parts.record.name, parts.place)
-    graph = parse_graph(parts.graph_json, f"{parts.place}: {parts.record.files.graph}")
-    return GraphSource(
-        parts.record.name.lower(), graph, parts.code, parts.params, _scratch(parts),
-        lambda lib, device: load_graph(parts, lib, device),
-    )  # fmt: skip
-
-
-def graph_of_factory(factory: Factory) -> GraphSource:
-    """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
-    from mlforge.archive.details import module_details
-
-    _require_graph(factory.executor, factory.module_name, None)
-    details = module_details(factory)
-    return GraphSource(
-        factory.module_name, parse_graph(factory.graph_json), factory.code.files, factory.params,
-        max((entry["workspace_bytes"] for entry in details["operators"]), default=0),
-        lambda lib, device: GraphModule.described(factory.graph_json, lib, details, device=device),
-    )  # fmt: skip
-
-
-def _require_graph(executor: str | None, name: str, place: str | None) -> None:
-    if executor != "graph":
-        kind = f"for the executor {executor}" if executor else "a collection of functions"
-        raise OptionError(
-            f"module '{name}' is {kind}; a host drives firmware operator by operator, as the graph executor does",
-            place=place,
-            next_step="Compile the model with: mlforge compile MODEL --executor graph",
-        )
-
-
-def _scratch(parts: ModuleParts) -> int:
-    return max((sum(function.workspace.values()) for function in parts.record.operator_functions), default=0)
+from mlforge.support.content import write_data
 
 
 class DrivenModel:

@@ -14,8 +14,15 @@ import numpy as np
 from mlforge.archive.code_size import object_sizes
 from mlforge.errors import OptionError, RunError, ToolchainError
 from mlforge.micro import avr
-from mlforge.micro.bare_metal import ELF, project_files
+from mlforge.micro.bare_metal import ELF, Firmware, project_files
 from mlforge.micro.board import Board
+from mlforge.micro.fit import check_fit, overflow_error
+from mlforge.micro.graph_firmware import graph_details, graph_firmware
+from mlforge.micro.graph_source import GraphSource, graph_of_factory, graph_of_parts
+from mlforge.micro.linked_memory import LinkedProgram, linked_table
+from mlforge.micro.makefile import MAP
+from mlforge.micro.memory_table import MemoryTable
+from mlforge.micro.planned_memory import plan_table, planned_table
 from mlforge.micro.programs import need, run
 from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
 from mlforge.micro.trace import CHOSEN, LINES, TENSORS, choose, read_tensors, read_trace
@@ -75,60 +82,45 @@ class BoardRun:
     stack_bytes: int
 
 
-class EmulatedModule:
-    """An AOT module as firmware that runs under a board's emulator.
+class BuiltFirmware:
+    """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
 
     Parameters
     ----------
-    name, code, details, board
-        As for `bare_metal.project_files`.
-    profile : bool
-        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
-    trace : bool
-        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    cflags : str
-        For the C compiler.
+    folder : Path
+    details : mapping
+        The module's checked ``mlforge`` object.
+    board : Board
+    elf : str
+        The program's path in the folder.
+    is_traced : bool
+        Whether it was built to trace.
     timeout : float
-        Seconds that one emulation may take.
+        Seconds that one run may take.
 
     Raises
     ------
     OptionError
-        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
-    ToolchainError
-        If the compiler, make or the emulator is missing, or the firmware does not build or fit.
+        If nothing here runs the board's firmware.
     """
 
     def __init__(
         self,
-        name: str,
-        code: Mapping[str, Data],
+        folder: Path,
         details: Mapping[str, Any],
         board: Board,
         *,
-        profile: bool = False,
-        trace: bool = False,
-        cflags: str = "-O3",
+        elf: str = ELF,
+        is_traced: bool = False,
         timeout: float = 300.0,
     ) -> None:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
         self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
         self.operators: Sequence[Mapping[str, Any]] = details["operators"]
         self.board = board
-        self.program = run_command(board)[0]
-        if profile and not _counts(board):
-            raise OptionError(
-                f"the board '{board.name}' counts no instructions of operators",
-                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
-            )
-        self._timeout, self._is_traced = timeout, profile or trace
-        self._folder = tempfile.TemporaryDirectory(prefix="mlforge-board-")
-        folder = Path(self._folder.name)
-        for path, data in project_files(name, code, details, board).items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_data(folder / path, data)
-        build(folder, board, trace=self._is_traced, cflags=cflags)
-        self.flash_bytes, self._static_ram = section_sizes(folder / ELF)
+        self.program = run_command(board, elf)[0]
+        self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
+        self.flash_bytes, self._static_ram = section_sizes(folder / elf)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
@@ -173,7 +165,7 @@ class EmulatedModule:
         sizes : mapping of int to int
             Bytes of each output that is wanted, by the operator's place in the order.
         """
-        folder = Path(self._folder.name)
+        folder = self._place
         choose(folder, sizes, len(self.operators))
         try:
             self._emulated(inputs)
@@ -183,19 +175,96 @@ class EmulatedModule:
 
     def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
         """Run one inference, and return the folder with what it wrote."""
-        folder = Path(self._folder.name)
+        folder = self._place
         arrays = by_name(inputs, self.inputs, "input")
         (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, self.board, self._timeout)
+        emulate(folder, self.board, self._timeout, self._elf)
         return folder
+
+
+class EmulatedModule(BuiltFirmware):
+    """An AOT module as firmware that is built for a board, and runs under its emulator.
+
+    Parameters
+    ----------
+    name, code, details, board
+        As for `bare_metal.project_files`.
+    firmware : Firmware or None
+        As for `bare_metal.project_files`: what runs a graph.
+    profile : bool
+        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    trace : bool
+        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
+    cflags : str
+        For the C compiler.
+    timeout : float
+        Seconds that one emulation may take.
+
+    Raises
+    ------
+    OptionError
+        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
+    ToolchainError
+        If the compiler, make or the emulator is missing, or the firmware does not build.
+    BudgetError
+        If the firmware does not fit into the board's memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Mapping[str, Data],
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        firmware: Firmware | None = None,
+        profile: bool = False,
+        trace: bool = False,
+        cflags: str = "-O3",
+        timeout: float = 300.0,
+    ) -> None:
+        run_command(board)
+        if profile and not _counts(board):
+            raise OptionError(
+                f"the board '{board.name}' counts no instructions of operators",
+                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
+            )
+        if firmware is None:
+            check_fit(plan_table(details, board), details)
+        is_traced = profile or trace
+        self._module, self._cflags = (name, code, details), cflags
+        self._temporary = tempfile.TemporaryDirectory(prefix="mlforge-board-")
+        folder = Path(self._temporary.name)
+        write_files(folder, project_files(name, code, details, board, firmware))
+        build(folder, board, trace=is_traced, cflags=cflags)
+        super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
+
+    def memory(self) -> tuple[MemoryTable, MemoryTable]:
+        """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
+        name, code, details = self._module
+        if details["executor"] == "graph":
+            raise OptionError(
+                "tables of memory are made of modules for the executor aot",
+                next_step="Compile the model with --executor aot",
+            )
+        if not self.board.memories:
+            raise OptionError(f"the board '{self.board.name}' lists no memories")
+        before = planned_table(name, code, details, self.board, self._cflags.split())
+        folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
+        return before, linked_table(
+            LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board, before.stack
+        )
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
-    from mlforge.archive.details import module_details
+    from mlforge.archive.details import module_details, storage_details
 
-    _require_aot(factory.executor, factory.module_name)
-    return EmulatedModule(factory.module_name, factory.code.files, module_details(factory), board, **options)
+    details = {**module_details(factory), **storage_details(factory)}
+    if factory.executor == "graph":
+        source = graph_of_factory(factory)
+        options |= {"firmware": _graph_firmware(source, board, options)}
+    return EmulatedModule(factory.module_name, factory.code.files, details, board, **options)
 
 
 def emulated_archive(
@@ -205,27 +274,39 @@ def emulated_archive(
     from mlforge.archive.module_parts import read_parts
 
     parts = read_parts(path, module)
-    _require_aot(parts.executor, parts.record.name)
-    if parts.record.details is None:
+    details = parts.record.details
+    if parts.executor == "graph":
+        source = graph_of_parts(parts)
+        options |= {"firmware": _graph_firmware(source, board, options)}
+        details = details or graph_details(source, parts.record.main[0].outputs if parts.record.main else ())
+    if parts.executor is None or details is None:
         raise OptionError(
             f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return EmulatedModule(parts.record.name, parts.code, parts.record.details, board, **options)
+    return EmulatedModule(parts.record.name, parts.code, details, board, **options)
 
 
-def _require_aot(executor: str | None, name: str) -> None:
-    if executor != "aot":
+def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any]) -> Firmware:
+    if options.get("profile") or options.get("trace"):
         raise OptionError(
-            f"module '{name}' is for the graph executor; firmware runs modules of the executor aot",
-            next_step="Compile it with --executor aot",
+            f"module '{source.name}' is for the graph executor, whose firmware tells nothing of single operators",
+            next_step="Compile it with --executor aot, or run it with --host-driven",
         )
+    return graph_firmware(source, board)
 
 
-def run_command(board: Board) -> list[str]:
+def write_files(folder: Path, files: Mapping[str, Data]) -> None:
+    """Write a project's files into a folder."""
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_data(folder / path, data)
+
+
+def run_command(board: Board, elf: str = ELF) -> list[str]:
     """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
-    command = board.run_command(ELF)
+    command = board.run_command(elf)
     if command is None:
         raise OptionError(
             f"no emulator is known for the board '{board.name}'",
@@ -243,21 +324,31 @@ def _counted(ticks: int, rate: float | None) -> int | None:
 
 
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
-    """Run the project's Makefile; raise ToolchainError with the compiler's first lines where it fails."""
+    """Run the project's Makefile.
+
+    Raises
+    ------
+    BudgetError
+        If what it links does not fit into the board's memory.
+    ToolchainError
+        If it fails otherwise, with the compiler's first lines.
+    """
     need("make", ("make",))
     need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
     command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
     result = run(command, folder, _BUILD_SECONDS)
     if result.returncode != 0:
+        too_large = overflow_error(result.stderr, folder / MAP, board)
+        if too_large is not None:
+            raise too_large
         lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
         raise ToolchainError(
             f"the firmware for {board.name} does not build:\n  " + "\n  ".join(lines),
             place=f"{board.toolchain.prefix}gcc",
-            next_step="If it does not fit, choose a larger board or make the model smaller",
         )
 
 
-def emulate(folder: Path, board: Board, timeout: float) -> None:
+def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
     """Run the project's firmware, which leaves its files in the folder.
 
     Raises
@@ -267,11 +358,28 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
     RunError
         If the firmware fails, hangs, takes a fault, or ends before it reported.
     """
-    command = run_command(board)
-    if board.emulator:
-        need(board.emulator.program, board.emulator.packages)
     for name in (OUTPUTS, REPORT, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
+    status, said = execute(folder, board, timeout, elf)
+    if status != 0 or not (folder / REPORT).is_file():
+        raise RunError(failure(status, said), place=board.name)
+
+
+def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple[int | None, str]:
+    """Run the project's firmware, and return its exit status and what it printed.
+
+    There is no status where the firmware never ended itself.
+
+    Raises
+    ------
+    ToolchainError
+        If the emulator is missing.
+    RunError
+        If the firmware does not end in time.
+    """
+    command = run_command(board, elf)
+    if board.emulator:
+        need(board.emulator.program, board.emulator.packages)
     if board.arch == "avr":
         run(["make", "-s", avr.EEPROM], folder, _BUILD_SECONDS)
     try:
@@ -280,17 +388,18 @@ def emulate(folder: Path, board: Board, timeout: float) -> None:
         raise RunError(
             f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
         ) from error
-    status: int | None = result.returncode
-    said = (result.stderr or result.stdout).strip()
     if board.arch == "avr":
-        status, said = avr.write_files(result.stderr, folder)
-    if status == 0 and (folder / REPORT).is_file():
-        return
+        return avr.write_files(result.stderr, folder)
+    return result.returncode, (result.stderr or result.stdout).strip()
+
+
+def failure(status: int | None, said: str) -> str:
+    """Say what went wrong with firmware that ended with a status, or without what it should have left."""
     if not status:
         reason = "it started again or ended before it reported"
     else:
         reason = _FAILURES.get(status, f"it ended with status {status}")
-    raise RunError(f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else ""), place=board.name)
+    return f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else "")
 
 
 def _report(path: Path) -> dict[str, list[int]]:

@@ -12,7 +12,7 @@ from mlforge.archive.budget import largest_text, peak_text
 from mlforge.errors import BudgetError, ToolchainError
 from mlforge.micro.board import Board, Memory
 from mlforge.micro.linker_map import Piece, read_map
-from mlforge.micro.memory_table import CONSTANTS, RESERVE, MemoryTable
+from mlforge.micro.memory_table import CONSTANTS, MemoryTable
 
 _OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
 _NO_STACK = re.compile(r"data and stack do not fit into (\w+)")
@@ -35,13 +35,12 @@ def check_fit(table: MemoryTable, details: Mapping[str, Any], limits: Mapping[st
         limit = (limits or {}).get(region.name, region.nbytes)
         if region.used > limit:
             raise _too_large(table, region.name, region.used, limit, details)
-    reserved = next((row.nbytes for row in table.rows if row.what == RESERVE), None)
     needed = table.stack.nbytes if table.stack else None
-    if reserved is not None and needed is not None and needed > reserved:
+    if table.reserve is not None and needed is not None and needed > table.reserve:
         raise BudgetError(
-            f"an inference takes up to {needed:,} bytes of stack, and {reserved:,} are reserved",
+            f"an inference takes up to {needed:,} bytes of stack, and firmware reserves {table.reserve:,}",
             place=table.board,
-            next_step="Reserve more: STACK_BYTES of the project, or stack_bytes of the board",
+            next_step="Set stack_bytes in a board file of your own",
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlforge.errors import ToolchainError
 from mlforge.library.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
@@ -28,8 +29,9 @@ from mlforge.micro.memory_table import (
     region_name,
 )
 from mlforge.micro.stack_bound import StackBound
+from mlforge.support.c_names import unique
 
-_CONSTANT = re.compile(r"(tvmgen_\w+_)?constant_\w+")
+_CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = "tensor_", "workspace"
 _POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
 _STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
@@ -81,6 +83,22 @@ class LinkedProgram:
         else:
             yield _CODE[owner], piece.nbytes
 
+    def folded(self, constants: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+        """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
+
+        Parameters
+        ----------
+        constants : sequence of mapping
+            All of the module, as its details list them.
+        """
+        present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
+        symbols = unique(f"constant_{item['name']}" for item in constants)
+        return tuple(
+            (str(item["name"]), int(item["bytes"]))
+            for item, symbol in zip(constants, symbols, strict=True)
+            if item["bytes"] and symbol not in present
+        )
+
     def _split(
         self, piece: Piece, kinds: Mapping[str, Callable[[Symbol], bool]], rest: str
     ) -> Iterator[tuple[str, int]]:
@@ -106,12 +124,16 @@ def _is_constant(symbol: Symbol) -> bool:
     return _CONSTANT.fullmatch(symbol.name) is not None
 
 
-def linked_table(program: LinkedProgram, board: Board, stack: StackBound | None = None) -> MemoryTable:
+def linked_table(
+    program: LinkedProgram, details: Mapping[str, Any], board: Board, stack: StackBound | None = None
+) -> MemoryTable:
     """Return what a linked program takes of a board's memory.
 
     Parameters
     ----------
     program : LinkedProgram
+    details : mapping
+        The module's ``mlforge`` object.
     board : Board
     stack : StackBound, optional
         Of an inference, as it was found before the build: it stands beside what is reserved.
@@ -131,7 +153,8 @@ def linked_table(program: LinkedProgram, board: Board, stack: StackBound | None 
     rows.append(Row(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; ")))
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
-    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack)
+    folded = program.folded(details.get("constants") or ())
+    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)
 
 
 def _region(address: int, board: Board) -> str | None:

@@ -42,12 +42,19 @@ _LAYOUTS = {
 
 
 def has_linker_script(board: Board) -> bool:
-    """Tell whether a script of ours lays out firmware for the board; others take their compiler's."""
+    """Tell whether firmware for the board is linked by a script of ours."""
+    return lays_out(board) or board.arch == "avr"
+
+
+def lays_out(board: Board) -> bool:
+    """Tell whether a script of ours says where everything lies; else it adds to the compiler's own."""
     return board.arch in _LAYOUTS
 
 
 def linker_script(board: Board) -> str:
     """Return the script: start-up first, code and constants in flash, data and stack in RAM, pools where they say."""
+    if not lays_out(board):
+        return _ADDED.format(description=board.description, licence=_LICENCE, ram=board.ram.name, end=board.ram.end)
     layout, flash, ram = _LAYOUTS[board.arch], board.flash, board.ram
     lines = [f"/* Memory of {board.description}. {_LICENCE} */", f"ENTRY({layout.entry})", "MEMORY", "{"]
     for item in board.memories:
@@ -73,6 +80,16 @@ def _constants(region: Memory) -> str:
     return f"*(.rodata.tvm.{region.name})"
 
 
+_ADDED = """\
+/* What the compiler's own script leaves open of {description}. {licence} */
+SECTIONS
+{{
+  linker_stack_bottom = _end;
+  ASSERT(_end + STACK_BYTES <= 0x{end:x}, "data and stack do not fit into {ram}")
+}}
+INSERT AFTER .noinit;
+"""
+
 _SECTIONS = """\
   .data : ALIGN(8) {{
     *(.data .data.*) {ram_constants}{layout.data}
@@ -94,6 +111,8 @@ _SECTIONS = """\
     . = ALIGN(4);
     linker_bss_end = .;
   }} > {ram}
+  /* where a C library that has a heap begins it */
+  PROVIDE(end = linker_bss_end);
   linker_stack_top = ORIGIN({ram}) + LENGTH({ram});
   linker_stack_bottom = linker_stack_top - STACK_BYTES;
   ASSERT(linker_bss_end <= linker_stack_bottom, "data and stack do not fit into {ram}")

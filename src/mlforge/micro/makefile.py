@@ -13,10 +13,15 @@ COMPILE_FLAGS = (
 )  # fmt: skip
 """Of every file, beside the core's flags and the user's own."""
 
+MAP = "firmware.map"
+"""What the linker says of the program."""
+
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
-def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[str]) -> str:
+def makefile(
+    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], *, is_selftest: bool = False
+) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
     Parameters
@@ -26,6 +31,8 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
     board : Board
     sources, folders : sequence of str
         What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    is_selftest : bool
+        Whether ``make run`` is called ``make selftest``, too.
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
@@ -44,10 +51,11 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
             "",
             f"firmware.elf: $(OBJECTS){script}",
-            "\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map=firmware.map \\",
+            f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
+            *(["selftest: run", ""] if is_selftest else []),
             "build/%.o: %",
             "\t@mkdir -p $(dir $@)",
             "\t$(CC) $(FLAGS) -c $< -o $@",
@@ -55,7 +63,7 @@ def makefile(name: str, board: Board, sources: Sequence[str], folders: Sequence[
             "clean:",
             "\trm -rf build firmware.elf firmware.map",
             "",
-            ".PHONY: run clean",
+            ".PHONY: run selftest clean" if is_selftest else ".PHONY: run clean",
             "",
         ]
     )
@@ -65,6 +73,10 @@ def _run(board: Board) -> list[str]:
     if board.arch == "avr":
         # the simulator starts with the inputs in the memory that keeps its contents
         return [
+            "# firmware that reads no inputs finds erased memory",
+            "inputs.bin:",
+            "\t@printf '\\377' > $@",
+            "",
             f"{EEPROM}: inputs.bin",
             f"\t{board.toolchain.prefix}objcopy -I binary -O ihex --change-addresses 0x810000 $< $@",
             "",

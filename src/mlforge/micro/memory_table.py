@@ -17,7 +17,7 @@ WORKSPACE, IO, CONSTANTS = "workspace", "inputs and outputs", "constants"
 PROMISED = (WORKSPACE, IO, CONSTANTS)
 """What a build must have to the byte."""
 
-STATE, LOADED, STACK, INTERRUPT = "state", "loaded constants", "stack of an inference", "frame of an interrupt"
+STATE, STACK, INTERRUPT = "state", "stack of an inference", "frame of an interrupt"
 INITIAL, RESERVE, PADDING = "initial data", "stack reserve", "padding"
 CODE = {MODEL: "code of the model", LIBRARIES: "code of libraries"}
 REST = "start-up and main"
@@ -73,6 +73,10 @@ class MemoryTable:
         The board's.
     stack : StackBound or None
         Of an inference; None where nobody asked.
+    folded : tuple of (str, int)
+        Constants, with their bytes, that the compiler has made part of the code.
+    reserve : int or None
+        Bytes that firmware sets aside for its stack; None where that is what is left.
     """
 
     board: str
@@ -80,6 +84,8 @@ class MemoryTable:
     rows: tuple[Row, ...]
     memories: tuple[Memory, ...]
     stack: StackBound | None = None
+    folded: tuple[tuple[str, int], ...] = ()
+    reserve: int | None = None
 
     def total(self, what: str, region: str | None = None) -> int:
         """Return the known bytes of the rows of a name, in all regions or in one."""
@@ -115,6 +121,7 @@ class MemoryTable:
                 for item in self.regions
             ],
             "stack": stack,
+            "folded": [{"name": name, "bytes": nbytes} for name, nbytes in self.folded],
         }
 
 
@@ -133,9 +140,14 @@ class Difference:
 
 
 def differences(before: MemoryTable, after: MemoryTable) -> tuple[Difference, ...]:
-    """Return what a build has otherwise than promised: workspace, inputs and outputs, constants, in every region."""
-    places = {(row.what, row.region): None for row in (*before.rows, *after.rows) if row.what in PROMISED}
-    found = (Difference(*place, before.total(*place), after.total(*place)) for place in places)
+    """Return what a build has otherwise than promised: workspace, inputs and outputs in every region, and constants.
+
+    Constants that the compiler has made part of the code are no difference.
+    """
+    places = {(row.what, row.region): None for row in (*before.rows, *after.rows) if row.what in (WORKSPACE, IO)}
+    found = [Difference(*place, before.total(*place), after.total(*place)) for place in places]
+    linked = after.total(CONSTANTS) + sum(nbytes for _, nbytes in after.folded)
+    found.append(Difference(CONSTANTS, None, before.total(CONSTANTS), linked))
     return tuple(item for item in found if item.promised != item.found)
 
 

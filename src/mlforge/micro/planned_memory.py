@@ -10,13 +10,13 @@ from typing import Any
 from mlforge.errors import MlforgeError
 from mlforge.micro.board import Board
 from mlforge.micro.linked_memory import LinkedProgram
+from mlforge.micro.linker_script import has_linker_script
 from mlforge.micro.memory_table import (
     CODE,
     CONSTANTS,
     INITIAL,
     INTERRUPT,
     IO,
-    LOADED,
     REST,
     STACK,
     STATE,
@@ -87,7 +87,8 @@ def planned_table(
     for what in CODE.values():
         rows.append(Row(what, flash, measured.code.get(what), _MEASURED if measured.code else _UNKNOWN))
     rows += [Row(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
-    return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack)
+    reserve = board.stack_bytes if has_linker_script(board) else None
+    return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack, reserve=reserve)
 
 
 def _planned_rows(details: Mapping[str, Any], board: Board) -> Iterator[Row]:
@@ -101,8 +102,6 @@ def _planned_rows(details: Mapping[str, Any], board: Board) -> Iterator[Row]:
     else:
         yield Row(IO, ram, memory["io_bytes"])
     yield Row(STATE, ram, 0, "modules keep nothing between inferences")
-    if details["executor"] == "graph":
-        yield Row(LOADED, ram, memory["constants_bytes"], "the graph executor copies them")
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
     placed = Counter({home: memory["constants_bytes"]})
     for pool in details.get("constant_pools") or ():

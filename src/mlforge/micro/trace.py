@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlforge.errors import RunError
+from mlforge.errors import OptionError, RunError
+from mlforge.micro.board import Board
 
 LINES, CHOSEN, TENSORS = "trace.txt", "chosen.bin", "tensors.bin"
 """Files that traced firmware writes, and the one of a byte for each operator that says whose outputs are written."""
@@ -29,6 +30,15 @@ class TracedOperator:
 
     checksum: int
     ticks: int
+
+
+def check_traces(board: Board) -> None:
+    """Raise OptionError for a board whose firmware has no files of the host to write what operators computed to."""
+    if board.arch == "avr":
+        raise OptionError(
+            f"firmware of the board '{board.name}' cannot hand its operators' results over",
+            next_step="Leave out --layers, or check its outputs with: mlforge run --selftest",
+        )
 
 
 def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:

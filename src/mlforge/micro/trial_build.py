@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from mlforge.errors import ToolchainError
 from mlforge.micro.board import Board
+from mlforge.micro.linker_script import lays_out
 from mlforge.micro.makefile import COMPILE_FLAGS
 from mlforge.micro.programs import need, run
 from mlforge.support.content import Data, write_data
@@ -17,6 +18,16 @@ from mlforge.support.content import Data, write_data
 _SECONDS = 300
 _MESSAGE_LINES = 12
 _SOURCES = (".c", ".S")
+_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
+# without regions, so that everything fits
+_LAYOUT = """\
+SECTIONS {
+  .text 0x10000 : { *(.text .text.*) }
+  .rodata : { *(.rodata .rodata.* .srodata .srodata.*) }
+  .data : { *(.data .data.* .sdata .sdata.*) }
+  .bss : { *(.bss .bss.* .sbss .sbss.* COMMON) }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -64,25 +75,17 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
         for path, data in code.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_data(folder / path, data)
+        flags = [*COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]
         objects = []
         for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
             objects.append(f"./{path}.o")
-            _run(
-                [*command, *COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags, "-c", f"./{path}", "-o", objects[-1]],
-                folder,
-            )
-        link = [
-            "-nostartfiles",
-            "-Wl,--gc-sections",
-            f"-Wl,-e,{entry}",
-            "-Wl,-Map=trial.map",
-            "-o",
-            "trial.elf",
-            *objects,
-            "-lm",
-        ]
-        _run([*command, *board.toolchain.link_flags, *link], folder)
-        yield TrialBuild(folder, folder / "trial.elf", folder / "trial.map")
+            _run([*command, *flags, "-c", f"./{path}", "-o", objects[-1]], folder)
+        wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entry}", f"-Wl,-Map={_MAP}"]
+        if lays_out(board):
+            (folder / _SCRIPT).write_text(_LAYOUT, encoding="ascii")
+            wanted += ["-T", _SCRIPT]
+        _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, "-lm"], folder)
+        yield TrialBuild(folder, folder / _ELF, folder / _MAP)
 
 
 def disassembled(build: TrialBuild, board: Board) -> str:

@@ -4,65 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from mlforge.archive.load import artifact_kind, load, load_factory
-from mlforge.compiler import build
+from mlforge.compiler import Factory, build
 from mlforge.errors import OptionError
 from mlforge.frontend import import_model
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.emulator import emulated_archive, emulated_factory
+from mlforge.micro.trace import check_traces
 from mlforge.runtime import TensorInfo
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.fill import fill
 from mlforge.runtime.runnable import Computes
+from mlforge.verify.board_layers import BesideHost, BoardLayers
+from mlforge.verify.difference import Difference, difference
 from mlforge.verify.layers import with_all_tensors
-
-FLOAT_TOLERANCE = 1e-5
-"""Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
-
-QUANTUM_TOLERANCE = {"LiteRT": 0, "ONNX Runtime": 1}
-"""Allowed |difference| of integers: LiteRT's reference kernels define the result, ONNX Runtime's round in their way."""
-
-
-class Reference(Protocol):
-    """What computes the results to compare with."""
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return tensors by name."""
-        ...
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far one tensor is from its reference, over all samples.
-
-    Attributes
-    ----------
-    tensor : str
-    dtype : str
-    largest : float
-        Largest absolute difference; infinite where one has a NaN that the other has not.
-    tolerance : float
-        What is allowed in the sample that has the largest.
-    sample : str
-        Which sample that is.
-    """
-
-    tensor: str
-    dtype: str
-    largest: float
-    tolerance: float
-    sample: str
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the tensor counts as equal to its reference."""
-        return self.largest <= self.tolerance
+from mlforge.verify.reference import LITERT, QUANTUM_TOLERANCE, Reference
 
 
 @dataclass(frozen=True)
@@ -125,7 +86,8 @@ def verify(
         Random sets of inputs, besides the three special ones.
     seed : int
     layers : bool
-        Compare every layer. The model is then compiled here with every tensor as an output.
+        Compare every layer. The model is then compiled here with every tensor as an output; for a board it is compiled
+        as it ships, and its operators are compared, by checksums (`board_layers`).
     shapes, target, optimize, numerics
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
@@ -152,13 +114,15 @@ def verify(
         imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
         outputs = list(imported.output_names)
         factory = build(
-            with_all_tensors(imported) if layers else imported,
+            with_all_tensors(imported) if layers and chosen is None else imported,
             chosen.target if chosen else target,
             params,
             optimize=optimize,
             numerics=numerics,
             module_name="verified",
         )
+        if chosen and layers:
+            return _compared_layers(factory, chosen, reference, title, samples, seed)
         compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
     sets = list(sample_inputs(compiled.inputs, samples, seed))
     found = _compare(compiled, reference, sets, title)
@@ -168,6 +132,27 @@ def verify(
         tuple(item for item in found if item.tensor in outputs),
         tuple(found) if layers else (),
     )
+
+
+def _compared_layers(
+    factory: Factory, board: Board, reference: Reference, title: str, samples: int, seed: int
+) -> Comparison:
+    """Compare every operator on a board."""
+    check_traces(board)
+    compiled = BoardLayers(factory, emulated_factory(factory, board, trace=True))
+    outputs = [info.name for info in compiled.outputs]
+    # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
+    known = None if title == LITERT else outputs
+    sets = list(sample_inputs(compiled.inputs, samples, seed))
+    found = _compare(compiled, BesideHost(reference, compiled, known), sets, title)
+    named = tuple(_with_nodes(item, compiled) for item in found)
+    return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
+
+
+def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
+    layer = compiled.layers.get(item.tensor)
+    nodes = layer.nodes if layer else ()
+    return replace(item, nodes=nodes, is_unlike_host=item.tensor in compiled.unlike_host)
 
 
 def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
@@ -207,7 +192,7 @@ def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
     if start[4:] == b"TFL3":
         from mlforge.verify.litert import Reference as LiteRT
 
-        return "LiteRT", LiteRT(path)
+        return LITERT, LiteRT(path)
     from mlforge.verify.onnxruntime import Reference as OnnxRuntime
 
     return "ONNX Runtime", OnnxRuntime(path, layers=layers)
@@ -222,7 +207,7 @@ def _compare(
         for name, array in compiled.run(inputs).items():
             if name not in expected:
                 continue
-            item = _difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
+            item = difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
             known = worst.get(name)
             if known is None or _badness(item) > _badness(known):
                 worst[name] = item
@@ -231,18 +216,3 @@ def _compare(
 
 def _badness(item: Difference) -> tuple[bool, float]:
     return not item.is_within, item.largest
-
-
-def _difference(name: str, ours: Array, theirs: Array, sample: str, quanta: int) -> Difference:
-    if ours.size != theirs.size:
-        return Difference(name, ours.dtype.name, float("inf"), 0.0, sample)
-    wide: Any = np.int64 if ours.dtype.kind in "iub" else np.float64
-    a, b = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
-    if wide is np.int64:
-        return Difference(name, ours.dtype.name, float(np.abs(a - b).max(initial=0)), float(quanta), sample)
-    with np.errstate(invalid="ignore"):
-        # infinities of one sign are equal, though their difference is not a number
-        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    largest = float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0))
-    finite = np.abs(b[np.isfinite(b)])
-    return Difference(name, ours.dtype.name, largest, FLOAT_TOLERANCE * float(finite.max(initial=0.0)), sample)

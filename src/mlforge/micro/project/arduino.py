@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from mlforge.errors import ArchiveError, BudgetError
+from mlforge.errors import ArchiveError
 from mlforge.micro.board import Board
 from mlforge.micro.project.application import APPLICATION_TYPES, selftest_files, vector_files
 from mlforge.micro.project.model_interface import Buffer, interface_files, interface_of
@@ -40,7 +40,6 @@ def _refuses(board: Board) -> str | None:
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
-    _check_fits(model, board)
     library = library_name(model.name)
     values = {"library": library, "model": interface_of(model)}
     sketch = render(
@@ -75,27 +74,6 @@ def _flat(code: Mapping[str, Data]) -> dict[str, Data]:
             raise ArchiveError("two files have this name, and an Arduino library has one folder", place=flat)
         files[flat] = data
     return files
-
-
-def _check_fits(model: ProjectModel, board: Board) -> None:
-    """Refuse a model that cannot fit an AVR: C's pointers reach no flash there, so constants are copied to RAM."""
-    if board.arch != "avr":
-        return
-    memory, ram, buffers = model.details["memory"], board.ram, interface_of(model).nbytes
-    parts = {
-        "constants": memory["constants_bytes"],
-        "workspace": memory["workspace_bytes"],
-        "inputs and outputs": buffers,
-        "test vectors": buffers * model.details["build"]["test_vectors"],
-    }
-    total = sum(parts.values())
-    if total > ram.nbytes:
-        listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
-        raise BudgetError(
-            f"module '{model.name}' takes {total:,} bytes of RAM on an AVR, which has constants there, too ({listed}); "
-            f"{board.name} has {ram.nbytes:,}",
-            next_step="Choose a board with a 32-bit core, or make the model smaller",
-        )
 
 
 def _printed(buffer: Buffer) -> str:

@@ -9,11 +9,17 @@ from typing import Any
 from mlforge.errors import OptionError
 from mlforge.micro.board import Board
 from mlforge.micro.project.application import APPLICATION_TYPES, application_files
-from mlforge.micro.project.model_interface import interface_files
 from mlforge.micro.project.options import BUILD, GENERATE
 from mlforge.micro.project.readme import WHAT_TYPES_DO
 from mlforge.micro.project.render import render
-from mlforge.micro.project.sources import MODEL_FLAGS, MODEL_INCLUDE, model_binaries, model_headers, model_sources
+from mlforge.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    interface_sources,
+    library_binaries,
+    library_headers,
+    library_sources,
+)
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.c_names import bounded
 from mlforge.support.content import Data
@@ -22,7 +28,6 @@ _INSTALL = (
     "Install CMSIS-Toolbox as https://open-cmsis-pack.github.io/cmsis-toolbox says, and name the compiler by its "
     "variable, as in GCC_TOOLCHAIN_12_2_1=/usr/bin"
 )
-_OWN = "module"
 _ANY_CORE = "ARM::Cortex_DFP"
 # of the format: names of components have 32 characters, and bounded() adds 17
 _COMPONENT_LIMIT = 15
@@ -45,7 +50,6 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     if not _VENDOR.fullmatch(vendor):
         raise OptionError("option 'vendor' must be 2 to 32 letters, digits and hyphens, a letter or digit first")
     application = application_files(model, project_type, "int main(void)")
-    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
     values = {
         "name": model.name,
         "vendor": vendor,
@@ -59,10 +63,10 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             "cmsis_pack/pack.pdsc",
             **values,
             url=options["url"],
-            folders=(MODEL_INCLUDE, _OWN),
-            headers=(*model_headers(model), *(path for path in own if path.endswith(".h"))),
-            sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
-            others=model_binaries(model),
+            folders=LIBRARY_FOLDERS,
+            headers=library_headers(model),
+            sources=library_sources(model),
+            others=library_binaries(model),
         ),
         f"{model.name}.csolution.yml": render(
             "cmsis_pack/solution.yml",
@@ -79,7 +83,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             app_sources=[f"app/{name}" for name in application if name.endswith(".c")],
         ),
         f"{model.name}.clayer.yml": render("cmsis_pack/layer.yml", **values, flags=MODEL_FLAGS),
-        **own,
+        **interface_sources(model),
         **{f"app/{name}": data for name, data in application.items()},
     }
 

@@ -7,11 +7,16 @@ from typing import Any
 
 from mlforge.micro.board import Board
 from mlforge.micro.project.application import APPLICATION_TYPES, application_files
-from mlforge.micro.project.model_interface import interface_files
 from mlforge.micro.project.options import BUILD, FLASH, GENERATE
 from mlforge.micro.project.readme import WHAT_TYPES_DO
 from mlforge.micro.project.render import render
-from mlforge.micro.project.sources import MODEL_FLAGS, MODEL_INCLUDE, model_sources
+from mlforge.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    interface_sources,
+    library_sources,
+    symbol,
+)
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.content import Data
 
@@ -19,7 +24,6 @@ _INSTALL = (
     "Install ESP-IDF 5 as https://docs.espressif.com/projects/esp-idf says under Get Started, "
     "and run its export.sh in this shell"
 )
-_OWN = "module"
 
 
 def _refuses(board: Board) -> str | None:
@@ -32,11 +36,10 @@ def _refuses(board: Board) -> str | None:
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
     application = application_files(model, project_type, "void app_main(void)")
-    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
     example = _example(model)
     values = {
         "name": model.name,
-        "symbol": f"MLFORGE_{model.name.upper()}",
+        "symbol": symbol(model),
         "does": WHAT_TYPES_DO[project_type],
         "memory": model.details["memory"],
     }
@@ -44,14 +47,14 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "CMakeLists.txt": render(
             "esp_idf/component.cmake",
             **values,
-            sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
-            folders=(MODEL_INCLUDE, _OWN),
+            sources=library_sources(model),
+            folders=LIBRARY_FOLDERS,
             flags=MODEL_FLAGS,
         ),
         "Kconfig": render("esp_idf/Kconfig", **values),
         "idf_component.yml": render("esp_idf/idf_component.yml", **values),
         "linker.lf.in": render("esp_idf/linker.lf.in", **values),
-        **own,
+        **interface_sources(model),
         f"{example}/CMakeLists.txt": render("esp_idf/example.cmake", **values),
         f"{example}/sdkconfig.defaults": render(
             "esp_idf/sdkconfig.defaults",

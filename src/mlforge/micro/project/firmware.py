@@ -6,9 +6,18 @@ from collections.abc import Callable
 
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
+from mlforge.micro.host_driven import host_driven_firmware
+from mlforge.micro.project.application import selftest_files
 from mlforge.micro.project.options import BUILD
+from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel, ProjectOption
-from mlforge.micro.standalone import standalone_main
+from mlforge.micro.standalone import INPUTS, standalone_main
+from mlforge.runtime.graph_json import parse_graph
+
+SELFTEST = "selftest"
+"""The type of project whose firmware checks test vectors, and the folder with what does that."""
+HOST_DRIVEN = "host_driven"
+"""The type of project whose firmware runs operators for a host."""
 
 FIRMWARE_OPTIONS = (
     ProjectOption("cflags", "For the C compiler, instead of -O3", optional=(BUILD,)),
@@ -31,4 +40,20 @@ def _standalone(model: ProjectModel, _board: Board) -> Firmware:
     return Firmware(standalone_main(model.name, model.details))
 
 
-_MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {"standalone": _standalone}
+def _selftest(model: ProjectModel, board: Board) -> Firmware:
+    files = {f"{SELFTEST}/{name}": data for name, data in selftest_files(model).items()}
+    if board.arch == "avr":
+        files[INPUTS] = bytes(1)  # its simulator starts with some
+    return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, (SELFTEST,))
+
+
+def _host_driven(model: ProjectModel, board: Board) -> Firmware:
+    scratch = max((entry["workspace_bytes"] for entry in model.details["operators"]), default=0)
+    return host_driven_firmware(parse_graph(model.graph_json), model.code, scratch, board)
+
+
+_MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {
+    "standalone": _standalone,
+    SELFTEST: _selftest,
+    HOST_DRIVEN: _host_driven,
+}

@@ -12,10 +12,13 @@ from typing import Any
 
 from mlforge.errors import OptionError, OutputError
 from mlforge.micro.board import Board, board_text, boards, find_board
+from mlforge.micro.fit import check_fit
+from mlforge.micro.planned_memory import plan_table
 from mlforge.micro.project.model import Source, project_source
 from mlforge.micro.project.options import GENERATE, checked_options, template_options
 from mlforge.micro.project.readme import readme
 from mlforge.micro.project.record import ARCHIVE, BOARD, RECORD, SERVER, Record, read_record, record_of
+from mlforge.micro.project.render import render
 from mlforge.micro.project.template import MODEL_FOLDER, Template
 from mlforge.micro.project.templates import templates
 from mlforge.support.atomic import check_writable, write_folder
@@ -59,6 +62,8 @@ def generate_project(
         For a template, board, type or option that does not exist, or does not fit the others.
     OutputError
         If the folder is not empty, or cannot be written.
+    BudgetError
+        If the module does not fit into the board's memory.
     MlforgeError
         As reading archives, and importing and compiling models do.
     """
@@ -73,6 +78,7 @@ def generate_project(
         raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
+        check_fit(plan_table(source.model.details, board), source.model.details)
         made = project_files(chosen, board, project_type, values, source)
         made[BOARD] = board_text(name).encode()
         if force:
@@ -103,7 +109,7 @@ def _server_files() -> dict[str, Data]:
     made: dict[str, Data] = {
         f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in package.iterdir() if item.name.endswith(".py")
     }
-    made[SERVER] = files("mlforge.micro").joinpath("templates", "project", SERVER).read_bytes()
+    made[SERVER] = render(f"project/{SERVER}")
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
 from mlforge.micro.makefile import makefile
-from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
 from mlforge.micro.project.template import MODEL_CODE, ProjectModel, Template
 from mlforge.support.content import Data
 
@@ -17,7 +17,9 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
     return {
         **project.files,
-        "Makefile": makefile(model.name, board, project.sources, project.folders).encode(),
+        "Makefile": makefile(
+            model.name, board, project.sources, project.folders, is_selftest=project_type == SELFTEST
+        ).encode(),
     }
 
 

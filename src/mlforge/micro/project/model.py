@@ -109,7 +109,10 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     with open_plain(path) as file:
         archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     return Source(
-        ProjectModel(name.lower(), parts.executor, parts.code, parts.record.details, vectors, archive), members
+        ProjectModel(
+            name.lower(), parts.executor, parts.code, parts.record.details, vectors, archive, parts.graph_json
+        ),
+        members,
     )
 
 

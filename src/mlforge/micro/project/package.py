@@ -11,16 +11,16 @@ from mlforge.errors import OptionError
 from mlforge.micro.board import Board
 from mlforge.micro.project.application import APPLICATION_TYPES, application_files, expected_line
 from mlforge.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
-from mlforge.micro.project.model_interface import interface_files, interface_of
+from mlforge.micro.project.model_interface import interface_of
 from mlforge.micro.project.options import GENERATE
 from mlforge.micro.project.readme import WHAT_TYPES_DO
 from mlforge.micro.project.render import render
-from mlforge.micro.project.sources import MODEL_INCLUDE, model_headers, model_sources
+from mlforge.micro.project.sources import LIBRARY_FOLDERS, interface_sources, library_headers, library_sources
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.content import Data
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
-_OWN, _EXAMPLE = "module", "example"
+_EXAMPLE = "example"
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -28,7 +28,6 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     if not _VERSION.fullmatch(version):
         raise OptionError(f"'{version}' is not a version", place="version", next_step="Write it as 1.2.3")
     application = application_files(model, project_type, "int main(void)")
-    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
     example = {f"{_EXAMPLE}/{name}": data for name, data in application.items()}
     values = {
         "name": model.name,
@@ -39,15 +38,15 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "expected": expected_line(model, project_type),
         "is_cross": is_cross(board),
         "languages": languages(model.code),
-        "sources": (*model_sources(model), *(path for path in own if path.endswith(".c"))),
-        "headers": (*model_headers(model), *(path for path in own if path.endswith(".h"))),
-        "folders": (MODEL_INCLUDE, _OWN),
+        "sources": library_sources(model),
+        "headers": library_headers(model),
+        "folders": LIBRARY_FOLDERS,
         "example_sources": [path for path in example if path.endswith(".c")],
     }
     return {
         "CMakeLists.txt": render("package/CMakeLists.txt", **values),
         "config.cmake.in": render("package/config.cmake.in", **values),
-        **own,
+        **interface_sources(model),
         **example,
         **toolchain_files(board),
     }

@@ -52,6 +52,11 @@ class Record:
         return str(self.document["module"])
 
     @property
+    def executor(self) -> str:
+        """``aot`` or ``graph``."""
+        return str(self.document["executor"])
+
+    @property
     def firmware(self) -> str:
         """Where the build leaves the program."""
         return str(self.document["firmware"])

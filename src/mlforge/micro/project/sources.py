@@ -1,31 +1,44 @@
-"""What build systems are told of the generated code in a project: its files, folders and flags."""
+"""What build systems are told of the library that a model is: its files, folders, flags and symbols."""
 
 from __future__ import annotations
 
 from mlforge.micro.board import Board
 from mlforge.micro.makefile import COMPILE_FLAGS
+from mlforge.micro.project.model_interface import interface_files, interface_of
 from mlforge.micro.project.template import MODEL_CODE, ProjectModel
 
 MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
 """For a compiler whose language and optimization the build system chooses."""
 
-MODEL_INCLUDE = f"{MODEL_CODE}/include"
-"""The folder, in the project, of the generated headers."""
+_INTERFACE_FOLDER = "module"
+
+LIBRARY_FOLDERS = (f"{MODEL_CODE}/include", _INTERFACE_FOLDER)
+"""The folders, in the project, of the library's headers."""
 
 
-def model_sources(model: ProjectModel) -> tuple[str, ...]:
-    """Return the paths, in the project, of the generated files that are compiled."""
-    return _named(model, ".c", ".S")
+def interface_sources(model: ProjectModel) -> dict[str, bytes]:
+    """Return the files of the application's interface by their paths in the project."""
+    return {f"{_INTERFACE_FOLDER}/{name}": data for name, data in interface_files(model).items()}
 
 
-def model_headers(model: ProjectModel) -> tuple[str, ...]:
-    """Return the paths, in the project, of the generated headers."""
-    return _named(model, ".h")
+def library_sources(model: ProjectModel) -> tuple[str, ...]:
+    """Return the paths, in the project, of the library's files: generated ones, and the application's interface."""
+    return (*_named(model, ".c", ".S"), f"{_INTERFACE_FOLDER}/{interface_of(model).source}")
 
 
-def model_binaries(model: ProjectModel) -> tuple[str, ...]:
+def library_headers(model: ProjectModel) -> tuple[str, ...]:
+    """Return the paths, in the project, of the library's headers."""
+    return (*_named(model, ".h"), f"{_INTERFACE_FOLDER}/{interface_of(model).header}")
+
+
+def library_binaries(model: ProjectModel) -> tuple[str, ...]:
     """Return the paths, in the project, of the large constants that the assembler includes."""
     return _named(model, ".bin")
+
+
+def symbol(model: ProjectModel) -> str:
+    """Return what Kconfig's symbols of the model start with."""
+    return f"MLFORGE_{model.name.upper()}"
 
 
 def has_fpu(board: Board) -> bool:

@@ -37,6 +37,8 @@ class ProjectModel:
         The archive's test vectors of this module by file name; empty where it has none.
     archive : Data
         The archive itself, which projects carry as ``model.tar``.
+    graph_json : str
+        What a host that drives the firmware runs; empty for AOT.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ProjectModel:
     details: Mapping[str, Any]
     vectors: Mapping[str, Data]
     archive: Data
+    graph_json: str = ""
 
 
 @dataclass(frozen=True)

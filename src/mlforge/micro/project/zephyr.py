@@ -7,16 +7,22 @@ from typing import Any
 
 from mlforge.micro.board import Board
 from mlforge.micro.project.application import APPLICATION_TYPES, application_files, expected_line
-from mlforge.micro.project.model_interface import interface_files, interface_of
+from mlforge.micro.project.model_interface import interface_of
 from mlforge.micro.project.options import BUILD, FLASH, GENERATE
 from mlforge.micro.project.readme import WHAT_TYPES_DO
 from mlforge.micro.project.render import render
-from mlforge.micro.project.sources import MODEL_FLAGS, MODEL_INCLUDE, has_fpu, model_sources
+from mlforge.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    has_fpu,
+    interface_sources,
+    library_sources,
+    symbol,
+)
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
 from mlforge.support.content import Data
 
 _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"
-_OWN = "module"
 
 
 def _refuses(board: Board) -> str | None:
@@ -28,10 +34,9 @@ def _refuses(board: Board) -> str | None:
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
     interface = interface_of(model)
     application = application_files(model, project_type, "int main(void)")
-    own = {f"{_OWN}/{name}": data for name, data in interface_files(model).items()}
     values = {
         "name": model.name,
-        "symbol": f"MLFORGE_{model.name.upper()}",
+        "symbol": symbol(model),
         "does": WHAT_TYPES_DO[project_type],
         "project_type": project_type,
     }
@@ -40,13 +45,13 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "zephyr/CMakeLists.txt": render(
             "zephyr/module.cmake",
             **values,
-            sources=(*model_sources(model), *(path for path in own if path.endswith(".c"))),
-            folders=(MODEL_INCLUDE, _OWN),
+            sources=library_sources(model),
+            folders=LIBRARY_FOLDERS,
             flags=MODEL_FLAGS,
         ),
         "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details["memory"], io_bytes=interface.nbytes),
         "zephyr/workspace.ld": render("zephyr/workspace.ld", **values),
-        **own,
+        **interface_sources(model),
         "app/CMakeLists.txt": render(
             "zephyr/app.cmake",
             **values,

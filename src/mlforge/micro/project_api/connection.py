@@ -107,14 +107,18 @@ class ServerConnection:
         try:
             self._process.wait(grace)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            try:
-                self._process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._end()
         with suppress(OSError):
             self._reader.close()
+
+    def _end(self) -> None:
+        """End the server; it gets some seconds to end what it started itself."""
+        self._process.terminate()
+        try:
+            self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _exchanged(self, request: bytes, method: str, timeout: float | None) -> bytes:
         if self._writer.closed:
@@ -132,7 +136,7 @@ class ServerConnection:
         worker.start()
         worker.join(timeout)
         if worker.is_alive():
-            self._process.kill()
+            self._end()
             worker.join()
             self.close()
             raise ProjectError(

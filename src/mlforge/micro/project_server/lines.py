@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from .protocol import IoTimeoutError, StepError, TransportClosedError
 
@@ -16,6 +18,7 @@ MAX_READ = 16 << 20
 _PAUSE_BYTES = 1 << 20
 _PIECE = 1 << 16
 _GRACE_SECONDS = 2.0
+_SAID_BYTES = 400
 
 
 class Device(Protocol):
@@ -95,7 +98,7 @@ class Line:
             self.close()
             raise IoTimeoutError(f"{len(data)} bytes were not taken in time")
         if faults:
-            raise TransportClosedError(f"the other side is gone: {faults[0]}") from faults[0]
+            raise TransportClosedError(f"the other side is gone: {self._device.ending()}") from faults[0]
 
     def close(self) -> None:
         """Close the device."""
@@ -123,13 +126,13 @@ class Line:
 class ProcessDevice:
     """A program that is started, spoken to by its standard streams."""
 
-    def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stderr: IO[bytes] | None = None
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        # a file, so that a program that complains much does not wait for a reader
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the device)
         try:
             self._process = subprocess.Popen(
-                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-                bufsize=0,
+                arguments, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._said, bufsize=0,
             )  # fmt: skip
         except OSError as error:
             raise StepError(f"{arguments[0]} does not start: {error}") from None
@@ -159,7 +162,10 @@ class ProcessDevice:
     def ending(self) -> str:
         """Say why nothing more comes."""
         with suppress(subprocess.TimeoutExpired):
-            return f"the program ended with status {self._process.wait(_GRACE_SECONDS)}"
+            status = self._process.wait(_GRACE_SECONDS)
+            self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _SAID_BYTES))
+            said = self._said.read().decode("utf-8", "replace").strip()
+            return f"the program ended with status {status}" + (f" ({said})" if said else "")
         return "the program closed its output"
 
 

@@ -11,6 +11,7 @@ from .protocol import PROTOCOL_VERSION, StepError, TransportClosedError
 from .steps import arguments_of, environment_of, program_of, run_step
 
 MODEL, RECORD = "model.tar", "project.json"
+_DEFAULT_BAUD = 115200
 
 
 class Project:
@@ -44,26 +45,31 @@ class Project:
 
     def build(self, options: dict[str, Any]) -> None:
         """Build the firmware."""
-        self._step("build", "the build", options)
+        run_step("the build", self._steps("build"), self._folder, self._values(options))
 
     def flash(self, options: dict[str, Any]) -> None:
         """Write it to the device; nothing where it runs under an emulator or on this machine."""
-        if "flash" not in self._record["steps"]:
+        commands = self._steps("flash")
+        if not commands:
             return
         self._need_firmware()
-        self._step("flash", "flashing", options)
+        values = self._values(options)
+        names_port = any("{port}" in text for command in commands for text in command["arguments"])
+        if names_port and not values.get("port"):
+            values["port"] = self._found_port(values)
+        run_step("flashing", commands, self._folder, values)
 
     def open_transport(self, options: dict[str, Any]) -> dict[str, float]:
         """Start the firmware where it runs on this machine, else open the board's serial port."""
         if self._line is not None:
             raise StepError("the transport is open already")
         values = self._values(options)
-        serial, commands = self._record["serial"], self._record["steps"].get("run")
-        if values.get("port") or (serial is not None and commands is None):
-            port = values.get("port") or find_port(serial, values.get("serial_number"))
-            baud = (serial or {}).get("baud", 115200)
-            self._line = Line(SerialDevice(port, int(values.get("baud") or baud)))
-        elif commands is not None:
+        commands = self._steps("run")
+        if values.get("port") or (self._record["serial"] and not commands):
+            port = values.get("port") or self._found_port(values)
+            baud = (self._record["serial"] or {}).get("baud", _DEFAULT_BAUD)
+            self._line = Line(SerialDevice(str(port), baud))
+        elif commands:
             self._need_firmware()
             command = commands[-1]
             arguments = arguments_of(command, values)
@@ -99,8 +105,13 @@ class Project:
             raise TransportClosedError("the transport is not open")
         return self._line
 
-    def _step(self, name: str, what: str, options: dict[str, Any]) -> None:
-        run_step(what, self._record["steps"][name], self._folder, self._values(options))
+    def _steps(self, name: str) -> list[dict[str, Any]]:
+        """Return the commands of a step; none where the project has no such step."""
+        commands: list[dict[str, Any]] = self._record["steps"].get(name, [])
+        return commands
+
+    def _found_port(self, values: dict[str, Any]) -> str:
+        return find_port(self._record["serial"] or {}, values.get("serial_number"))
 
     def _values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options' values: as given now, else as given when the project was made."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,21 +17,6 @@ from mlforge.support.text import printable
 _PROGRAM = Timeouts(2, 20, 120)
 _SERIAL = Timeouts(2, 10, 60)
 _DEFAULT_BAUD = 115200
-_LAST_WORDS = 400
-
-
-class ProgramDevice(ProcessDevice):
-    """A program whose complaints are kept, to be told where it ends too early."""
-
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the device)
-        super().__init__(arguments, folder, environment(), self._said)
-
-    def ending(self) -> str:
-        """Say why nothing more comes, with the program's last words."""
-        self._said.seek(-min(_LAST_WORDS, self._said.seek(0, os.SEEK_END)), os.SEEK_END)
-        words = printable(self._said.read().decode(errors="replace")).strip()
-        return f"{super().ending()} ({words})" if words else super().ending()
 
 
 class LineTransport:
@@ -86,13 +69,13 @@ class LineTransport:
             raise IoTimeoutError(str(error), place=self._name) from None
         except protocol.TransportClosedError as error:
             raise TransportClosedError(
-                f"the line is closed: {error}", place=self._name, next_step="Connect again"
+                f"the line is closed: {printable(str(error))}", place=self._name, next_step="Connect again"
             ) from None
 
 
 def program_transport(command: Sequence[str], folder: Path, timeouts: Timeouts = _PROGRAM) -> LineTransport:
     """Return the line of a program's standard streams, which runs while the line is open."""
-    return LineTransport(lambda: ProgramDevice(command, folder), timeouts, command[0])
+    return LineTransport(lambda: ProcessDevice(command, folder, environment()), timeouts, command[0])
 
 
 def emulator_transport(board: Board, folder: Path, elf: str, timeouts: Timeouts = _PROGRAM) -> LineTransport:

@@ -7,7 +7,7 @@
 /* Paints what lies below the caller's frame. */
 void stack_paint(void);
 
-/* Returns the bytes below the painter's frame that were written since. */
+/* Returns the bytes below the caller's frame that were written since; what takes less than 64 counts as 64. */
 size_t stack_used(void);
 
 #endif /* STACK_PAINT_H_ */

@@ -81,13 +81,13 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
 /* Returns the memory that a copy reads or writes; NULL, and the request's fault, where that is not allowed. */
 static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes) {
   size_t bytes;
+  uint8_t* memory;
   if (request->fault != NULL) return NULL;
   if (!tvm_crt_tensor_bytes(tensor, &bytes) || tensor->byte_offset > bytes || num_bytes > bytes - tensor->byte_offset) {
     request->fault = "a copy is larger than its tensor";
     return NULL;
   }
-  uint8_t* memory = (uint8_t*)tensor->data + (size_t)tensor->byte_offset;
-  if (!request_may_touch(memory, (size_t)num_bytes)) {
+  if (!request_memory(tensor->data, tensor->byte_offset, (size_t)num_bytes, &memory)) {
     request->fault = "a copy leaves the memory that hosts may use";
     return NULL;
   }

@@ -79,9 +79,9 @@ void request_tensor(Request* request, DLTensor* tensor, int64_t shape[TVM_CRT_MA
 /* Whether a call may hand this tensor to a function, which will use all of it. */
 static void check_tensor(Request* request, const DLTensor* tensor) {
   size_t bytes;
+  uint8_t* memory;
   if (request->fault != NULL || !request->tensors_exist) return;
-  if (!tvm_crt_tensor_bytes(tensor, &bytes) || tensor->byte_offset > SIZE_MAX / 2 - bytes ||
-      !request_may_touch((const char*)tensor->data + (size_t)tensor->byte_offset, bytes)) {
+  if (!tvm_crt_tensor_bytes(tensor, &bytes) || !request_memory(tensor->data, tensor->byte_offset, bytes, &memory)) {
     fail(request, "a tensor lies outside of the memory that hosts may use");
   }
 }
@@ -91,9 +91,10 @@ static const char* read_string(Request* request) {
   const uint64_t length = request_u64(request);
   uint8_t* text = take(request, length);
   if (text == NULL) return "";
-  memmove(text - sizeof(uint64_t), text, (size_t)length);
-  text[length - sizeof(uint64_t)] = '\0';
-  return (const char*)(text - sizeof(uint64_t));
+  char* moved = (char*)text - sizeof(uint64_t);
+  memmove(moved, text, (size_t)length);
+  moved[length] = '\0';
+  return moved;
 }
 
 static void read_value(Request* request, RequestArgs* args, int index) {
@@ -141,7 +142,12 @@ void request_end(Request* request) {
   if (request->left != 0) fail(request, "the request is longer than what it holds");
 }
 
-bool request_may_touch(const void* address, size_t num_bytes) {
+/* In numbers: there is no arithmetic with pointers to nowhere. */
+bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out) {
+  const uintptr_t begin = (uintptr_t)base;
+  *out = (uint8_t*)begin;
   if (num_bytes == 0) return true;
-  return TVM_CRT_RPC_OWN_MEMORY_ONLY ? remote_memory_holds(address, num_bytes) : address != NULL;
+  if (begin == 0 || offset > UINTPTR_MAX - begin || num_bytes > UINTPTR_MAX - begin - (uintptr_t)offset) return false;
+  *out = (uint8_t*)(begin + (uintptr_t)offset);
+  return !TVM_CRT_RPC_OWN_MEMORY_ONLY || remote_memory_holds(*out, num_bytes);
 }

@@ -56,7 +56,14 @@ void request_args(Request* request, RequestArgs* args);
 /*! \brief Sets the fault unless the request ends here. */
 void request_end(Request* request);
 
-/*! \brief Returns whether a host may use so many bytes, none of them too. */
-bool request_may_touch(const void* address, size_t num_bytes);
+/*!
+ * \brief Finds bytes that a host wants to use.
+ * \param base Any address.
+ * \param offset Where they start from there.
+ * \param num_bytes How many; none may be anywhere.
+ * \param out Where they are.
+ * \return Whether the host may use them.
+ */
+bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out);
 
 #endif /* TVM_RUNTIME_MINRPC_REQUEST_H_ */

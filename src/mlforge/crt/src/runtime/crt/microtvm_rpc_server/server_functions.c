@@ -42,6 +42,7 @@ MODULE_FUNCTION(random_fill) {
   if (!tvm_crt_tensor_bytes(tensor, &bytes)) {
     return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "the tensor is too large");
   }
+  if (bytes == 0) return 0;
   return TVMPlatformGenerateRandom((uint8_t*)tensor->data + tensor->byte_offset, bytes);
 }
 

@@ -1,0 +1,151 @@
+"""Running what a project built: on this machine, under an emulator, or on the board that is connected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlforge.archive.module_parts import ModuleParts, read_parts
+from mlforge.errors import OptionError, TransportClosedError
+from mlforge.micro.board import Board, find_board
+from mlforge.micro.driven_model import DrivenModel
+from mlforge.micro.emulator import BuiltFirmware
+from mlforge.micro.graph_source import graph_of_archive
+from mlforge.micro.linked_memory import LinkedProgram, linked_table
+from mlforge.micro.memory_table import MemoryTable
+from mlforge.micro.planned_memory import plan_table
+from mlforge.micro.project.record import ARCHIVE, BOARD, Record, read_record
+from mlforge.micro.project.templates import templates
+from mlforge.micro.project_api import GeneratedProject
+from mlforge.micro.rpc.session import Session
+from mlforge.micro.selftest import SelftestRun, run_built
+
+_MAP = "firmware.map"
+_READ_BYTES = 4096
+# of applications that stay on their boards after it
+_LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltProject:
+    """A project of ours with its firmware built.
+
+    Attributes
+    ----------
+    folder : Path
+    record : Record
+    board : Board
+    parts : ModuleParts
+        The module that it was made for.
+    """
+
+    folder: Path
+    record: Record
+    board: Board
+    parts: ModuleParts
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The module's ``mlforge`` object."""
+        return self.parts.record.details or {}
+
+    @property
+    def is_bare_metal(self) -> bool:
+        """Whether the firmware is ours alone, so that this machine or an emulator runs it, and its map is there."""
+        name = self.record.template
+        return name in templates() and templates().get(name).is_bare_metal
+
+    def firmware(self, timeout: float) -> BuiltFirmware:
+        """Return firmware of the type standalone; raise OptionError if nothing here runs the board's."""
+        return BuiltFirmware(self.folder, self.details, self.board, elf=self.record.firmware, timeout=timeout)
+
+    def selftest(self, timeout: float) -> SelftestRun:
+        """Run firmware of the type selftest."""
+        return run_built(self.folder, self.board, timeout, self.record.firmware)
+
+    def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
+        """Return what the plan promised and what was linked; None where no map of ours is there.
+
+        The plan says nothing of firmware that has no graph.
+        """
+        elf = self.folder / self.record.firmware
+        map_file = elf.with_name(_MAP)
+        if not self.is_bare_metal or not self.board.memories or not map_file.exists():
+            return None
+        sources = {Path(path).name for path in self.parts.code}
+        linked = linked_table(LinkedProgram(elf, map_file, sources), self.details, self.board)
+        promised = plan_table(self.details, self.board) if self.record.executor == "aot" else None
+        return promised, linked
+
+
+def built_project(folder: Path) -> BuiltProject:
+    """Return the project in a folder.
+
+    Raises
+    ------
+    OptionError
+        If it is no project of ours, or not built.
+    """
+    record = read_record(folder)
+    if not (folder / record.firmware).exists():
+        raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlforge project build {folder}")
+    board = find_board(str(folder / BOARD))
+    return BuiltProject(folder, record, board, read_parts(folder / ARCHIVE, record.module))
+
+
+@contextmanager
+def driven_project(
+    project: BuiltProject, options: Mapping[str, Any], log: Callable[[str], None] | None = None
+) -> Iterator[DrivenModel]:
+    """Give the model whose operators run on the project's device, by its API server, as long as the block runs.
+
+    Parameters
+    ----------
+    project : BuiltProject
+        Of the type host_driven.
+    options : mapping
+        Of the project: ``port``, ...
+    log : callable, optional
+        Gets the lines that the device logs.
+    """
+    source = graph_of_archive(project.folder / ARCHIVE, project.record.module)
+    with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
+        yield DrivenModel(source, session)
+
+
+def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterator[str]:
+    """Yield the lines that a project's firmware prints, until its last one or its end.
+
+    Raises
+    ------
+    IoTimeoutError
+        If it is silent for `timeout` seconds.
+    """
+    with GeneratedProject(folder, options) as api:
+        device = api.transport()
+        device.open()
+        waiting = b""
+        while True:
+            try:
+                waiting += device.read(_READ_BYTES, timeout)
+            except TransportClosedError:
+                break
+            *lines, waiting = waiting.split(b"\n")
+            for line in lines:
+                yield _text(line)
+                if _LAST_LINE.search(line):
+                    return
+            # a line that never ends is given in pieces
+            if len(waiting) > _READ_BYTES:
+                yield _text(waiting)
+                waiting = b""
+        if waiting:
+            yield _text(waiting)
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r").decode("utf-8", "replace")

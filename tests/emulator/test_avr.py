@@ -1,0 +1,73 @@
+"""Kernels on an 8-bit core, whose int has 16 bits: what the host computes, with the stack kept free of data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.errors import BudgetError
+from mlforge.micro.avr import write_files
+from mlforge.micro.emulator import emulated_factory
+from mlforge.relay import ir
+from tests.emulator.conftest import need_board
+from tests.harness import module_of
+from tests.native.test_dsp_kernels import ALL, requantized_sums, weights_of
+from tests.native.test_kernels import random_integers
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    need_board("arduino_mega")
+
+
+def convolution(name: str) -> tuple[mlforge.compiler.Factory, dict[str, np.ndarray]]:
+    case = ALL[name]
+    x = random_integers(np.random.default_rng(0), "int8", case.data)
+
+    def body(v):
+        return requantized_sums(v["x"], case, weights_of(case), np.arange(case.filters, dtype=np.int32) * 7, 0.002)
+
+    return mlforge.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr", module_name="model"), {"x": x}
+
+
+@pytest.mark.parametrize(
+    "name", ["3x3_stride_asymmetric", "depthwise_multiplier", "row_kernel", "two_channels_stride_three"]
+)
+def test_convolutions_are_what_the_host_computes(name: str) -> None:
+    factory, inputs = convolution(name)
+    made = emulated_factory(factory, need_board("arduino_mega"))
+    run = made.measure(inputs)
+    np.testing.assert_array_equal(run.outputs["y"], factory.runtime.run(inputs)["y"])
+    # no core multiplies and adds in less than a cycle
+    assert run.instructions is None
+    assert run.cycles is not None
+    assert run.cycles > sum(entry["macs"] for entry in made.operators)
+
+
+def test_floats_are_what_the_host_computes() -> None:
+    x = np.linspace(-4, 4, 24, dtype=np.float32).reshape(2, 12)
+    weight = ir.Constant(np.linspace(-1, 1, 60, dtype=np.float32).reshape(5, 12))
+
+    def body(v):
+        return ir.call("nn.softmax", [ir.call("nn.dense", [v["x"], weight], units=5)])
+
+    factory = mlforge.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr")
+    found = emulated_factory(factory, need_board("arduino_mega")).run({"x": x})["y"]
+    np.testing.assert_allclose(found, factory.runtime.run({"x": x})["y"], rtol=1e-5, atol=1e-7)
+
+
+def test_data_that_would_run_into_the_stack_is_refused() -> None:
+    factory, _ = convolution("first_layer")
+    with pytest.raises(BudgetError, match="with what the project reserves for its stack"):
+        emulated_factory(factory, need_board("arduino_mega"))
+
+
+def test_only_files_of_firmware_are_written(tmp_path: Path) -> None:
+    printed = "\x1b[32mopen outputs.bin.\n\x1b[0m\x1b[32mdata 00ff.\n\x1b[0mdata 10.\nhello.\nopen ../evil.\ndata 41.\n"
+    assert write_files(printed + "open report.txt.\ndata 4.\ndata zz.\nexit 7.\n", tmp_path)[0] == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outputs.bin", "report.txt"]
+    assert (tmp_path / "outputs.bin").read_bytes()[:3] == b"\x00\xff\x10"
+    assert not (tmp_path.parent / "evil").exists()

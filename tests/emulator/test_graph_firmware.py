@@ -1,0 +1,103 @@
+"""Firmware that runs graphs by the C runtime: the same outputs as everywhere, with parameters left in flash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.errors import OptionError
+from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlforge.relay import ir
+from mlforge.verify.litert import Reference
+from tests.emulator.conftest import need_board
+from tests.harness import module_of, seeded_inputs
+
+WARNINGS = "-O2 -Wall -Wextra -Wpedantic -Werror"
+CASES = [("kws_ref_model", "mps2-an386"), ("kws_ref_model", "qemu-riscv32"), ("ad01_int8", "mps3-an547")]
+CASES += [("hello_world_int8", name) for name in ("mps2-an385", "mps2-an500", "mps2-an505", "microbit", "host")]
+
+
+def graph_firmware(path: Path, name: str, **options: object) -> EmulatedModule:
+    board = need_board(name)
+    module, params = mlforge.import_model(path)
+    factory = mlforge.build(module, board.target, params, module_name="model", executor="graph")
+    return emulated_factory(factory, board, **options)
+
+
+@pytest.mark.parametrize(("name", "board"), CASES)
+def test_graphs_give_what_the_reference_gives(name: str, board: str, models: Path) -> None:
+    path = models / f"{name}.tflite"
+    made = graph_firmware(path, board, cflags=WARNINGS)
+    inputs = seeded_inputs(made.inputs, 3)
+    expected = Reference(path).run(inputs)
+    for tensor, output in made.run(inputs).items():
+        np.testing.assert_array_equal(output, expected[tensor])
+
+
+def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
+    path = models / "kws_ref_model.tflite"
+    made = graph_firmware(path, "mps2-an386")
+    run = made.measure(seeded_inputs(made.inputs, 0))
+    module, params = mlforge.import_model(path)
+    aot = emulated_factory(mlforge.build(module, "c -mcpu=cortex-m4", params), need_board("mps2-an386"))
+    other = aot.measure(seeded_inputs(aot.inputs, 0))
+    assert run.instructions is not None
+    assert run.instructions < 1.02 * (other.instructions or 0)
+    sizes = mlforge.build(module, "c -mcpu=cortex-m4", params, executor="graph").code.sizes
+    assert run.ram_bytes is not None
+    # no parameter is copied; tables of the executor and of the graph's text come in addition
+    assert run.ram_bytes < sizes.workspace + sizes.io + 20_000
+    assert (run.flash_bytes or 0) > sizes.constants
+
+
+@pytest.mark.parametrize("name", ["mps2-an386", "qemu-riscv32", "host"])
+def test_tvms_own_archive_runs(name: str, shared: Path) -> None:
+    folder = shared / "fixtures" / "tvm-0.14"
+    made = emulated_archive(folder / "kws_graph_c.tar.xz", need_board(name))
+    with np.load(folder / "kws_io.npz") as arrays:
+        given, expected = {str(arrays["input_name"]): arrays["inputs"][0]}, arrays["outputs"][0]
+    outputs = made.run(given)
+    np.testing.assert_array_equal(outputs["Identity"].reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("name", ["mps2-an386", "host"])
+def test_odd_names_views_and_inputs_that_are_outputs(name: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    bodies = {
+        'a "quoted" \\ ?? name': lambda v: ir.call("nn.softmax", [v["in put/0"]]),
+        "view": lambda v: ir.call("reshape", [v["in put/0"]], newshape=(2, 6)),
+        "itself": lambda v: v["µ"],
+        "twice": lambda v: ir.call("add", [v["µ"], ir.call("nn.relu", [v["in put/0"]])]),
+    }
+    board = need_board(name)
+    factory = mlforge.build(module_of({"in put/0": x, "µ": x - 6}, bodies), board.target, executor="graph")
+    outputs = emulated_factory(factory, board, cflags=WARNINGS).run({"in put/0": x, "µ": x - 6})
+    np.testing.assert_allclose(
+        outputs['a "quoted" \\ ?? name'], np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5
+    )
+    np.testing.assert_array_equal(outputs["view"], x.reshape(2, 6))
+    np.testing.assert_array_equal(outputs["itself"], x - 6)
+    np.testing.assert_array_equal(outputs["twice"], 2 * x - 6)
+
+
+def test_graphs_run_clean_under_sanitizers(models: Path) -> None:
+    board = need_board("host")
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    checked = replace(board, toolchain=replace(board.toolchain, flags=flags))
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    factory = mlforge.build(module, board.target, params, executor="graph")
+    made = emulated_factory(factory, checked, cflags="-O1 -g")
+    inputs = seeded_inputs(made.inputs, 0)
+    for name, output in made.run(inputs).items():
+        np.testing.assert_array_equal(output, factory.runtime.run(inputs)[name])
+
+
+def test_what_graph_firmware_cannot_do_is_said(models: Path) -> None:
+    with pytest.raises(OptionError, match="--executor aot"):
+        graph_firmware(models / "hello_world_int8.tflite", "mps2-an386", profile=True)
+    with pytest.raises(OptionError, match=r"16 bits.*--executor aot"):
+        graph_firmware(models / "hello_world_int8.tflite", "arduino_mega")

@@ -1,0 +1,78 @@
+"""A host drives emulated boards operator by operator, over their serial ports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mlforge
+from mlforge.archive.load import load_factory
+from mlforge.cli.main import app
+from mlforge.errors import TransportClosedError
+from mlforge.micro.driven_model import driven_model
+from mlforge.micro.emulator import emulated_factory
+from mlforge.micro.graph_source import graph_of_factory
+from tests.emulator.conftest import need_board
+from tests.harness import seeded_inputs
+
+
+def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> None:
+    board = need_board("mps2-an386")
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    factory = mlforge.build(module, board.target, params, executor="graph", module_name="kws")
+    whole = emulated_factory(mlforge.build(module, board.target, params, module_name="kws"), board, profile=True)
+    with driven_model(graph_of_factory(factory), board) as model:
+        inputs = seeded_inputs(model.inputs, 4)
+        measured = model.profile(inputs)
+        outputs = model.run(inputs)
+        again = model.profile(inputs)
+    expected = load_factory(factory).run(inputs)
+    for tensor, output in outputs.items():
+        np.testing.assert_array_equal(output, expected[tensor])
+        np.testing.assert_array_equal(measured.outputs[tensor], expected[tensor])
+    counts = [item.nanoseconds for item in measured.operators]
+    # to within the counter's tick and its interrupt: the same on any machine, however long the line takes
+    assert [item.nanoseconds for item in again.operators] == pytest.approx(counts, abs=150)
+    # the operators are those of firmware without a host; around each stand other calls and hooks
+    assert counts == pytest.approx(whole.measure(inputs).operators, rel=0.05, abs=2000)
+
+
+def test_an_emulator_that_is_gone(models: Path) -> None:
+    board = need_board("mps2-an386")
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    source = graph_of_factory(mlforge.build(module, board.target, params, executor="graph", module_name="hello"))
+    with driven_model(source, board) as model:
+        line = model._session._transport._line._device  # type: ignore[attr-defined]
+        line._process.kill()
+        with pytest.raises(TransportClosedError, match="the program ended"):
+            model.run(seeded_inputs(model.inputs, 0))
+
+
+@pytest.fixture
+def command() -> Callable[..., str]:
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def test_the_command_counts_instructions_on_boards_of_the_other_uart(
+    command: Callable[..., str], models: Path, tmp_path: Path
+) -> None:
+    need_board("qemu-riscv32")
+    model = models / "hello_world_int8.tflite"
+    here, there = tmp_path / "here.npz", tmp_path / "there.npz"
+    command("run", model, "--outputs", here)
+    options = ("--board", "qemu-riscv32", "--host-driven", "--profile", "--json", "--outputs", there)
+    document = json.loads(command("run", model, *options))
+    (name,) = np.load(here).files
+    np.testing.assert_array_equal(np.load(there)[name], np.load(here)[name])
+    assert all(row["instructions"] > 0 for row in document["operators"])
+    assert sum(row["share"] for row in document["operators"]) == pytest.approx(1)

@@ -1,0 +1,210 @@
+"""What is promised of memory before a build is what the linker finds, and what the stack turns out to take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive.code_size import object_sizes
+from mlforge.errors import BudgetError
+from mlforge.micro.board import find_board, parse_board
+from mlforge.micro.emulator import EmulatedModule, emulated_factory
+from mlforge.micro.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
+from mlforge.micro.planned_memory import planned_table
+from mlforge.micro.stack_bound import interrupt_bytes
+from mlforge.micro.trial_build import trial_build
+from mlforge.relay import ir
+from tests.conftest import need
+from tests.harness import edge_inputs, module_of, seeded_inputs
+
+BOARDS = ("mps2-an386", "mps3-an547")
+SMALL = ("hello_world_int8", "ad01_int8", "kws_ref_model")
+LARGE = ("vww_96_int8", "pretrainedResnet_quant")
+# the painter leaves so much unpainted
+UNPAINTED = 64
+
+
+def firmware(path: Path, board: str, cflags: str) -> EmulatedModule:
+    module, params = mlforge.import_model(path)
+    chosen = find_board(board)
+    factory = mlforge.build(module, chosen.target, params, module_name="model")
+    return emulated_factory(factory, chosen, cflags=cflags)
+
+
+CASES = [(name, board, cflags) for name in SMALL for board in BOARDS for cflags in ("-O3", "-Os", "-O0")]
+CASES += [(name, board, "-O3") for name in LARGE for board in BOARDS]
+CASES += [("kws_ref_model", "mps2-an385", "-O3")]
+
+
+@pytest.mark.parametrize(("name", "board", "cflags"), CASES)
+def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
+    name: str, board: str, cflags: str, models: Path
+) -> None:
+    made = firmware(models / f"{name}.tflite", board, cflags)
+    before, after = made.memory()
+    assert not differences(before, after)
+    assert before.total(WORKSPACE) + before.total(IO) > 0
+    assert before.total(CODE["model"]) == after.total(CODE["model"])
+    bound = before.stack.nbytes
+    for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
+        painted = made.measure(inputs).stack_bytes
+        assert painted <= max(bound + interrupt_bytes(made.board), UNPAINTED)
+    # the way that is taken is the deepest one, but for what a branch that these inputs do not take would add
+    assert bound <= painted + 32
+
+
+@pytest.mark.parametrize("cflags", ["-O3", "-O0"])
+def test_on_a_core_of_another_architecture(cflags: str, models: Path) -> None:
+    need("qemu-system-riscv32", "qemu-system-misc")
+    need("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
+    made = firmware(models / "kws_ref_model.tflite", "qemu-riscv32", cflags)
+    before, after = made.memory()
+    assert not differences(before, after)
+    painted = made.measure(seeded_inputs(made.inputs, 1)).stack_bytes
+    assert painted <= before.stack.nbytes <= painted + 32
+
+
+def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
+    made = firmware(models / "kws_ref_model.tflite", "mps2-an386", "-O3")
+    _, after = made.memory()
+    flash, ram = (next(item for item in after.regions if item.name == name) for name in ("flash", "ram"))
+    sizes = object_sizes((Path(made._temporary.name) / "firmware.elf").read_bytes(), "firmware.elf")
+    assert flash.used == sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
+    assert ram.used - after.total(RESERVE) == sizes["zeroed_bytes"] + sizes["data_bytes"]
+    assert after.total(RESERVE) == made.board.stack_bytes
+    assert after.total(INITIAL) == sizes["data_bytes"]
+
+
+def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
+    from mlforge.micro.disassembly import RULES, read_functions
+    from mlforge.micro.stack_bound import stated_frames
+    from mlforge.micro.trial_build import disassembled
+
+    board = find_board("mps3-an547")
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    factory = mlforge.build(module, board.target, params, module_name="model")
+    with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as build:
+        machine = read_functions(disassembled(build, board), RULES["cortex-m"])
+        stated = stated_frames(build.folder)
+    # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen
+    assert (machine["mlf_dots1"].frame, machine["mlf_dots2"].frame) == (36, 52)
+    compared = [name for name in stated.keys() & machine.keys() if not name.startswith("mlf_dots")]
+    assert len(compared) > 5
+    assert {name: machine[name].frame for name in compared} == {name: stated[name].nbytes for name in compared}
+
+
+def test_calls_of_the_compilers_own_are_counted() -> None:
+    """On a core without floating point, a product is a call of a library, which no callgraph of a compiler shows."""
+    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    module = module_of({"x": x}, {"y": lambda v: ir.call("nn.softmax", [v["x"]])})
+    board = find_board("mps2-an385")
+    factory = mlforge.build(module, board.target, module_name="model")
+    made = emulated_factory(factory, board)
+    before, after = made.memory()
+    assert any(frame.function.startswith(("__aeabi_", "expf")) for frame in before.stack.path)
+    painted = made.measure({"x": x}).stack_bytes
+    assert painted <= max(before.stack.nbytes + interrupt_bytes(board), UNPAINTED)
+    assert not differences(before, after)
+    assert before.total(CODE["libraries"]) > 500
+
+
+RECURSIVE = b"""
+#include <stdint.h>
+struct tvmgen_m_inputs { void *x; };
+struct tvmgen_m_outputs { void *y; };
+int32_t (*volatile chosen)(int32_t);
+static __attribute__((noinline)) int32_t again(int32_t n) { return n ? again(n - 1) * 3 + n : 0; }
+int32_t tvmgen_m_run(struct tvmgen_m_inputs *in, struct tvmgen_m_outputs *out) {
+  int32_t n = *(int32_t *)in->x;
+  %s
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"*(int32_t *)out->y = again(n) + 1;", "calls itself"),
+        (b"*(int32_t *)out->y = chosen(n) + 1;", "calls what cannot be told"),
+        (
+            b"int32_t a[n]; for (int i = 0; i < n; ++i) a[i] = chosen == 0; *(int32_t *)out->y = a[n / 2];",
+            "by its data",
+        ),
+    ],
+)
+def test_what_has_no_bound_is_said(body: bytes, message: str) -> None:
+    details: dict[str, Any] = {
+        "executor": "aot", "memory": {"workspace_bytes": 0, "io_bytes": 8, "constants_bytes": 0},
+    }  # fmt: skip
+    code = {"src/m_lib0.c": RECURSIVE % body}
+    table = planned_table("m", code, details, find_board("mps2-an386"), ["-O1", "-fno-optimize-sibling-calls"])
+    assert table.stack.nbytes is None
+    assert message in table.stack.untold[0]
+
+
+def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_path: Path) -> None:
+    text = (Path(find_board.__code__.co_filename).parent / "boards" / "mps2-an386.toml").read_text()
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    factory = mlforge.build(module, "c -mcpu=cortex-m4", params, module_name="model")
+
+    def board(flash: int, ram: int, stack: int) -> Any:
+        sized = text.replace("0x00400000", hex(flash), 1).replace("0x00400000", hex(ram), 1)
+        return parse_board(sized.replace("stack_bytes = 65536", f"stack_bytes = {stack}"), "small.toml")
+
+    plan = factory.code.sizes
+    with pytest.raises(BudgetError, match=r"of 'ram': workspace .*the peak is in .*largest tensors there"):
+        emulated_factory(factory, board(0x40000, plan.workspace, 1024))
+    with pytest.raises(BudgetError, match=r"of 'flash': constants .*the largest: "):
+        emulated_factory(factory, board(plan.constants - 1, 0x40000, 1024))
+    # the constants fit, the code does not: the linker says so
+    with pytest.raises(BudgetError, match=r"'flash' .* bytes over; the largest: model_lib1.c.o .*conv2d_\d+_weights"):
+        emulated_factory(factory, board(plan.constants + 4096, 0x40000, 1024))
+    with pytest.raises(BudgetError, match="what the project reserves for its stack"):
+        emulated_factory(factory, board(0x40000, plan.workspace + plan.io + 2048, 4096))
+
+
+def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlforge", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+
+
+def test_command_line(models: Path, tmp_path: Path) -> None:
+    model = str(models / "ad01_int8.tflite")
+    shown = mlforge_program("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path)
+    before = json.loads(shown.stdout)
+    rows = {row["what"]: row["bytes"] for row in before["rows"]}
+    assert rows[IO] == 1280
+    assert before["stack"]["bytes"] == sum(item["bytes"] for item in before["stack"]["path"])
+    compiled = mlforge_program("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
+    assert "stack of an inference" in compiled.stdout
+    ran = mlforge_program("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
+    memory = json.loads(ran.stdout)["memory"]
+    assert memory["differences"] == []
+    linked = {row["what"]: row["bytes"] for row in memory["linked"]["rows"] if row["region"] == "code"}
+    assert linked[CONSTANTS] == rows[CONSTANTS]
+    # the budget counts the stack: inputs, outputs and workspace alone would fit
+    needed = rows[WORKSPACE] + rows[IO]
+    refused = mlforge_program(
+        "compile", model, "--board", "mps3-an547", "--ram", str(needed + 100), "-o", "no.tar", cwd=tmp_path
+    )
+    assert refused.returncode == 1
+    assert "stack of an inference" in refused.stderr
+    assert not (tmp_path / "no.tar").exists()
+
+
+def test_without_a_compiler_the_table_says_what_to_install(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    model = str(models / "hello_world_int8.tflite")
+    shown = mlforge_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "apt-get install gcc-arm-none-eabi" in shown.stdout

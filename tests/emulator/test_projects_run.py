@@ -1,0 +1,106 @@
+"""Generated projects, built by their own build systems and run under QEMU, compute what LiteRT's reference does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlforge import inspect
+from mlforge.runtime.npz import write_npz
+from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.verify.litert import Reference
+from tests.conftest import need
+from tests.emulator.conftest import need_board
+from tests.harness import seeded_inputs
+from tests.unit.test_cli import mlforge, succeeded
+
+MODEL = "hello_world_int8.tflite"
+CASES = [
+    ("makefile", "mps2-an386"),
+    ("cmake", "mps2-an386"),
+    ("makefile", "mps3-an547"),
+    ("cmake", "mps3-an547"),
+    ("makefile", "qemu-riscv32"),
+    ("cmake", "qemu-riscv32"),
+    ("makefile", "arduino_mega"),
+]
+
+
+def tools(board: str, template: str) -> None:
+    need_board(board)
+    need("cmake" if template == "cmake" else "make", template)
+
+
+def made(folder: Path, model: Path, template: str, board: str, *more: str) -> str:
+    """Make and build a project; return its path."""
+    tools(board, template)
+    succeeded("project", "create", model, "made", "--template", template, "--board", board, *more, cwd=folder)
+    succeeded("project", "build", "made", cwd=folder)
+    return "made"
+
+
+def inputs_of(project: Path) -> list[TensorInfo]:
+    (module,) = inspect(project / "model.tar")["modules"].values()
+    return [TensorInfo.from_json(entry) for entry in module["inputs"]]
+
+
+def assert_outputs(path: Path, expected: Mapping[str, Any]) -> None:
+    """Fail unless the file's arrays are the reference's of the same names."""
+    with np.load(path) as outputs:
+        assert len(outputs) == 1
+        for name in outputs:
+            np.testing.assert_array_equal(outputs[name], expected[name])
+
+
+@pytest.mark.parametrize(("template", "board"), CASES)
+def test_a_project_computes_what_the_reference_does(models: Path, tmp_path: Path, template: str, board: str) -> None:
+    model = models / MODEL
+    project = made(tmp_path, model, template, board)
+    reference = Reference(model)
+    inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
+    write_npz(tmp_path / "in.npz", inputs)
+    text = succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", "--json", cwd=tmp_path)
+    assert json.loads(text)["stack_bytes"] > 0
+    assert_outputs(tmp_path / "out.npz", reference.run(inputs))
+
+
+@pytest.mark.parametrize("template", ["makefile", "cmake"])
+def test_a_build_says_what_memory_it_takes(models: Path, tmp_path: Path, template: str) -> None:
+    tools("mps2-an386", template)
+    command = ("project", "create", models / MODEL, "made", "--template", template, "--board", "mps2-an386")
+    succeeded(*command, cwd=tmp_path)
+    memory = json.loads(succeeded("project", "build", "made", "--json", cwd=tmp_path))["memory"]
+    assert memory["differences"] == []
+    again = mlforge("project", "build", "made", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "There is already a build in made. To force rebuild it use '-f' or '--force'." in again.stderr
+    text = succeeded("project", "build", "made", "--force", "--option", "cflags=-Os", cwd=tmp_path)
+    assert "as they were promised" in text
+
+
+def test_test_vectors_are_checked_on_the_board(models: Path, tmp_path: Path) -> None:
+    project = made(tmp_path, models / MODEL, "cmake", "mps2-an386", "--type", "selftest")
+    assert "PASS 3 of 3, largest difference 0" in succeeded("project", "run", project, cwd=tmp_path)
+    vectors = next((tmp_path / "made").rglob("selftest/*_vectors.c"))
+    text = vectors.read_text()
+    place = text.rindex("{", 0, text.rindex("}")) + 1
+    vectors.write_text(f"{text[:place]} 1 + {text[place:]}")
+    succeeded("project", "build", project, "--force", cwd=tmp_path)
+    result = mlforge("project", "run", project, cwd=tmp_path)
+    assert result.returncode == 1, result.stdout
+    assert "FAIL" in result.stdout
+
+
+def test_a_host_drives_a_project_by_its_server(models: Path, tmp_path: Path) -> None:
+    model = models / MODEL
+    project = made(tmp_path, model, "makefile", "mps2-an386", "--type", "host_driven")
+    reference = Reference(model)
+    inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
+    write_npz(tmp_path / "in.npz", inputs)
+    succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+    assert_outputs(tmp_path / "out.npz", reference.run(inputs))

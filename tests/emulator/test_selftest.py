@@ -1,0 +1,93 @@
+"""Firmware that checks an archive's test vectors: it passes, and it fails where a weight or a vector is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+import mlforge
+from mlforge.errors import OptionError
+from mlforge.micro.board import find_board
+from mlforge.micro.selftest import run_selftest
+from tests.native.extracted import imported, make
+
+
+@pytest.fixture(scope="module")
+def archive(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    factory = imported(models / "hello_world_int8.tflite", "hello")
+    return mlforge.export_model_library_format(
+        factory, tmp_path_factory.mktemp("selftest") / "hello.tar", test_vectors=2
+    )
+
+
+def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlforge", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547", "host"])
+def test_vectors_of_the_host_hold_on_boards(archive: Path, board: str) -> None:
+    found = run_selftest(archive, find_board(board))
+    assert found.passed
+    assert found.lines == (
+        "PASS hello, vector 0: largest difference 0, 0 allowed",
+        "PASS hello, vector 1: largest difference 0, 0 allowed",
+        "PASS 2 of 2, largest difference 0",
+    )
+
+
+def test_floats_are_allowed_the_tolerance_of_the_archive(models: Path) -> None:
+    """The model is hybrid, and its convolutions sum floats in the order of the core's own kernels."""
+    found = run_selftest(models / "kws_ref_model_float32.tflite", find_board("mps2-an500"), cflags="-O1")
+    assert found.passed
+    assert re.fullmatch(r"PASS 3 of 3, largest difference \S+", found.lines[-1])
+
+
+def test_a_wrong_weight_in_a_project_fails(archive: Path, tmp_path: Path) -> None:
+    options = ("--template", "makefile", "--board", "mps2-an386", "--type", "selftest")
+    made = mlforge_program("project", "create", str(archive), "hello", *options, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "PASS 2 of 2, largest difference 0" in make(tmp_path / "hello", "selftest")
+    kernels = tmp_path / "hello" / "model" / "codegen" / "host" / "src" / "hello_lib1.c"
+    text = kernels.read_text()
+    head, weight, tail = re.split(r"(?<=\{\n {2})(-?\d+)", text, maxsplit=1)
+    kernels.write_text(f"{head}{-int(weight) - 1}{tail}")
+    printed = make(tmp_path / "hello", "selftest", fails=True)
+    assert re.search(
+        r"^FAIL hello, vector [01]: largest difference \d+, 0 allowed, in element 0 of \S+$", printed, re.M
+    )
+    assert re.search(r"^FAIL [12] of 2, largest difference [1-9]\d*$", printed, re.M)
+
+
+def test_the_command_line_fails_where_a_vector_is_wrong(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as tar:
+        contents = {member.name: (member, source.read()) for member in tar if (source := tar.extractfile(member))}
+    vectors, metadata = (next(name for name in contents if name.endswith(end)) for end in ("_vectors.c", "data.json"))
+    right = contents[vectors][1]
+    # of the same length and with its hash: archives know both of their files
+    wrong = re.sub(rb"\d(?=,\n    \},\n  \},\n\};)", lambda match: b"1032547698"[int(match[0]) :][:1], right)
+    known = contents[metadata][1].replace(sha256(right).hexdigest().encode(), sha256(wrong).hexdigest().encode())
+    with tarfile.open(tmp_path / "broken.tar", "w") as tar:
+        for name, (member, data) in contents.items():
+            tar.addfile(member, BytesIO({vectors: wrong, metadata: known}.get(name, data)))
+    result = mlforge_program("run", "broken.tar", "--board", "mps2-an386", "--selftest", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.splitlines()[-1] == "FAIL 1 of 2, largest difference 1"
+    assert "mlforge verify MODEL --layers --board mps2-an386" in result.stderr
+
+
+def test_what_a_self_test_takes_is_said(models: Path, tmp_path: Path) -> None:
+    factory = imported(models / "hello_world_int8.tflite", "hello")
+    path = mlforge.export_model_library_format(factory, tmp_path / "bare.tar")
+    with pytest.raises(OptionError, match=r"no test vectors.*--test-vectors"):
+        run_selftest(path, find_board("mps2-an386"))
+    result = mlforge_program("run", "bare.tar", "--selftest", "--profile", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Leave out --inputs" in result.stderr

@@ -1,0 +1,24 @@
+"""The C runtime's RPC server as a program of this machine, under sanitizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlforge.micro.rpc.line_transport import LineTransport, program_transport
+from mlforge.micro.rpc.transport import Timeouts
+from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, sources, write_tree
+
+# seconds that no answer of a program of this machine takes
+PATIENT = Timeouts(5, 60, 60)
+
+
+def build_device(folder: Path, *flags: str) -> Path:
+    """Build the program with the limits of the template for boards."""
+    tree = write_tree(folder)
+    files = [PROGRAMS / "rpc_device.c", *sources(tree), tree / "runtime/host/platform.c"]
+    return compile_c(tree, "rpc_device", files, [*STRICT, *SANITIZED, *flags], host=False)
+
+
+def transport(program: Path, timeouts: Timeouts = PATIENT) -> LineTransport:
+    """Return the line of a program that `build_device` made."""
+    return program_transport([str(program)], program.parent, timeouts)

@@ -1,0 +1,69 @@
+"""Applications of the build systems that bring their own start-up, for modules with unusual names and types."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.runtime.fill import fill
+from tests.projects import odd_archive, project
+
+BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}
+WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+# what has no comments, or none that a licence could stand in
+WITHOUT_LICENCE = {"library.properties"}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    return odd_archive(tmp_path)
+
+
+@pytest.mark.parametrize("template", ["zephyr", "cmsis_pack"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_odd_modules_print_their_outputs(template: str, compiler: str, odd: Path, tmp_path: Path) -> None:
+    folder = project(template, odd, tmp_path / "project", BOARDS[template])
+    code = [*(folder / "model/codegen/host/src").glob("*.c"), *(folder / "module").glob("*.c")]
+    code += (folder / "app").rglob("*.c")
+    includes = ["-I", folder / "model/codegen/host/include", "-I", folder / "module"]
+    command = [
+        compiler,
+        *WARNINGS,
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover",
+        *includes,
+        *code,
+        "-lm",
+    ]
+    subprocess.run([*map(str, command), "-o", str(tmp_path / "app")], check=True)
+    text = subprocess.run([str(tmp_path / "app")], check=True, capture_output=True, text=True).stdout
+    module = mlforge.load(odd)
+    inputs = fill(module.inputs, seed=0)
+    lines = text.replace("long\nname", "long name").splitlines()
+    assert len(lines) == 4
+    for line, expected in zip(lines, module.run(inputs).values(), strict=False):
+        numbers = [float(word) for word in line.rpartition(":")[2].split()]
+        np.testing.assert_allclose(numbers, expected.reshape(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("template", sorted(BOARDS))
+@pytest.mark.parametrize("project_type", ["standalone", "selftest"])
+def test_projects_are_the_same_every_time_and_say_their_licence(
+    template: str, project_type: str, odd: Path, tmp_path: Path
+) -> None:
+    folders = [project(template, odd, tmp_path / str(index), BOARDS[template], project_type) for index in range(2)]
+    one, two = (
+        {path.relative_to(item): path.read_bytes() for path in item.rglob("*") if path.is_file()} for item in folders
+    )
+    assert one == two
+    own = [path for path in one if path.parts[0] not in ("model", "project_server") and len(path.parts) > 1]
+    assert len(own) > 4
+    for path in own:
+        first = one[path].decode().split("\n\n")[0]
+        assert re.search(r"SPDX-License-Identifier: 0BSD", first) or path.name in WITHOUT_LICENCE, path

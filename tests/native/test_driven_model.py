@@ -1,0 +1,209 @@
+"""Graphs that this machine runs with every operator in a program beside it compute what they compute here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import mlforge
+from mlforge.archive.load import load_factory
+from mlforge.cli.main import app
+from mlforge.compiler import Factory
+from mlforge.errors import InputError, OptionError, RemoteError, RunError
+from mlforge.micro import Session
+from mlforge.micro.board import find_board
+from mlforge.micro.driven_model import DrivenModel, driven_model
+from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
+from mlforge.micro.host_driven import host_driven_firmware
+from mlforge.micro.rpc.line_transport import program_transport
+from mlforge.relay import ir
+from mlforge.runtime import GraphExecutor, GraphModule, cpu
+from tests.conftest import need
+from tests.harness import module_of, seeded_inputs
+
+HOST = find_board("host")
+MODEL = "kws_ref_model.tflite"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _toolchain() -> None:
+    need("make", "make")
+    need("gcc", "gcc")
+
+
+@pytest.fixture(scope="module")
+def factory(models: Path) -> Factory:
+    module, params = mlforge.import_model(models / MODEL)
+    return mlforge.build(module, HOST.target, params, executor="graph", module_name="kws")
+
+
+@pytest.fixture(scope="module")
+def driven(factory: Factory) -> Iterator[DrivenModel]:
+    with driven_model(graph_of_factory(factory), HOST) as model:
+        yield model
+
+
+def test_outputs_and_every_tensor_between_are_those_of_the_local_run(driven: DrivenModel, factory: Factory) -> None:
+    local = load_factory(factory)
+    assert isinstance(local, GraphModule)
+    assert driven.inputs == local.inputs
+    for seed in range(3):
+        inputs = seeded_inputs(driven.inputs, seed)
+        expected = local.run(inputs)
+        for name, output in driven.run(inputs).items():
+            np.testing.assert_array_equal(output, expected[name])
+        made = driven.tensors(inputs)
+        local.executor.set_input(next(iter(local.executor.get_input_info())), *inputs.values())
+        steps = {name: array for _, arrays in local.executor.steps() for name, array in arrays.items()}
+        assert list(made) == list(steps)
+        assert len(made) == len(factory.program.calls)
+        for name, array in made.items():
+            np.testing.assert_array_equal(array, steps[name], err_msg=name)
+
+
+def test_every_operator_is_timed_by_the_device(driven: DrivenModel, factory: Factory) -> None:
+    inputs = seeded_inputs(driven.inputs, 0)
+    measured = driven.profile(inputs, repeat=2)
+    assert [item.function for item in measured.operators] == [
+        factory.code.function_names[call.kernel.name] for call in factory.program.calls
+    ]
+    assert len(measured.runs) == 2
+    # what the device's clock says is part of what this machine's clock says
+    assert 0 < sum(item.nanoseconds for item in measured.operators) < 1e9 * max(measured.runs)
+    for name, output in driven.run(inputs).items():
+        np.testing.assert_array_equal(measured.outputs[name], output)
+
+
+def test_what_a_device_cannot_do(driven: DrivenModel) -> None:
+    executor = driven.model.executor
+    name = next(iter(executor.get_input_info()))
+    array = next(iter(seeded_inputs(driven.inputs, 0).values()))
+    with pytest.raises(InputError, match="cannot read this machine's memory"):
+        executor.set_input_zero_copy(name, array)
+    with pytest.raises(InputError, match="does not fit"):
+        executor.set_input(name, array[:, :1])
+    remote = driven._session.remote
+    with pytest.raises(RemoteError, match="no memory for 1000000000 bytes"):
+        remote.allocate(1_000_000_000)
+
+
+def test_views_and_several_outputs() -> None:
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 6), np.float32)}
+
+    def turned(variables: dict[str, ir.Var]) -> ir.Expr:
+        return ir.call("reshape", [ir.call("tanh", [variables["x"]])], newshape=(3, 4))
+
+    module = module_of(
+        inputs,
+        {"sum": lambda x: ir.call("add", [turned(x), turned(x)]), "power": lambda x: ir.call("exp", [turned(x)])},
+    )
+    factory = mlforge.build(module, HOST.target, executor="graph", module_name="several")
+    expected = load_factory(factory).run(inputs)
+    with driven_model(graph_of_factory(factory), HOST) as model:
+        got = model.run(inputs)
+    assert list(got) == list(expected)
+    for name, output in got.items():
+        np.testing.assert_array_equal(output, expected[name])
+
+
+def test_an_archive_of_tvm(shared: Path) -> None:
+    folder = shared / "fixtures/tvm-0.14"
+    known = np.load(folder / "kws_io.npz")
+    with driven_model(graph_of_archive(folder / "kws_graph_c.tar.xz"), HOST) as model:
+        for given, expected in zip(known["inputs"], known["outputs"], strict=True):
+            (output,) = model.run({str(known["input_name"]): given}).values()
+            np.testing.assert_array_equal(output, expected)
+
+
+def test_modules_for_other_executors_are_refused(shared: Path, models: Path) -> None:
+    with pytest.raises(OptionError, match=r"for the executor aot.*--executor graph"):
+        graph_of_archive(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz")
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    with pytest.raises(OptionError, match="for the executor aot"):
+        graph_of_factory(mlforge.build(module, "c", params))
+
+
+def test_boards_without_a_driver_are_refused(factory: Factory) -> None:
+    source = graph_of_factory(factory)
+    with pytest.raises(OptionError, match="'nucleo_l4r5zi' cannot be driven by a host: there is no driver"):
+        host_driven_firmware(source.graph, source.code, source.scratch_bytes, find_board("nucleo_l4r5zi"))
+
+
+def test_one_of_several_modules_brings_its_own_table_of_functions(models: Path, tmp_path: Path) -> None:
+    factories = []
+    for name in ("kws_ref_model", "hello_world_int8"):
+        module, params = mlforge.import_model(models / f"{name}.tflite")
+        factories.append(mlforge.build(module, HOST.target, params, executor="graph", module_name=name))
+    archive = mlforge.export_model_library_format(factories, tmp_path / "both.tar")
+    with driven_model(graph_of_archive(archive, "hello_world_int8"), HOST) as model:
+        inputs = seeded_inputs(model.inputs, 1)
+        expected = mlforge.load(archive, "hello_world_int8").run(inputs)
+        for name, output in model.run(inputs).items():
+            np.testing.assert_array_equal(output, expected[name])
+
+
+def test_a_project_is_driven_by_the_names_of_microtvm(factory: Factory, tmp_path: Path) -> None:
+    options = {"board": "host", "project_type": "host_driven"}
+    template = mlforge.micro.get_microtvm_template_projects("makefile")
+    project = mlforge.micro.generate_project(template, factory, tmp_path / "project", options)
+    project.build()
+    inputs = seeded_inputs(load_factory(factory).inputs, 0)
+    with Session(project.transport()) as session:
+        lib = session.get_system_lib()
+        executor = GraphExecutor(factory.graph_json, lib, session.device)
+        for name, value in factory.params.items():
+            executor.set_input(name, value)
+        executor.set_input(*next(iter(inputs.items())))
+        executor.run()
+        output = executor.get_output(0)
+    np.testing.assert_array_equal(output, next(iter(load_factory(factory).run(inputs).values())))
+    assert str(session.device) == "remote cpu(0)"
+    assert session.device != cpu()
+
+
+def test_firmware_that_does_not_start_says_so(tmp_path: Path) -> None:
+    program = tmp_path / "firmware"
+    program.write_text("#!/bin/sh\necho no such core >&2\nexit 9\n")
+    program.chmod(0o755)
+    with (
+        pytest.raises(RunError, match=r"status 9 \(no such core\)"),
+        Session(program_transport([str(program)], tmp_path)),
+    ):
+        pass
+
+
+@pytest.fixture
+def command() -> Callable[..., str]:
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) -> None:
+    model, between = models / "hello_world_int8.tflite", tmp_path / "between.npz"
+    outputs, local = tmp_path / "driven.npz", tmp_path / "local.npz"
+    command("run", model, "--outputs", local)
+    text = command("run", model, "--host-driven", "--profile", "--json", "--outputs", outputs, "--tensors", between)
+    document = json.loads(text)
+    assert [row["function"] for row in document["operators"]]
+    one, two = np.load(local), np.load(outputs)
+    assert one.files == two.files
+    np.testing.assert_array_equal(one[one.files[0]], two[two.files[0]])
+    tensors = np.load(between)
+    assert len(tensors.files) == len(document["operators"])
+    np.testing.assert_array_equal(tensors[tensors.files[-1]], two[two.files[0]])
+
+
+def test_options_that_need_a_host_driven_run(models: Path) -> None:
+    with pytest.raises(OptionError, match="--host-driven"):
+        CliRunner().invoke(
+            app, ["run", str(models / "hello_world_int8.tflite"), "--port", "/dev/null"], catch_exceptions=False
+        )

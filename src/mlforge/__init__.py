@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlforge.archive.rebuild import rebuild as rebuild
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
+    from mlforge.memory import ConstantPool, Pool
     from mlforge.runtime.device import cpu
 
 __version__ = "0.1.0"
@@ -35,10 +36,14 @@ _HOMES = {
     "diff": "mlforge.archive",
     "migrate": "mlforge.archive",
     "rebuild": "mlforge.archive",
+    "Pool": "mlforge.memory",
+    "ConstantPool": "mlforge.memory",
 }
 _MODULES = ("errors", "runtime")
 
 __all__ = [
+    "ConstantPool",
+    "Pool",
     "__version__",
     "build",
     "check",

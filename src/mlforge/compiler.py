@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from mlforge import codegen, memory, transform
 from mlforge.errors import InternalError, OptionError
 from mlforge.library.host import HostLibrary
 from mlforge.relay.ir import IRModule
-from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.runtime.factory import FactoryModule
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.module import Function, Module
@@ -50,6 +50,8 @@ class Factory:
         What its code is made from: program, plan, names.
     code : codegen.GeneratedCode
         Of the module alone; `link` gives the code of several.
+    placement : memory.Placement
+        Where its memory was asked to lie.
     """
 
     module_name: str
@@ -60,6 +62,7 @@ class Factory:
     source_params: Mapping[str, npt.NDArray[Any]]
     unit: codegen.Unit
     code: codegen.GeneratedCode
+    placement: memory.Placement = field(default_factory=memory.Placement)
 
     @property
     def program(self) -> Program:
@@ -119,7 +122,7 @@ class Factory:
         description = self.interface()
         if self.graph_json:
             return GraphModule.described(self.graph_json, self.lib, description)
-        return AotModule(self.lib.path, description)
+        return AotModule(self.lib.path, description, loaded_pools(description, self.code.files))
 
     def __getitem__(self, name: str) -> Function:
         """Return a function of `runtime`: ``factory["default"](mlforge.cpu(0))`` is an executor."""
@@ -139,6 +142,7 @@ class Factory:
             "entry": code.entry,
             "external_workspace": code.external_workspace,
             "workspace_peers": list(code.workspace_peers),
+            **self._placed(code),
             "inputs": [self._tensor(value) for value in self.program.inputs],
             "outputs": [self._tensor(value) for value in self.program.outputs],
             "memory": {
@@ -148,6 +152,25 @@ class Factory:
                 "io_bytes": code.sizes.io,
             },
         }
+
+    def _placed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
+        """Return what callers must know of memory that was asked to lie elsewhere; nothing where it was not."""
+        placed: dict[str, Any] = {}
+        if self.placement.workspace_io:
+            placed["workspace_io"] = True
+        if self.plan.spans:
+            placed["pools"] = [
+                {
+                    "name": pool.name,
+                    "bytes": pool.nbytes,
+                    "base": pool.base,
+                    "lower_bound_bytes": pool.lower_bound,
+                }
+                for pool in self.plan.spans
+            ]
+        if self.placement.constants:
+            placed["constant_pools"] = codegen.constant_pools(self.unit, code)
+        return placed
 
     def _tensor(self, value: Value) -> dict[str, Any]:
         known = self.module.quantization.get(value.name)
@@ -179,6 +202,9 @@ def build(
     optimize: str = "speed",
     numerics: str = "litert",
     external_workspace: bool = False,
+    workspace_io: bool = False,
+    pools: Sequence[memory.Pool] = (),
+    constants: Sequence[memory.ConstantPool] = (),
     max_workspace: int | None = None,
 ) -> Factory:
     """Compile a Relay module to C.
@@ -201,8 +227,14 @@ def build(
     numerics : str
         Whose integer rounding the importer chose; kept for the record.
     external_workspace : bool
-        The caller of the generated code passes the workspace in, instead of a static array. Only for AOT: the graph
-        executor allocates.
+        The caller of the generated code passes the workspace in, instead of a static array. Only for AOT, as is what
+        follows: the graph executor allocates.
+    workspace_io : bool
+        Inputs and outputs lie in the workspace, where intermediates take their place when they are not needed.
+    pools : sequence of Pool
+        Memories that the workspace is spread over, the fastest first.
+    constants : sequence of ConstantPool
+        Memories that constants are spread over, the fastest first.
     max_workspace : int, optional
         Where the workspace is larger than so many bytes, the first layers are computed in stripes, if that helps:
         more calls, the same results. Only for AOT. The limit may still not be met: see ``plan.size``.
@@ -216,25 +248,54 @@ def build(
     MlforgeError
         For options that do not exist, and for what cannot be compiled.
     """
+    placement = memory.Placement(workspace_io, tuple(pools), tuple(constants))
+    _check_executor(executor, placement, external_workspace=external_workspace)
+    chosen = parse_target(target, optimize)
+    name = checked_module_name(module_name)
+    values = dict(params or {})
+    fused = transform.run(mod, values)
+    program, plan = _planned(fused, chosen.features, name, placement, max_workspace if executor == "aot" else None)
+    places = memory.place_constants(program, placement.constants)
+    unit = codegen.Unit(
+        program, plan, name, executor, external_workspace, str(chosen), mod.quantization, workspace_io, places
+    )
+    options = {"numerics": numerics, "optimize": optimize}
+    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement)
+
+
+def _check_executor(executor: str, placement: memory.Placement, *, external_workspace: bool) -> None:
     if executor not in EXECUTORS:
         raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
     if external_workspace and executor != "aot":
         raise OptionError(
             "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
         )
-    chosen = parse_target(target, optimize)
-    name = checked_module_name(module_name)
-    values = dict(params or {})
-    fused = transform.run(mod, values)
-    program = transform.lower(fused, chosen.features, name)
-    plan = memory.plan(program)
-    if max_workspace is not None and plan.size > max_workspace and executor == "aot":
-        fitted = transform.fit(fused, chosen.features, program, plan, max_workspace)
-        program, plan = (fitted.program, fitted.plan) if fitted else (program, plan)
+    if placement != memory.Placement() and executor != "aot":
+        raise OptionError(
+            "only the executor 'aot' lets you say where memory lies: the graph executor allocates it",
+            next_step="Compile with --executor aot, or leave the memories out",
+        )
+
+
+def _planned(
+    fused: IRModule, features: Features, name: str, placement: memory.Placement, max_workspace: int | None
+) -> tuple[Program, memory.Plan]:
+    """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
+
+    def planned(stage: transform.Stage | None = None, limit: int = 0) -> tuple[Program, memory.Plan]:
+        program = transform.lower(fused, features, name, stage)
+        if placement.workspace_io:
+            program = memory.with_workspace_io(program)
+        if placement.pools:
+            return program, memory.spread(program, placement.pools)
+        return program, memory.plan(program, limit=limit)
+
+    program, plan = planned()
+    if max_workspace is not None and plan.workspace_bytes > max_workspace:
+        program, plan = fit(fused, (program, plan), max_workspace, planned)
     memory.prove(program, plan)
-    unit = codegen.Unit(program, plan, name, executor, external_workspace, str(chosen), mod.quantization)
-    options = {"numerics": numerics, "optimize": optimize}
-    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit))
+    memory.prove_pools(program, plan, placement.pools)
+    return program, plan
 
 
 def link(

@@ -27,6 +27,8 @@ class _Module:
     ----------
     loaded : int
         Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
+    io : int
+        Bytes of inputs and outputs outside the workspace.
     """
 
     factory: Factory
@@ -37,9 +39,13 @@ class _Module:
         return self.code.sizes.constants if self.code.graph is not None else 0
 
     @property
+    def io(self) -> int:
+        return 0 if self.factory.placement.workspace_io else self.code.sizes.io
+
+    @property
     def ram(self) -> int:
         """All blocks of the graph executor, or workspace, inputs and outputs of the AOT executor."""
-        return self.code.sizes.workspace + self.code.sizes.io + self.loaded
+        return self.code.sizes.workspace + self.io + self.loaded
 
 
 def check_budget(
@@ -95,9 +101,9 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
         cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     if peak is None:
-        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {sizes.io:,}{loaded}")
+        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
     return BudgetError(
-        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {sizes.io:,}{loaded}; {peak_text(peak)}",
+        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {heaviest.io:,}{loaded}; {peak_text(peak)}",
         next_step="Make these tensors smaller, or quantize the model",
     )
 

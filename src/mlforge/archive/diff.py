@@ -216,7 +216,8 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     if any(item["workspace_bytes"] is None for item in memory.values()):
         return {"ram_bytes": None, "constants_bytes": None}
     apart = sum(item["workspace_bytes"] for name, item in memory.items() if name not in together)
-    ram = apart + sum(item["io_bytes"] for item in memory.values()) + (shared["workspace_bytes"] if together else 0)
+    tensors = sum(memory[name]["io_bytes"] for name, module in modules.items() if not module["workspace_io"])
+    ram = apart + tensors + (shared["workspace_bytes"] if together else 0)
     flash = sum(item["constants_bytes"] for item in memory.values())
     if shared.get("constants_bytes"):
         known = [item for module in modules.values() for item in module["constants"] or ()]

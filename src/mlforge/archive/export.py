@@ -121,11 +121,20 @@ def export_shared_library(
 
     Raises
     ------
+    OptionError
+        If a module has constants that its caller loads.
     ToolchainError
         If there is no C compiler or it refuses the code.
     OutputError
         If the place cannot be written.
     """
+    for factory in factories:
+        if factory.code.loaded:
+            raise OptionError(
+                f"a library has no place for the constants that callers of module '{factory.module_name}' load",
+                place=", ".join(factory.code.loaded),
+                next_step="Make an archive, or leave the constants in the code",
+            )
     linked = linked_code(factories, options or ExportOptions())
     modules = {
         factory.module_name: metadata.module_details(factory, code)
@@ -158,7 +167,8 @@ def object_files(factories: Sequence[Factory], options: ExportOptions | None = N
         If there is no C compiler or it refuses the code.
     """
     code = code_files(factories, options)
-    files = {path: data for path, data in code.items() if path.endswith(".h")}
+    loaded = {path for factory in factories for path in factory.code.loaded.values()}
+    files = {path: data for path, data in code.items() if path.endswith(".h") or path in loaded}
     runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
     sources = {**code, **runtime} if needs_runtime(code) else code
     folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})

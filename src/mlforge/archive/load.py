@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.library.build import build_library
-from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.support.plain_file import open_plain
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def load_factory(factory: Factory) -> AotModule | GraphModule:
 
     details = module_details(factory)
     if not factory.graph_json:
-        return AotModule(build_library(factory.code.files), details)
+        return AotModule(build_library(factory.code.files), details, loaded_pools(details, factory.code.files))
     from mlforge.runtime.graph_module import GraphModule
 
     return GraphModule.described(factory.graph_json, factory.lib, details)
@@ -141,7 +141,8 @@ def _model(parts: ModuleParts, lib: HostLibrary | None = None) -> AotModule | Gr
     if parts.executor == "graph":
         return load_graph(parts, lib or host_library(parts))
     if parts.record.details is not None:
-        return AotModule(_built(parts), parts.record.details)
+        details = parts.record.details
+        return AotModule(_built(parts), details, loaded_pools(details, parts.code))
     if parts.header is not None:
         from mlforge.archive.tvm_interface import c_interface
 

@@ -13,6 +13,7 @@ from mlforge.archive.details import module_details, storage_details
 from mlforge.archive.layout import VERSION
 from mlforge.archive.options import ExportOptions
 from mlforge.codegen import GeneratedCode, LinkedCode
+from mlforge.memory import Placement
 from mlforge.support.content import Data, nbytes_of, sha256_of_each
 from mlforge.tir.ir import Value
 
@@ -146,10 +147,25 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict
         "optimize": factory.options["optimize"],
         "numerics": factory.options["numerics"],
         "external_workspace": facts.code.external_workspace,
+        **_placement(factory.placement),
         "toolchain": facts.toolchain and dict(facts.toolchain),
         "test_vectors": options.test_vectors,
         "seed": options.seed,
     }
+
+
+def _placement(placement: Placement) -> dict[str, Any]:
+    """Return what was asked of where memory lies; nothing where nothing was."""
+    asked: dict[str, Any] = {}
+    if placement.workspace_io:
+        asked["workspace_io"] = True
+    if placement.pools:
+        asked["pools"] = [{"name": pool.name, "bytes": pool.nbytes} for pool in placement.pools]
+    if placement.constants:
+        asked["constants"] = [
+            {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in placement.constants
+        ]
+    return asked
 
 
 def _sizes(values: Sequence[Value]) -> dict[str, Any]:

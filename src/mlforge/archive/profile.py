@@ -10,6 +10,7 @@ from mlforge.archive.module_parts import read_parts
 from mlforge.crt import trace_headers
 from mlforge.errors import OptionError
 from mlforge.library.toolchain import NATIVE, compile_cached
+from mlforge.runtime.aot_module import loaded_pools
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.profiled_module import TRACE_FLAGS, ProfiledModule, record_file
 
@@ -65,7 +66,7 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return ProfiledModule(_library(parts.code), details)
+    return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
 
 
 def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:
@@ -76,7 +77,8 @@ def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:
     model = load_factory(factory) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
-    return ProfiledModule(_library(factory.code.files), module_details(factory))
+    details = module_details(factory)
+    return ProfiledModule(_library(factory.code.files), details, loaded_pools(details, factory.code.files))
 
 
 def _library(code: Mapping[str, Data]) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import mlforge.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
 from mlforge.archive.layout import VERSION
@@ -12,6 +14,7 @@ from mlforge.archive.read import Archive, open_archive
 from mlforge.archive.source import read_source
 from mlforge.compiler import Factory, build
 from mlforge.errors import ArchiveError
+from mlforge.memory import ConstantPool, Pool
 
 
 def rebuild(
@@ -21,6 +24,9 @@ def rebuild(
     executor: str | None = None,
     optimize: str | None = None,
     external_workspace: bool | None = None,
+    workspace_io: bool | None = None,
+    pools: Sequence[Pool] | None = None,
+    constants: Sequence[ConstantPool] | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -28,7 +34,7 @@ def rebuild(
     ----------
     path : path
         An archive that mlforge wrote with source parameters.
-    target, executor, optimize, external_workspace
+    target, executor, optimize, external_workspace, workspace_io, pools, constants
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -45,12 +51,20 @@ def rebuild(
     MlforgeError
         For what cannot be compiled for the target.
     """
+    given = {
+        "target": target,
+        "executor": executor,
+        "optimize": optimize,
+        "external_workspace": external_workspace,
+        "workspace_io": workspace_io,
+        "pools": pools,
+        "constants": constants,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
-        return [
-            _module(archive, name, target, executor, optimize, external_workspace) for name in archive.record.modules
-        ]
+        return [_module(archive, name, chosen) for name in archive.record.modules]
 
 
 def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
@@ -74,14 +88,7 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
         )
 
 
-def _module(
-    archive: Archive,
-    name: str,
-    target: str | None,
-    executor: str | None,
-    optimize: str | None,
-    external_workspace: bool | None,
-) -> Factory:
+def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     module, params = read_source(archive, name)
     details = archive.record.modules[name].details or {}
     others = [entry["type_key"] for entry in details.get("module_tree", ())[1:]]
@@ -92,16 +99,26 @@ def _module(
             next_step="Compile the model itself and import them again",
         )
     recorded = details.get("build", details)
-    chosen = executor or recorded.get("executor", "aot")
-    outside = recorded["external_workspace"] if external_workspace is None else external_workspace
-    return build(
-        module,
-        recorded.get("target", " ".join(archive.record.modules[name].targets)) if target is None else target,
-        params,
-        executor=chosen,
-        module_name=name,
-        optimize=optimize or recorded["optimize"],
-        numerics=recorded["numerics"],
-        # the graph executor has no workspace that could be passed in
-        external_workspace=outside and chosen == "aot",
-    )
+    asked = {
+        "target": recorded.get("target", " ".join(archive.record.modules[name].targets)),
+        "executor": recorded.get("executor", "aot"),
+        "optimize": recorded["optimize"],
+        "external_workspace": recorded["external_workspace"],
+        **_recorded_placement(recorded),
+        **chosen,
+    }
+    if asked["executor"] != "aot":
+        # the graph executor has no workspace that could be passed in, or placed
+        asked = {key: asked[key] for key in ("target", "executor", "optimize")}
+    return build(module, params=params, module_name=name, numerics=recorded["numerics"], **asked)
+
+
+def _recorded_placement(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a module's memory was asked to lie, as `build` takes it."""
+    return {
+        "workspace_io": recorded.get("workspace_io", False),
+        "pools": [Pool(item["name"], item["bytes"]) for item in recorded.get("pools", ())],
+        "constants": [
+            ConstantPool(item["name"], item["bytes"], item["external"]) for item in recorded.get("constants", ())
+        ],
+    }

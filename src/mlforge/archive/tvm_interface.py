@@ -46,21 +46,24 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
         raise ArchiveError(
             f"the header declares no function {entry}", place=place, next_step="Export the archive again"
         )
-    if f"{prefix}_map_inputs" in header.functions or f"{prefix}_devices" in header.structs:
+    if f"{prefix}_devices" in header.structs:
         raise ArchiveError(
-            f"the module '{record.name}' takes its tensors inside pools, or device contexts",
+            f"the module '{record.name}' takes device contexts",
             place=place,
             next_step="Run it as firmware: only its own project can provide them",
         )
     main = record.main[0] if record.main else None
     shapes = relay_inputs(relay or "")
+    pools = _pools(header, prefix, place)
     inputs = _tensors(header, f"{prefix}_inputs", main.inputs if main else (), shapes, place)
     outputs = _tensors(header, f"{prefix}_outputs", main.outputs if main else (), {}, place)
     return {
         "entry": entry,
         "inputs": inputs,
         "outputs": outputs,
-        "pools": _pools(header, prefix, place),
+        "external_workspace": bool(pools),
+        "pools": pools,
+        "workspace_io": f"{prefix}_map_inputs" in header.functions,
         "memory": {"workspace_bytes": main.workspace_bytes if main else 0},
     }
 
@@ -130,9 +133,9 @@ def _flat(tensor: Tensor) -> tuple[int, ...]:
     return (tensor.nbytes // max(1, TensorInfo(tensor.name, (), tensor.dtype).nbytes),)
 
 
-def _pools(header: Header, prefix: str, place: str) -> list[int]:
-    """Return the bytes of each pool that the caller passes in, in the order of the struct."""
-    sizes = []
+def _pools(header: Header, prefix: str, place: str) -> list[dict[str, Any]]:
+    """Return name and bytes of each pool that the caller passes in, in the order of the struct."""
+    pools = []
     for field in header.structs.get(f"{prefix}_workspace_pools", ()):
         macro = f"{prefix}_{field.name}_WORKSPACE_POOL_SIZE".upper()
         text = header.macros.get(macro, "").strip("()uUlL ")
@@ -142,8 +145,8 @@ def _pools(header: Header, prefix: str, place: str) -> list[int]:
                 place=place,
                 next_step="Run it as firmware, which provides the pool",
             )
-        sizes.append(int(text))
-    return sizes
+        pools.append({"name": field.name, "bytes": int(text)})
+    return pools
 
 
 def _identifier(name: str) -> str:

@@ -11,9 +11,9 @@ from mlforge.archive.layout import header_path
 from mlforge.archive.model import ModuleRecord, Tensor
 from mlforge.archive.parsed_files import C_ENDINGS, OBJECT_ENDING, ParsedFiles
 from mlforge.archive.read import Archive
+from mlforge.memory.pools import DEFAULT_POOL, pool_array
 from mlforge.runtime.graph_json import COPY, NOP
 
-_WORKSPACE = "global_workspace"
 _SHARED_WORKSPACE = "tvmgen_mlforge_shared_workspace"
 
 
@@ -113,16 +113,19 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> I
     if details is None or module.executor != "aot" or details["external_workspace"] or module.files.objects:
         return
     shared = (parsed.archive.record.details or {}).get("shared") or {}
-    is_shared = name in shared.get("workspace_modules", ())
-    array = _SHARED_WORKSPACE if is_shared else _WORKSPACE
-    expected = shared["workspace_bytes"] if is_shared else details["memory"]["workspace_bytes"]
-    sizes = {
-        path: parsed.c_code[path].arrays[array]
-        for path in module.files.sources
-        if path in parsed.c_code and array in parsed.c_code[path].arrays
-    }
-    if not sizes and expected:
-        yield Fault("code", f"codegen/host/src: {name}", f"no array {array} of {expected} bytes is defined")
-    for path, size in sizes.items():
-        if size != expected:
-            yield Fault("code", path, f"the array {array} has {size} bytes, the metadata say {expected}")
+    expected = {DEFAULT_POOL: details["memory"]["workspace_bytes"]}
+    if name in shared.get("workspace_modules", ()):
+        expected = {_SHARED_WORKSPACE: shared["workspace_bytes"]}
+    elif details.get("pools"):
+        expected = {pool_array(pool["name"]): pool["bytes"] for pool in details["pools"]}
+    for array, nbytes in expected.items():
+        sizes = {
+            path: parsed.c_code[path].arrays[array]
+            for path in module.files.sources
+            if path in parsed.c_code and array in parsed.c_code[path].arrays
+        }
+        if not sizes and nbytes:
+            yield Fault("code", f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined")
+        for path, size in sizes.items():
+            if size != nbytes:
+                yield Fault("code", path, f"the array {array} has {size} bytes, the metadata say {nbytes}")

@@ -6,9 +6,10 @@ depend on how large they are: blocks are taken in the order of their births, and
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
 from mlforge.archive.fault import Fault
@@ -24,7 +25,11 @@ def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
             continue
         place = f"{archive.metadata_path}: {name}: plan"
         blocks = details["plan"]
-        wrong = dict(_single_faults(blocks, len(details["operators"]), details["memory"]["workspace_bytes"]))
+        pools = details.get("pools")
+        size = max(pool["base"] + pool["bytes"] for pool in pools) if pools else details["memory"]["workspace_bytes"]
+        wrong = dict(_single_faults(blocks, len(details["operators"]), size))
+        for cause in pool_faults(pools or (), blocks, details["memory"]["workspace_bytes"]):
+            yield Fault("plan", place, cause)
         for cause in wrong.values():
             yield Fault("plan", place, cause)
         for cause in overlaps(blocks, wrong):
@@ -59,6 +64,27 @@ def reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[
     if block["offset"] + lead > other["offset"]:
         return f"starts less than {lead} bytes before block {number}, into which it reaches"
     return None
+
+
+def pool_faults(
+    pools: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any]], workspace: int
+) -> Iterator[str]:
+    """Yield pools that lie over each other or do not add up to the workspace, and blocks that lie in no single pool."""
+    if not pools:
+        return
+    ordered = sorted(pools, key=lambda pool: pool["base"])
+    for pool, following in pairwise(ordered):
+        if pool["base"] + pool["bytes"] > following["base"]:
+            yield f"the pools '{pool['name'][:80]}' and '{following['name'][:80]}' overlap"
+    total = sum(pool["bytes"] for pool in pools)
+    if total != workspace:
+        yield f"the pools have {total} bytes together, the workspace {workspace}"
+    bases = [pool["base"] for pool in ordered]
+    for index, block in enumerate(blocks):
+        at = bisect_right(bases, block["offset"]) - 1
+        end = ordered[at]["base"] + ordered[at]["bytes"] if at >= 0 else 0
+        if block["bytes"] and block["offset"] + block["bytes"] > end:
+            yield f"{_shown(block, index)} does not lie within a pool"
 
 
 def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from mlforge.cli import compile_options as options
 from mlforge.cli.compiling import BuildOptions, board_limits, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
 from mlforge.cli.options import Board, Json, parse_models
+from mlforge.cli.placing import asked_placement
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
@@ -24,6 +25,7 @@ EXAMPLES = (
     "mlforge compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
     "mlforge compile kws.tflite --board mps2-an386",
+    "mlforge compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
     "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
     "mlforge compile kws.tflite --executor graph --test-vectors 3",
     'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
@@ -44,6 +46,11 @@ def compile_models(
     optimize: options.OptimizeFor = None,
     numerics: options.NumericsOf = None,
     external_workspace: options.ExternalWorkspace = None,
+    workspace_io: options.WorkspaceIo = None,
+    pool: options.Pools = None,
+    board_pools: options.BoardPools = False,
+    constants: options.Constants = None,
+    load_constants: options.LoadConstants = None,
     share_workspace: options.ShareWorkspace = None,
     share_weights: options.ShareWeights = None,
     emit: options.Emit = "mlf",
@@ -79,10 +86,13 @@ def compile_models(
     place = _output(output, named, emit, bool(archives), ".model-lib" if rfc else ".tar")
     if emit not in ("c", "o"):
         check_writable(place)
+    memories = asked_placement(
+        workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
+    )
     limits = (ram, flash)
     if board is not None:
         target, ram, flash = board_limits(board, target, ram, flash)
-    wanted = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or ())
+    wanted = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or (), memories)
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     check_budget(factories, ram=ram, flash=flash, options=export)
     table = None if board is None or len(factories) > 1 else fitting_memory(factories[0], board, *limits)

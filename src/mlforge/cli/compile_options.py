@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlforge.archive.options import ExportOptions
 
 _PANEL = "Archive"
+_MEMORY = "Memory"
 EMITS = ("mlf", "c", "o", "so")
 _OF_ARCHIVES = ("source_params", "runtime", "test_vectors", "seed", "format_version", "rfc", "params_form")
 
@@ -53,6 +54,45 @@ NumericsOf: TypeAlias = Annotated[
 ]
 ExternalWorkspace: TypeAlias = Annotated[
     bool | None, typer.Option("--external-workspace/--static-workspace", help="The caller passes the workspace in.")
+]
+WorkspaceIo: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--workspace-io/--own-io",
+        help="Inputs and outputs lie in the workspace; a run destroys the inputs.",
+        rich_help_panel=_MEMORY,
+    ),
+]
+Pools: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME[=BYTES]",
+        help="A memory for the workspace; may be given again, the fastest first.",
+        rich_help_panel=_MEMORY,
+    ),
+]
+BoardPools: TypeAlias = Annotated[
+    bool,
+    typer.Option("--board-pools", help="Spread the workspace over the board's memories.", rich_help_panel=_MEMORY),
+]
+Constants: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constants",
+        metavar="NAME[=BYTES]",
+        help="A memory for constants, by a section of its name; may be given again, the fastest first.",
+        rich_help_panel=_MEMORY,
+    ),
+]
+LoadConstants: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--load-constants",
+        metavar="NAME[=BYTES]",
+        help="A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
+        rich_help_panel=_MEMORY,
+    ),
 ]
 ShareWorkspace: TypeAlias = Annotated[
     bool | None,

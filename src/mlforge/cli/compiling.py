@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlforge.cli.options import shapes_by_model
 from mlforge.errors import OptionError
@@ -28,6 +28,8 @@ class BuildOptions:
     external_workspace : bool or None
     shapes : sequence of str
         ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
+    placement : mapping of str to value
+        Arguments of `build` that say where memory lies.
     """
 
     target: str | None
@@ -36,6 +38,7 @@ class BuildOptions:
     executors: Sequence[str]
     external_workspace: bool | None
     shapes: Sequence[str]
+    placement: Mapping[str, Any]
 
 
 def is_archive(path: Path) -> bool:
@@ -66,6 +69,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             executor=executors.get(""),
             optimize=options.optimize,
             external_workspace=options.external_workspace,
+            **options.placement,
         )
 
 
@@ -92,6 +96,8 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     optimize=options.optimize or "speed",
                     numerics=numerics,
                     external_workspace=bool(options.external_workspace) and executor == "aot",
+                    # of several modules, those for the graph executor have nothing to place
+                    **(options.placement if executor == "aot" or len(named) == 1 else {}),
                 )
             )
     return factories

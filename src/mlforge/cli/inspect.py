@@ -137,6 +137,10 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         for key, size in module["memory"].items()
         if size is not None
     ]
+    if module["workspace_io"]:
+        memory.append(("of these in the workspace: io", module["memory"]["io_bytes"]))
+    for kind, pools in (("workspace", module["pools"]), ("constants", module["constant_pools"])):
+        memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
     if memory:
         print_table("memory", ("", "bytes"), memory)
     if module["peak"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlforge.codegen.emit import GeneratedCode, Sizes, generate
+from mlforge.codegen.emit import GeneratedCode, Sizes, constant_pools, generate
 from mlforge.codegen.link import LinkedCode, generate_together
 from mlforge.codegen.unit import SHARED_MODULE, Shared, Unit
 
@@ -13,6 +13,7 @@ __all__ = [
     "Shared",
     "Sizes",
     "Unit",
+    "constant_pools",
     "generate",
     "generate_together",
 ]

@@ -13,8 +13,10 @@ from math import prod
 import numpy as np
 
 from mlforge.codegen.c_types import HALF_FLOATS, literal, scalar_type
+from mlforge.codegen.constant_pools import LoadedPool, attribute, attribute_definition, section
 from mlforge.codegen.writer import comment_text
 from mlforge.errors import InternalError
+from mlforge.memory.pools import ConstantPool
 from mlforge.support.c_names import bounded, unique
 from mlforge.support.content import Data, aligned_arrays
 from mlforge.tir.ir import Value
@@ -33,10 +35,13 @@ class Constant:
     symbol : str
     value : Value
         The first of the program's constants with these bytes.
+    memory : str or None
+        The memory whose section it lies in; None for wherever the linker puts read-only data.
     """
 
     symbol: str
     value: Value
+    memory: str | None = None
 
     @property
     def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
@@ -66,6 +71,8 @@ class ConstantTable:
         C names of constants that another file defines, by `content`.
     external : bool
         Other files see them all.
+    pools : mapping of Value to ConstantPool, optional
+        The memories that constants lie in, where that is not left to the linker.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class ConstantTable:
         *,
         elsewhere: Mapping[tuple[str, bytes], str] | None = None,
         external: bool = False,
+        pools: Mapping[Value, ConstantPool] | None = None,
     ) -> None:
         self._module = module
         self._external = external
@@ -84,14 +92,22 @@ class ConstantTable:
         groups: dict[tuple[str, bytes], list[Value]] = {}
         for value in values:
             key = content(value)
-            if elsewhere and key in elsewhere:
+            if elsewhere and key in elsewhere and not (pools and value in pools):
                 self._elsewhere[value] = elsewhere[key]
             else:
                 groups.setdefault(key, []).append(value)
         symbols = unique(f"constant_{group[0].name}" for group in groups.values())
+        loaded: dict[str, list[Value]] = {}
         for symbol, (key, group) in zip(symbols, groups.items(), strict=True):
-            self._by_content[key] = Constant(symbol, group[0])
-            self._by_value.update(dict.fromkeys(group, self._by_content[key]))
+            pool = (pools or {}).get(group[0])
+            constant = Constant(symbol, group[0], None if pool is None else pool.name)
+            self._by_value.update(dict.fromkeys(group, constant))
+            if pool is not None and pool.external:
+                loaded.setdefault(pool.name, []).append(group[0])
+            else:
+                self._by_content[key] = constant
+        self.loaded = tuple(LoadedPool(name, tuple(values)) for name, values in loaded.items())
+        """What the caller loads, by pool; the table defines nothing of it."""
 
     @property
     def constants(self) -> tuple[Constant, ...]:
@@ -102,6 +118,11 @@ class ConstantTable:
     def nbytes(self) -> int:
         """Bytes of all constants together that this table defines, without what alignment adds between them."""
         return sum(constant.value.nbytes for constant in self.constants)
+
+    @property
+    def bytes_loaded(self) -> int:
+        """Bytes of the pools of constants that the caller loads."""
+        return sum(pool.nbytes for pool in self.loaded)
 
     @property
     def bytes_elsewhere(self) -> int:
@@ -127,6 +148,14 @@ class ConstantTable:
         seen = self.in_blob or self._external
         return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
 
+    def loaded_place(self, value: Value) -> tuple[str, int] | None:
+        """Return the pool that a constant is loaded into, and its offset there; None for one with a symbol."""
+        known = self._by_value.get(value.root)
+        for pool in self.loaded if known else ():
+            if known and known.value in pool.offsets:
+                return pool.name, pool.offsets[known.value]
+        return None
+
     def declarations(self) -> list[str]:
         """Return the lines that declare, or define, the constants in C."""
         foreign = {symbol: value for value, symbol in self._elsewhere.items()}
@@ -136,6 +165,8 @@ class ConstantTable:
         if lines or self._external:
             lines = [*_HIDDEN, *lines]
         if not self.in_blob:
+            for memory in dict.fromkeys(item.memory for item in self.constants if item.memory):
+                lines += attribute_definition(memory)
             for item in self.constants:
                 lines += self._definition(item)
         return lines
@@ -149,7 +180,8 @@ class ConstantTable:
         # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
         if self._external:
             lines.append(_declaration(value, symbol))
-        lines.append(f"{'' if self._external else 'static '}{head} __attribute__((aligned({ALIGNMENT}))) = {{")
+        placed = attribute(item.memory) if item.memory else f"__attribute__((aligned({ALIGNMENT})))"
+        lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
         texts = _literals(item)
         lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
         return [*lines, "};"]
@@ -162,7 +194,11 @@ class ConstantTable:
         """
         lines = [_ASSEMBLER_HEAD]
         offset = 0
+        memory: str | None = None
         for item in self.constants:
+            if item.memory and item.memory != memory:
+                memory = item.memory
+                lines += ["#if defined(__ELF__)", f'  .section {section(memory)},"a",%progbits', "#endif"]
             size = item.value.nbytes
             offset = _aligned(offset)
             lines.append(f"MLF_CONSTANT({self.symbol(item.value)}, {offset}, {size}, __FILE__)")

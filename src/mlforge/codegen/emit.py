@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlforge.codegen import packed
 from mlforge.codegen.c_interface import LICENCE, Interface, header, tensors
@@ -15,7 +15,7 @@ from mlforge.executor.aot import AotExecutor
 from mlforge.executor.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlforge.memory import Storages, assign_storages
 from mlforge.support import c_names
-from mlforge.support.content import Data
+from mlforge.support.content import Data, nbytes_of
 from mlforge.tir.ir import KernelCall
 
 _HASH = 17
@@ -63,6 +63,8 @@ class GeneratedCode:
         Whether the caller passes the workspace in.
     workspace_peers : tuple of str
         Modules that work in the same memory.
+    loaded : mapping of str to str
+        By pool of constants that the caller loads, the path of the file with its bytes.
     graph : Graph or None
     storages : Storages or None
         For the graph executor.
@@ -75,6 +77,7 @@ class GeneratedCode:
     sizes: Sizes
     external_workspace: bool
     workspace_peers: tuple[str, ...] = ()
+    loaded: Mapping[str, str] = field(default_factory=dict)
     graph: Graph | None = None
     storages: Storages | None = None
 
@@ -108,9 +111,19 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     inputs, outputs = tensors(program.inputs, program.outputs)
     external = unit.external_workspace and plan.size > 0
     peers = () if external else shared.workspace_peers.get(module, ())
-    constants = ConstantTable(unit.used_constants(), module, elsewhere=shared.constants)
+    constants = ConstantTable(unit.used_constants(), module, elsewhere=shared.constants, pools=unit.constant_pools)
     interface = Interface(
-        module, inputs, outputs, plan.size, external, unit.quantization, peers, constants.bytes_elsewhere
+        module,
+        inputs,
+        outputs,
+        plan.workspace_bytes,
+        external,
+        plan.pools,
+        unit.quantization,
+        peers,
+        constants.bytes_elsewhere,
+        unit.workspace_io,
+        constants.loaded,
     )
     names = _function_names(unit, shared)
     executor = AotExecutor(program, plan, interface, constants, names, shared.workspace if peers else None)
@@ -125,16 +138,39 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
             operators.add_kernel(kernel, names[kernel.name], calls.get(kernel.name, []), reached=unit.reached(kernel))
     operators.functions.append(executor.main_function())
     first = banner(unit.target_text)
+    loaded = {pool.name: f"src/{pool.file_name(module)}" for pool in constants.loaded}
     files: dict[str, Data] = {
         f"include/{interface.header_name}": header(interface).encode(),
         f"src/{module}_lib0.c": executor.entry_file().encode(),
         f"src/{module}_lib1.c": (first + operators.text()).encode(),
         **blob_files(constants, f"src/{module}_lib2.S", first),
+        **{loaded[pool.name]: pool.data for pool in constants.loaded},
     }
     io = sum(tensor.value.nbytes for tensor in (*inputs, *outputs))
-    total = constants.nbytes + constants.bytes_elsewhere
-    sizes = Sizes(plan.size, total, io, constants.bytes_elsewhere)
-    return GeneratedCode(files, interface.header_name, interface.entry, names, sizes, external, peers)
+    total = constants.nbytes + constants.bytes_loaded + constants.bytes_elsewhere
+    sizes = Sizes(plan.workspace_bytes, total, io, constants.bytes_elsewhere)
+    return GeneratedCode(files, interface.header_name, interface.entry, names, sizes, external, peers, loaded)
+
+
+def constant_pools(unit: Unit, code: GeneratedCode) -> list[dict[str, object]]:
+    """Return the memories of a module's constants that hold any, as metadata have them.
+
+    Parameters
+    ----------
+    unit : Unit
+    code : GeneratedCode
+        Of the unit.
+    """
+    held: dict[str, int] = {}
+    for value in unit.used_constants():
+        pool = unit.constant_pools[value]
+        held[pool.name] = held.get(pool.name, 0) + value.nbytes
+    pools = []
+    for name, nbytes in held.items():
+        path = code.loaded.get(name)
+        size = nbytes_of(code.files[path]) if path else nbytes
+        pools.append({"name": name, "bytes": size, "file": path})
+    return pools
 
 
 def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Data]:

@@ -128,7 +128,9 @@ def _check_names(units: Sequence[Unit]) -> None:
 
 
 def _has_pool(unit: Unit) -> bool:
-    return unit.executor == "aot" and unit.plan.size > 0 and not unit.external_workspace
+    """Tell whether the unit works in one static array that is not of a memory of its own choice."""
+    plan = unit.plan
+    return unit.executor == "aot" and plan.size > 0 and not plan.spans and not unit.external_workspace
 
 
 def _targets(units: Sequence[Unit]) -> str:
@@ -157,6 +159,8 @@ def _shared_constants(units: Sequence[Unit]) -> list[Value]:
         if unit.executor != "aot":  # the graph executor loads its constants from a file
             continue
         for value in unit.used_constants():
+            if value in unit.constant_pools:  # one module's choice of memory is not another's
+                continue
             key = content(value)
             users.setdefault(key, set()).add(unit.module)
             first.setdefault(key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlforge.memory import Plan
+from mlforge.memory import ConstantPool, Plan
 from mlforge.relay.ir import Quantization
 from mlforge.tir.ir import PrimFunc, Program, Value
 from mlforge.tir.visitor import signature
@@ -33,6 +33,10 @@ class Unit:
         For the first line of the files.
     quantization : mapping of str to Quantization
         Of inputs and outputs, for the header's comments.
+    workspace_io : bool
+        Inputs and outputs lie in the workspace.
+    constant_pools : mapping of Value to ConstantPool
+        The memories of constants, where that is not left to the linker.
     """
 
     program: Program
@@ -42,6 +46,8 @@ class Unit:
     external_workspace: bool = False
     target_text: str = "c"
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    workspace_io: bool = False
+    constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
 
     @property
     def contracts(self) -> bool:

@@ -45,10 +45,10 @@ def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tup
 
     The alignments are those of blocks that are large enough to need them.
     A value is live from the call that writes it to the last one that reads it or a view of it. One that
-    the program returns stays live to the end.
+    the program returns stays live to the end, an input that lies in the workspace is live from the first call on.
     """
-    last_use: dict[Value, int] = {}
-    first_write: dict[Value, int] = {}
+    last_use: dict[Value, int] = dict.fromkeys((value.root for value in program.inputs), 0)
+    first_write = dict(last_use)
     for index, call in enumerate(program.calls):
         for value in call.inputs:
             last_use[value.root] = index

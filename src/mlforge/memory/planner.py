@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlforge.errors import InternalError
 from mlforge.memory.liveness import Leads, LiveRange, live_bytes, live_ranges
 from mlforge.memory.placement import Cluster, Layout
+from mlforge.memory.pools import DEFAULT_POOL, Span
 from mlforge.memory.reuse import Reuse, choose_reuse, free_leads
 from mlforge.tir.ir import KernelCall, Program, Value
 
@@ -38,6 +39,8 @@ class Plan:
         For each call, the input whose place its output takes, element by element.
     reached : tuple of tuple of Value
         For each call, the inputs of which its output takes a part of the bytes while it runs.
+    spans : tuple of Span
+        The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
     """
 
     size: int
@@ -49,6 +52,23 @@ class Plan:
     peak_call: int | None
     inplace: tuple[Value | None, ...]
     reached: tuple[tuple[Value, ...], ...]
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def pools(self) -> tuple[Span, ...]:
+        """The arrays that the workspace consists of; none for a program without workspace."""
+        return self.spans or ((Span(DEFAULT_POOL, 0, self.size),) if self.size else ())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all pools, without what lies between them in the arena."""
+        return sum(pool.nbytes for pool in self.pools)
+
+    def place(self, offset: int) -> tuple[Span, int]:
+        """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""
+        below = (pool for pool in self.pools if pool.base <= offset)
+        pool = max(below, key=lambda pool: pool.base, default=Span(DEFAULT_POOL, 0, 0))
+        return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:
         """Return the byte offset of an intermediate or of a view of one."""
@@ -58,7 +78,13 @@ class Plan:
             raise InternalError(f"'{value.name}' has no place in the workspace") from None
 
 
-def plan(program: Program, alignment: int = 16) -> Plan:
+def plan(
+    program: Program,
+    alignment: int = 16,
+    *,
+    keep: Callable[[LiveRange], bool] | None = None,
+    limit: int = 0,
+) -> Plan:
     """Place every intermediate and every call's scratch.
 
     Parameters
@@ -67,6 +93,10 @@ def plan(program: Program, alignment: int = 16) -> Plan:
     alignment : int
         Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
         aligned to the largest power of two that is not larger than they are.
+    keep : callable, optional
+        Which blocks to place; default all. The plan knows nothing of the others.
+    limit : int
+        The search ends at a plan that is not larger than this.
 
     Returns
     -------
@@ -74,6 +104,8 @@ def plan(program: Program, alignment: int = 16) -> Plan:
         Deterministic: equal programs get equal offsets.
     """
     ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
+    if keep is not None:
+        ranges = tuple(item for item in ranges if keep(item))
     by_value = {item.value: item for item in ranges if item.value is not None}
     overlap = bool(program.meta.get("overlap"))
     choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
@@ -82,7 +114,7 @@ def plan(program: Program, alignment: int = 16) -> Plan:
     clusters = _clusters(program, ranges, by_value, choice)
     live = live_bytes(clusters, num_calls, leads)
     bound = max(live, default=0)
-    goal = _good_enough(clusters, num_calls, leads, bound)
+    goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
     placement = Layout(clusters, num_calls, leads).solve(goal)
     if placement.size > goal:
         needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
@@ -145,8 +177,9 @@ def _clusters(
     choice: Sequence[Reuse | None],
 ) -> list[Cluster]:
     """Return the ranges in chains of reuse at fixed distances, in the order of their first calls."""
-    chains: dict[Value, list[tuple[LiveRange, int]]] = {}
-    shifts: dict[Value, int] = {}
+    inputs = [value.root for value in program.inputs if value.root in by_value]
+    chains: dict[Value, list[tuple[LiveRange, int]]] = {root: [(by_value[root], 0)] for root in inputs}
+    shifts = dict.fromkeys(inputs, 0)
     for call, reuse in zip(program.calls, choice, strict=True):
         root = call.output.root
         if reuse is not None:

@@ -55,6 +55,10 @@ def prove(program: Program, plan: Plan) -> None:
         alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
     """
     memory = _Bytes()
+    for value in program.inputs:
+        held = _extent(value.root, plan, "start")
+        if held is not None:
+            memory.write(held, value.root)
     for index, call in enumerate(program.calls):
         place = f"call {index} ({call.kernel.name})"
         scratch = _scratch(call, index, plan, place)

@@ -34,6 +34,7 @@ from mlforge.support.c_names import unique
 _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = "tensor_", "workspace"
 _POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
+_CONSTANT_SECTION = ".rodata.tvm."
 _STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
 _DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
 _CODE = {**CODE, FIRMWARE: REST}
@@ -76,6 +77,8 @@ class LinkedProgram:
             yield WORKSPACE, piece.nbytes
         elif piece.section.startswith(_IO_SECTION):
             yield from self._split(piece, {IO: _is_tensor, WORKSPACE: _is_workspace}, PADDING)
+        elif owner != MODEL and piece.section.startswith(_CONSTANT_SECTION):
+            yield CONSTANTS, piece.nbytes
         elif owner == MODEL and not piece.is_zeroed and ".rodata" in piece.section:
             yield from self._split(piece, {CONSTANTS: _is_constant}, CODE[MODEL])
         elif piece.is_zeroed or piece.load is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlforge.archive.templates.given_pools import given_pools
+from mlforge.archive.templates.subject import described_subject
 from mlforge.codegen.c_interface import RESERVED
 from mlforge.codegen.writer import Writer, comment_text
 from mlforge.support.c_names import unique
@@ -27,20 +29,24 @@ def standalone_main(name: str, details: Mapping[str, Any]) -> str:
     inputs, outputs = details["inputs"], details["outputs"]
     fields = _fields(inputs, outputs)
     macros = [f"{prefix.upper()}_{field.upper()}_SIZE" for field in fields]
-    workspace = details["memory"]["workspace_bytes"] if details["external_workspace"] else 0
+    subject = described_subject(name, details)
+    pools, mapped = given_pools(subject), subject.maps_tensors
     w = Writer()
     w.lines([f"/* Runs module {comment_text(name)} once and reports. {_LICENCE} */", f'#include "{prefix}.h"'])
     w.lines(['#include "counter.h"', '#include "host_io.h"', '#include "report.h"', '#include "stack_paint.h"', ""])
     w.lines(["#ifdef MLFORGE_TRACE", '#include "mlforge_trace.h"', "#else", "enum { trace_spent = 0 };", "#endif", ""])
-    buffers = [f"tensor_{field}" for field in fields]
-    for buffer, macro in zip(buffers, macros, strict=True):
+    buffers = _mapped(fields, len(inputs)) if mapped else [f"tensor_{field}" for field in fields]
+    for buffer, macro in () if mapped else zip(buffers, macros, strict=True):
         w.line(_buffer(buffer, f"{macro} > 0 ? {macro} : 1", 16))
-    if workspace:
-        w.line(_buffer("workspace", str(workspace), 64))
+    for pool in pools:
+        w.lines(pool.definition)
     w.line()
     with w.block("int main(void)"):
-        _fill_structs(w, prefix, buffers, len(inputs), bool(workspace))
-        call = ", ".join(["&inputs", "&outputs", *(["&pools"] if workspace else [])])
+        if pools:
+            w.line(f"struct {prefix}_workspace_pools pools = {{{', '.join(pool.array for pool in pools)}}};")
+        given_first = "&pools" if pools else ""
+        _fill_structs(w, prefix, buffers, len(inputs), given_first if mapped else None)
+        call = ", ".join([*([] if mapped else ["&inputs", "&outputs"]), *(["&pools"] if pools else [])])
         given = list(zip(buffers, macros, strict=True))
         _transfers(w, "read", INPUTS, given[: len(inputs)])
         w.lines(["measures.startup = counter_ticks();", "stack_paint();", "started = counter_ticks();"])
@@ -63,12 +69,18 @@ def _fields(inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, 
     return unique((tensor["name"] for tensor in (*inputs, *outputs)), RESERVED)
 
 
-def _fill_structs(w: Writer, prefix: str, buffers: Sequence[str], num_inputs: int, pools: bool) -> None:
+def _mapped(fields: Sequence[str], num_inputs: int) -> list[str]:
+    """Return where tensors in the workspace are found."""
+    return [f"{'inputs' if index < num_inputs else 'outputs'}.{field}" for index, field in enumerate(fields)]
+
+
+def _fill_structs(w: Writer, prefix: str, buffers: Sequence[str], num_inputs: int, mapped: str | None) -> None:
+    """Write the structs of pointers; `mapped` are the arguments of the functions that give them, where there are."""
     for kind, group in (("inputs", buffers[:num_inputs]), ("outputs", buffers[num_inputs:])):
-        values = ", ".join(group) or "0"
-        w.line(f"struct {prefix}_{kind} {kind} = {{{values}}};")
-    if pools:
-        w.line(f"struct {prefix}_workspace_pools pools = {{workspace}};")
+        values = f"{{{', '.join(group) or '0'}}}" if mapped is None else f"{prefix}_map_{kind}({mapped})"
+        w.line(f"struct {prefix}_{kind} {kind} = {values};")
+        if mapped is not None and not group:
+            w.line(f"(void){kind};")
     w.lines(["struct measures measures;", "uint64_t started;", "int32_t status;", "int file;"])
 
 

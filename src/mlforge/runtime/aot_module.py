@@ -12,14 +12,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from mlforge.errors import InputError, RunError, ToolchainError
+from mlforge.errors import ArchiveError, InputError, RunError, ToolchainError
 from mlforge.runtime.arrays import Array, by_name, require_bound, require_readable
 from mlforge.runtime.device import Device, cpu
 from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.content import Data, chunks_of, nbytes_of
 
-_WORKSPACE_ALIGNMENT = 64
+_POOL_ALIGNMENT = 64
 
 
+_MAPPED = ("inputs", "outputs")
 _locks: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
 _locks_guard = threading.Lock()
 
@@ -27,7 +29,8 @@ _locks_guard = threading.Lock()
 class BoundCall(partial[int]):
     """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
 
-    It is the generated function itself with its arguments: nothing of Python runs in a call.
+    It is the generated function itself with its arguments: nothing of Python runs in a call. For a module whose
+    inputs and outputs lie in its workspace a call copies them there and back.
 
     Attributes
     ----------
@@ -48,23 +51,36 @@ class AotModule:
         The shared library that the archive's C was compiled to.
     description : mapping
         The module's checked ``mlforge`` object of ``metadata.json``: ``entry``, ``inputs``, ``outputs``, ``memory``.
-        With ``pools``, the sizes of the workspaces that the caller passes in, instead of ``external_workspace``.
+        With ``external_workspace``, the sizes of what the caller passes in are those of ``pools``, or of the workspace.
+    loaded : mapping of str to Data, optional
+        The contents of the pools of constants that the caller loads, by name.
 
     Notes
     -----
-    The workspace is one static array of the library, so a module computes one inference at a time: `run` takes a
+    The workspace is static in the library, so a module computes one inference at a time: `run` takes a
     lock. Callables that `bind` returns do not; never call two of one module at once. A module built with an
     external workspace has one of its own for each `bind`, and its bound calls may run at the same time.
     """
 
-    def __init__(self, library: str | os.PathLike[str], description: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        library: str | os.PathLike[str],
+        description: Mapping[str, Any],
+        loaded: Mapping[str, Data] | None = None,
+    ) -> None:
         self.inputs = tuple(TensorInfo.from_json(entry) for entry in description["inputs"])
         self.outputs = tuple(TensorInfo.from_json(entry) for entry in description["outputs"])
         self.device: Device = cpu()
-        external = [description["memory"]["workspace_bytes"]] if description.get("external_workspace") else []
-        self._pools: Sequence[int] = description.get("pools", external)
+        self._pools: Sequence[int] = ()
+        if description.get("external_workspace"):
+            whole = [{"bytes": description["memory"]["workspace_bytes"]}]
+            self._pools = [pool["bytes"] for pool in description.get("pools", whole)]
+        self._constants = [_filled(data) for data in (loaded or {}).values()]
         self._lock = _lock(os.fspath(library), description)
         self._function = _entry(os.fspath(library), description["entry"])
+        self._mappers: tuple[Any, ...] = ()
+        if description.get("workspace_io"):
+            self._mappers = tuple(self._mapper(os.fspath(library), description["entry"], kind) for kind in _MAPPED)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference.
@@ -129,24 +145,95 @@ class AotModule:
         return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
-        arguments = [_pointers(inputs), _pointers(outputs)]
-        if self._pools:
-            arguments.append(_pointers({str(index): _workspace(size) for index, size in enumerate(self._pools)}))
-        call = BoundCall(self._function, *map(ctypes.byref, arguments))
+        pools = [*map(_aligned, self._pools), *self._constants]
+        given = [_pointers(pools)] if pools else []
+        if self._mappers:
+            call = self._copying_call(given, inputs, outputs)
+        else:
+            arguments = [_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())), *given]
+            call = BoundCall(self._function, *map(ctypes.byref, arguments))
         call.inputs, call.outputs = inputs, outputs
         return call
 
+    def _mapper(self, library: str, entry: str, kind: str) -> Any:
+        """Return the function that says where all inputs, or all outputs, lie in the workspace."""
+        count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
+        fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
+        result = type(f"Mapped{kind.title()}", (ctypes.Structure,), {"_fields_": fields})
+        return _entry(library, f"{entry.removesuffix('_run')}_map_{kind}", result)
 
-def _workspace(size: int) -> Array:
-    memory = np.empty(size + _WORKSPACE_ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _WORKSPACE_ALIGNMENT
-    return memory[start:]
+    def _copying_call(self, given: Sequence[Any], inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
+        arguments = tuple(map(ctypes.byref, given))
+        places = [mapper(*arguments) for mapper in self._mappers]
+        copies_in, copies_out = (
+            [
+                (array, getattr(place, field), array.nbytes)
+                for array, (field, _) in zip(arrays.values(), place._fields_, strict=False)
+            ]
+            for arrays, place in zip((inputs, outputs), places, strict=True)
+        )
+
+        def run() -> int:
+            for array, pointer, nbytes in copies_in:
+                ctypes.memmove(pointer, array.ctypes.data, nbytes)
+            status: int = self._function(*arguments)
+            for array, pointer, nbytes in copies_out:
+                ctypes.memmove(array.ctypes.data, pointer, nbytes)
+            return status
+
+        return BoundCall(run)
 
 
-def _pointers(arrays: Mapping[str, Array]) -> Any:
+def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> dict[str, Data]:
+    """Return the contents of the pools of constants that the caller of a module loads, by name.
+
+    Parameters
+    ----------
+    description : mapping
+        As for `AotModule`.
+    code : mapping of str to Data
+        The module's generated code, ``src/...``, with the files of these pools beside it.
+
+    Raises
+    ------
+    ArchiveError
+        If a file is missing or does not have the bytes that the description says.
+    """
+    loaded = {}
+    for pool in description.get("constant_pools", ()):
+        if pool["file"] is None:
+            continue
+        data = code.get(pool["file"])
+        if data is None or nbytes_of(data) != pool["bytes"]:
+            found = "missing" if data is None else f"{nbytes_of(data)} bytes long"
+            raise ArchiveError(
+                f"the file with the {pool['bytes']} bytes of constants '{pool['name']}' is {found}",
+                place=pool["file"],
+                next_step="Export the archive again",
+            )
+        loaded[pool["name"]] = data
+    return loaded
+
+
+def _aligned(size: int) -> Array:
+    """Return fresh memory as the C interface wants a pool's."""
+    memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _POOL_ALIGNMENT
+    return memory[start : start + size]
+
+
+def _filled(data: Data) -> Array:
+    """Return memory that holds what a pool of constants must."""
+    joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
+    memory = _aligned(joined.size)
+    memory[:] = joined
+    return memory
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
     """Return the struct of pointers that the C interface takes; it keeps the arrays' memory alive."""
-    struct = (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays.values()))
-    struct.arrays = tuple(arrays.values())  # type: ignore[attr-defined]  # ctypes arrays take attributes
+    struct = (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+    struct.arrays = tuple(arrays)  # type: ignore[attr-defined]  # ctypes arrays take attributes
     return struct
 
 
@@ -160,7 +247,7 @@ def _lock(library: str, description: Mapping[str, Any]) -> threading.Lock:
         return lock
 
 
-def _entry(library: str, symbol: str) -> Any:
+def _entry(library: str, symbol: str, result: Any = ctypes.c_int32) -> Any:
     try:
         function = getattr(ctypes.CDLL(library), symbol)
     except (OSError, AttributeError) as error:
@@ -169,5 +256,5 @@ def _entry(library: str, symbol: str) -> Any:
             place=library,
             next_step="Remove this file and load the archive again",
         ) from error
-    function.restype = ctypes.c_int32
+    function.restype = result
     return function

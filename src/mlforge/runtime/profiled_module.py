@@ -14,6 +14,7 @@ import numpy as np
 from mlforge.errors import OptionError, RunError
 from mlforge.runtime.aot_module import AotModule
 from mlforge.runtime.profile import Profile, operator_times
+from mlforge.support.content import Data
 
 TRACE_FLAGS = (
     "-DMLFORGE_TRACE=1",
@@ -39,10 +40,17 @@ class ProfiledModule(AotModule):
         Built with `TRACE_FLAGS`, `record_file` and the header ``mlforge_trace.h`` of the C runtime.
     description : mapping
         As for `AotModule`, with ``operators``.
+    loaded : mapping of str to Data, optional
+        As for `AotModule`.
     """
 
-    def __init__(self, library: str | os.PathLike[str], description: Mapping[str, Any]) -> None:
-        super().__init__(library, description)
+    def __init__(
+        self,
+        library: str | os.PathLike[str],
+        description: Mapping[str, Any],
+        loaded: Mapping[str, Data] | None = None,
+    ) -> None:
+        super().__init__(library, description, loaded)
         self._operators: Sequence[Mapping[str, Any]] = description["operators"]
         functions = ctypes.CDLL(os.fspath(library))
         self._time, self._observe = functions.mlforge_trace_time, functions.mlforge_trace_observe

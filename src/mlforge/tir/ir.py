@@ -385,10 +385,6 @@ class Program:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def intermediates(self) -> Iterator[Value]:
-        """Yield every value that needs workspace, in the order of creation, each once."""
-        seen: set[int] = set()
-        for call in self.calls:
-            root = call.output.root
-            if root.kind == "intermediate" and id(root) not in seen:
-                seen.add(id(root))
-                yield root
+        """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
+        roots = [value.root for value in (*self.inputs, *(call.output for call in self.calls))]
+        yield from dict.fromkeys(root for root in roots if root.kind == "intermediate")

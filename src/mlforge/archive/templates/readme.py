@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import mlforge
-from mlforge.archive.layout import HEADERS, METADATA, OBJECTS, SOURCES, VERSION
+from mlforge.archive.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlforge.archive.templates import filled
 from mlforge.archive.templates.demo import FOLDER
 from mlforge.archive.templates.subject import Subject, Tensor
-from mlforge.codegen.c_interface import POOL
+from mlforge.codegen.constant_pools import section
 from mlforge.support.text import shortened
 
 _FILES = (
@@ -96,8 +97,10 @@ def _module(item: Subject) -> str:
     where = "in the library" if item.is_aot else f"in `{item.params_path}`, and RAM where the executor copies them"
     lines += [
         f"| workspace | {sizes['workspace_bytes']:,} | RAM, {_workspace_place(item)} |",
-        f"| inputs and outputs | {sizes['io_bytes']:,} | RAM, yours |",
+        *(f"| of it {pool['name']} | {pool['bytes']:,} | |" for pool in item.details.get("pools", ())),
+        f"| inputs and outputs | {sizes['io_bytes']:,} | {_tensor_place(item)} |",
         f"| constants | {sizes['constants_bytes']:,} | flash, {where}; machine code comes on top |",
+        *(_constant_row(pool) for pool in item.details.get("constant_pools", ())),
         "",
         *_peak(item),
         *(_call(item) if item.is_aot else _graph_call(item)),
@@ -116,6 +119,16 @@ def _workspace_place(item: Subject) -> str:
         )
         return f"in the library, the same as that of {peers}: never run two of them at once"
     return "in the library: one run at a time"
+
+
+def _tensor_place(item: Subject) -> str:
+    return "in the workspace" if item.maps_tensors else "RAM, yours"
+
+
+def _constant_row(pool: dict[str, Any]) -> str:
+    file = pool["file"]
+    place = f"you load `{CODE}/{file}`" if file else f"section `{section(pool['name'])}`"
+    return f"| of them {pool['name']} | {pool['bytes']:,} | {place} |"
 
 
 def _origin(source: dict[str, str]) -> str:
@@ -144,20 +157,29 @@ def _peak(item: Subject) -> list[str]:
 def _call(item: Subject) -> list[str]:
     macro = item.prefix.upper()
     lines = [f'    #include "{item.prefix}.h"', ""]
+    pools = [*item.passed_pools, *item.loaded]
     fields = []
-    for group, tensors in (("inputs", item.inputs), ("outputs", item.outputs)):
+    for group, tensors in () if item.maps_tensors else (("inputs", item.inputs), ("outputs", item.outputs)):
         for tensor in tensors:
             size = f"{macro}_{tensor.field.upper()}_SIZE / sizeof({tensor.c_type})"
             lines.append(f"    static {tensor.c_type} {group}_{tensor.field}[{size}];")
         fields.append((group, ", ".join(f"{group}_{tensor.field}" for tensor in tensors) or "0"))
-    if item.details["external_workspace"]:
-        size = f"{macro}_{POOL.upper()}_WORKSPACE_POOL_SIZE"
-        lines.append(f"    static uint8_t memory[{size}];    /* to start at a multiple of 64 */")
-        fields.append(("workspace_pools", "memory"))
+    arrays = ["memory"] if len(pools) == 1 else [f"memory_{pool}" for pool in pools]
+    for pool, array in zip(pools, arrays, strict=True):
+        holds = f", holds {item.loaded[pool]}" if pool in item.loaded else ""
+        lines.append(
+            f"    static uint8_t {array}[{item.pool_size(pool)}];    /* to start at a multiple of 64{holds} */"
+        )
+    if pools:
+        fields.append(("workspace_pools", ", ".join(arrays)))
     lines.append("")
     for group, values in fields:
         lines.append(f"    struct {item.prefix}_{group} {group} = {{{values}}};")
     arguments = ", ".join(f"&{group}" for group, _ in fields)
+    if item.maps_tensors:
+        for group in ("inputs", "outputs"):
+            lines.append(f"    struct {item.prefix}_{group} {group} = {item.prefix}_map_{group}({arguments});")
+        lines.append("    /* write what inputs points to before every run; outputs points to the results */")
     return [*lines, f"    int32_t status = {item.prefix}_run({arguments});    /* 0 on success */", ""]
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from mlforge.archive.details import AOT, module_details
-from mlforge.archive.layout import Layout
+from mlforge.archive.layout import CODE, Layout
 from mlforge.codegen import GeneratedCode
 from mlforge.codegen.c_interface import RESERVED, tensors
 from mlforge.codegen.c_types import scalar_type
+from mlforge.memory.pools import DEFAULT_POOL
 from mlforge.support.c_names import unique
 
 if TYPE_CHECKING:
@@ -104,6 +105,33 @@ class Subject:
     def is_aot(self) -> bool:
         """Whether it has the C interface; else it is one for the graph executor."""
         return bool(self.details["executor"] == AOT)
+
+    @property
+    def maps_tensors(self) -> bool:
+        """Whether inputs and outputs lie in the workspace."""
+        return bool(self.details.get("workspace_io"))
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The memories of the workspace."""
+        default = [{"name": DEFAULT_POOL}] if self.details["memory"]["workspace_bytes"] else []
+        return tuple(pool["name"] for pool in self.details.get("pools", default))
+
+    @property
+    def passed_pools(self) -> tuple[str, ...]:
+        """The memories of the workspace that the caller passes in."""
+        return self.pools if self.details["external_workspace"] else ()
+
+    @property
+    def loaded(self) -> Mapping[str, str]:
+        """The memories that the caller loads with constants, and the files that hold these."""
+        pools = self.details.get("constant_pools", ())
+        return {pool["name"]: f"{CODE}/{pool['file']}" for pool in pools if pool["file"]}
+
+    def pool_size(self, pool: str) -> str:
+        """Return the macro with the bytes of a memory that the caller passes in."""
+        kind = "CONSTANT" if pool in self.loaded else "WORKSPACE"
+        return f"{self.prefix.upper()}_{pool.upper()}_{kind}_POOL_SIZE"
 
     @property
     def prefix(self) -> str:

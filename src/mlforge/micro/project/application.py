@@ -34,7 +34,7 @@ def application_files(model: ProjectModel, project_type: str, entry: str) -> dic
 def selftest_files(model: ProjectModel) -> dict[str, bytes]:
     """Return the C of ``<module>_selftest``, which checks the test vectors and writes through ``tensor_write``."""
     name = f"{model.name}_selftest"
-    function = module_function(described_subject(model.name, model.details), checked=True)
+    function = module_function(described_subject(model.name, model.details), checked=True, embedded=True)
     return {
         f"{name}.h": render("application/selftest.h", name=model.name),
         f"{name}.c": render("application/selftest.c", name=model.name, function=function),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlforge.archive.templates.given_pools import given_pools
 from mlforge.archive.templates.subject import Tensor, described_subject
-from mlforge.codegen.c_interface import POOL
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel
 from mlforge.support import dtypes
@@ -78,11 +78,14 @@ class ModelInterface:
     name : str
         The module's.
     inputs, outputs : tuple of Buffer
+    is_mapped : bool
+        They lie in the module's workspace instead of in arrays of their own.
     """
 
     name: str
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    is_mapped: bool = False
 
     @property
     def header(self) -> str:
@@ -106,7 +109,9 @@ class ModelInterface:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers."""
+        """Bytes of all buffers outside the workspace."""
+        if self.is_mapped:
+            return 0
         return sum(item.tensor.c_length * dtypes.nbytes(item.tensor.dtype) for item in self.buffers)
 
     @property
@@ -119,7 +124,10 @@ def interface_of(model: ProjectModel) -> ModelInterface:
     """Return the application's names for a module."""
     subject = described_subject(model.name, model.details)
     return ModelInterface(
-        model.name, _buffers(f"{model.name}_input", subject.inputs), _buffers(f"{model.name}_output", subject.outputs)
+        model.name,
+        _buffers(f"{model.name}_input", subject.inputs),
+        _buffers(f"{model.name}_output", subject.outputs),
+        subject.maps_tensors,
     )
 
 
@@ -129,7 +137,7 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
     values = {
         "model": interface,
         "prefix": f"tvmgen_{model.name}",
-        "pool": POOL if model.details["external_workspace"] else None,
+        "pools": given_pools(described_subject(model.name, model.details)),
     }
     return {
         interface.header: render("application/model.h", **values),

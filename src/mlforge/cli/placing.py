@@ -1,0 +1,85 @@
+"""Where memory is to lie, from what the user of ``mlforge compile`` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlforge.errors import MlforgeError, OptionError, ProblemsError
+
+if TYPE_CHECKING:
+    from mlforge.memory import Pool
+
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
+
+
+def asked_placement(
+    workspace_io: bool | None,
+    pools: Sequence[str],
+    constants: Sequence[str],
+    loaded: Sequence[str],
+    board: str | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
+
+    Parameters
+    ----------
+    workspace_io : bool or None
+    pools, constants, loaded : sequence of str
+        ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
+    board : str, optional
+        The board whose memories the workspace is to be spread over, empty where the user named none.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        For all that is wrong with them at once.
+    """
+    from mlforge.memory import ConstantPool, Placement, Pool
+
+    problems: list[MlforgeError] = []
+
+    def sized(texts: Sequence[str], flag: str) -> list[tuple[str, int | None]]:
+        found = []
+        for text in texts:
+            match = _SIZED.fullmatch(text)
+            if match is None:
+                problems.append(OptionError(f"'{text}' is not a name and bytes", place=flag, next_step=_FORM))
+            else:
+                found.append((match[1], int(match[2]) if match[2] else None))
+        return found
+
+    wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
+    if board == "":
+        problems.append(
+            OptionError("no board is given, so its memories are not known", place="--board-pools", next_step=_BOARD)
+        )
+    if board is not None and wanted:
+        problems.append(OptionError("the board's memories are the pools", place="--pool", next_step=_ONE))
+    memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
+    memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
+    try:
+        Placement(pools=tuple(wanted), constants=tuple(memories))
+    except ProblemsError as error:
+        problems += error.problems
+    except MlforgeError as error:
+        problems.append(error)
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
+    chosen = {"workspace_io": workspace_io, "pools": wanted or _of_board(board), "constants": memories or None}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+_FORM = "Write NAME or NAME=BYTES"
+_BOARD = "Name one with --board"
+_ONE = "Leave out --pool, or --board-pools"
+
+
+def _of_board(board: str | None) -> tuple[Pool, ...] | None:
+    if board is None:
+        return None
+    from mlforge.micro.board import find_board
+    from mlforge.micro.board_pools import board_pools
+
+    return board_pools(find_board(board))

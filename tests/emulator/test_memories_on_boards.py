@@ -1,0 +1,126 @@
+"""On a board, pools and constants lie at addresses of the memories that they were given, and nothing else changes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive.details import module_details
+from mlforge.compiler import Factory
+from mlforge.memory import ConstantPool, Pool
+from mlforge.micro.bare_metal import ELF, project_files
+from mlforge.micro.board import Board
+from mlforge.micro.board_pools import board_pools
+from mlforge.micro.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
+from mlforge.verify.litert import Reference
+from tests.conftest import need
+from tests.emulator.conftest import need_board
+from tests.harness import seeded_inputs
+
+MODEL = "kws_ref_model.tflite"
+# board, its fast RAM, its other RAM, its fast flash, its other one
+BOARDS = [("mps3-an547", "dtcm", "ram", "itcm", "code"), ("mps2-an386", "ram", "psram", "flash", None)]
+
+
+class Firmware(BuiltFirmware):
+    """Firmware in a folder of the test's, so that other tools can read it."""
+
+    def __init__(self, factory: Factory, board: Board, folder: Path) -> None:
+        details = module_details(factory)
+        write_files(folder, project_files(factory.module_name, factory.code.files, details, board))
+        build(folder, board, trace=False, cflags="-O2")
+        super().__init__(folder, details, board)
+        self.elf = folder / ELF
+
+
+def symbols(made: Firmware, board: Board) -> Iterator[tuple[str, int]]:
+    """Yield names and addresses of a program's symbols, from binutils."""
+    nm = need(f"{board.toolchain.prefix}nm", " ".join(board.toolchain.packages))
+    text = subprocess.run([nm, made.elf], check=True, capture_output=True, text=True).stdout
+    for line in text.splitlines():
+        address, _, name = line.split()
+        yield name, int(address, 16)
+
+
+def places(made: Firmware, board: Board, start: str) -> set[str]:
+    """Return the names of the memories in which the symbols lie whose names begin so."""
+    found = [address for name, address in symbols(made, board) if name.startswith(start)]
+    return {next(item.name for item in board.memories if item.origin <= at < item.end) for at in found}
+
+
+def firmware(models: Path, board: Board, folder: Path, **choice: Any) -> Firmware:
+    module, params = mlforge.import_model(models / MODEL)
+    return Firmware(mlforge.build(module, board.target, params, module_name="kws", **choice), board, folder)
+
+
+def check(made: BuiltFirmware, models: Path) -> None:
+    inputs = seeded_inputs(made.inputs, 3)
+    expected = Reference(models / MODEL).run(inputs)
+    for name, output in made.run(inputs).items():
+        np.testing.assert_array_equal(output, expected[name])
+
+
+@pytest.mark.parametrize(("name", "fast", "slow", "flash", "_other"), BOARDS)
+@pytest.mark.parametrize("given", [False, True])
+def test_pools_lie_in_memories_of_their_names(
+    name: str, fast: str, slow: str, flash: str, _other: str | None, given: bool, models: Path, tmp_path: Path
+) -> None:
+    board = need_board(name)
+    pools = [Pool(fast, 1000), Pool(slow)]
+    made = firmware(models, board, tmp_path, pools=pools, workspace_io=True, external_workspace=given)
+    for memory in (fast, slow):
+        symbol = f"workspace_{memory}" if given else f"{memory}_workspace_pool"
+        assert places(made, board, symbol) == {memory}
+    check(made, models)
+
+
+@pytest.mark.parametrize(("name", "fast", "slow", "flash", "other"), BOARDS)
+def test_constants_lie_in_memories_of_their_names(
+    name: str, fast: str, slow: str, flash: str, other: str | None, models: Path, tmp_path: Path
+) -> None:
+    board = need_board(name)
+    made = firmware(models, board, tmp_path, constants=[ConstantPool(slow, 4096), ConstantPool(flash)])
+    # what is in RAM is copied there from flash by the start-up code
+    assert places(made, board, "constant_conv2d") == {slow, flash}
+    check(made, models)
+    if other is not None:
+        choice = [ConstantPool(flash, 8192), ConstantPool(other, external=True)]
+        made = firmware(models, board, tmp_path / "loaded", constants=choice)
+        assert places(made, board, "constant_conv2d") == {flash}
+        assert places(made, board, "constants_code") == {other}
+        check(made, models)
+
+
+def test_a_boards_memories_are_pools_by_speed(models: Path, tmp_path: Path) -> None:
+    board = need_board("mps3-an547")
+    pools = board_pools(board)
+    assert [pool.name for pool in pools] == ["dtcm", "ram", "ddr"]
+    assert pools[1].nbytes == board.ram.nbytes - board.stack_bytes
+    module, params = mlforge.import_model(models / MODEL)
+    factory = mlforge.build(module, board.target, params, module_name="kws", pools=pools, workspace_io=True)
+    assert [span.name for span in factory.plan.spans] == ["dtcm"]
+    made = emulated_archive(mlforge.export_model_library_format(factory, tmp_path / "kws.tar"), board)
+    planned, linked = made.memory()
+    for table in (planned, linked):
+        assert table.total("workspace", "dtcm") == factory.plan.workspace_bytes
+        assert table.total("inputs and outputs") == table.total("workspace", "ram") == 0
+    check(made, models)
+
+
+def test_ram_falls_by_what_inputs_and_intermediates_share(models: Path) -> None:
+    board = need_board("mps2-an386")
+    module, params = mlforge.import_model(models / "ad01_int8.tflite")
+    ram = {}
+    for io in (False, True):
+        factory = mlforge.build(module, board.target, params, workspace_io=io)
+        made = emulated_factory(factory, board)
+        run = made.measure(seeded_inputs(made.inputs, 0))
+        ram[io] = run.ram_bytes - run.stack_bytes - factory.code.sizes.workspace
+    assert 0 <= ram[True] < 200
+    assert ram[False] >= 2 * 640

@@ -1,0 +1,254 @@
+"""Where blocks and constants go when there are several memories, replayed on real bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlforge
+import mlforge.ops
+from mlforge import memory
+from mlforge.errors import BudgetError, InternalError, OptionError, ProblemsError
+from mlforge.memory import ConstantPool, Placement, Pool
+from mlforge.relay import ir
+from mlforge.tir.traffic import traffic
+from tests.harness import module_of
+from tests.unit.test_memory import make_call, make_program, make_value, programs
+
+
+def replay(program, plan):
+    """Run the program on byte arrays, one a pool, with random bytes for values; every read must find its value."""
+    pools = {pool.name: np.zeros(pool.nbytes, np.uint8) for pool in plan.pools}
+    rng = np.random.default_rng(0)
+    written = {}
+
+    def place(offset, nbytes):
+        if not nbytes:
+            return np.zeros(0, np.uint8)
+        pool, start = plan.place(offset)
+        found = pools[pool.name][start : start + nbytes]
+        assert found.size == nbytes, f"{nbytes} bytes at {start} leave the pool {pool.name}"
+        return found
+
+    def write(root):
+        written[root] = rng.integers(0, 256, root.nbytes, np.uint8)
+        place(plan.offset(root), root.nbytes)[:] = written[root]
+
+    def check(root):
+        np.testing.assert_array_equal(place(plan.offset(root), root.nbytes), written[root], err_msg=root.name)
+
+    for value in program.inputs:
+        if value.root.kind == "intermediate":
+            write(value.root)
+    for index, call in enumerate(program.calls):
+        if call.kernel.scratch_bytes:
+            place(plan.scratch_offsets[index], call.kernel.scratch_bytes)[:] = rng.integers(0, 256)
+        for value in call.inputs:
+            if value.root.kind == "intermediate":
+                check(value.root)
+        if call.output.root.kind == "intermediate":
+            write(call.output.root)
+    for value in program.outputs:
+        if value.root.kind == "intermediate":
+            check(value.root)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(max_calls=8), st.lists(st.integers(1, 400), max_size=3), st.booleans())
+def test_blocks_over_pools_keep_their_bytes_and_the_pools_their_sizes(program, sizes, io):
+    program = replace(
+        program, inputs=tuple({v.root: None for c in program.calls for v in c.inputs if v.kind == "input"})
+    )
+    if io:
+        program = memory.with_workspace_io(program)
+    pools = [*(Pool(f"p{index}", nbytes) for index, nbytes in enumerate(sizes)), Pool("rest")]
+    plan = memory.spread(program, pools)
+    memory.prove(program, plan)
+    memory.prove_pools(program, plan, pools)
+    replay(program, plan)
+    limits = {pool.name: pool.nbytes for pool in pools}
+    for span in plan.spans:
+        assert span.lower_bound <= span.nbytes <= (limits[span.name] or span.nbytes)
+    assert plan.workspace_bytes == sum(span.nbytes for span in plan.spans)
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs())
+def test_one_roomy_pool_is_the_plan_without_pools(program):
+    plain = memory.plan(program)
+    spread = memory.spread(program, [Pool("all")])
+    assert (spread.workspace_bytes, spread.lower_bound) == (
+        max(1, plain.size) if plain.offsets else plain.size,
+        plain.lower_bound,
+    )
+
+
+def test_inputs_are_there_from_the_start_and_outputs_to_the_end():
+    x, unused = make_value("x", 64, "input"), make_value("unused", 32, "input")
+    a, b = make_value("a", 64), make_value("b", 64)
+    y, early = make_value("y", 16, "output"), make_value("early", 48, "output")
+    program = replace(
+        make_program([make_call([x], early), make_call([x], a), make_call([a], b), make_call([b], y)], [early, y]),
+        inputs=(x, unused),
+    )
+    moved = memory.with_workspace_io(program)
+    plan = memory.plan(moved)
+    memory.prove(moved, plan)
+    replay(moved, plan)
+    # both inputs and the first output are live at once; after its last read, others lie where x was
+    assert plan.live[0] == 64 + 32 + 48
+    assert plan.lower_bound == max(plan.live) == 64 + 64 + 48
+    assert [value.kind for value in (*program.inputs, *program.outputs)] == ["input", "input", "output", "output"]
+
+
+def test_an_input_may_be_overwritten_in_place_only_when_it_dies():
+    x, y, z = make_value("x", 64, "input"), make_value("y", 64, "output"), make_value("z", 64, "output")
+    once = replace(make_program([make_call([x], y, inplace=[0])], [y]), inputs=(x,))
+    assert memory.plan(memory.with_workspace_io(once)).size == 64
+    calls = [make_call([x], y, inplace=[0]), make_call([x], z, inplace=[0])]
+    twice = memory.with_workspace_io(replace(make_program(calls, [y, z]), inputs=(x,)))
+    plan = memory.plan(twice)
+    memory.prove(twice, plan)
+    replay(twice, plan)
+    assert plan.size == 128
+
+
+def test_a_planted_fault_of_inputs_is_found():
+    x, y, z = make_value("x", 64, "input"), make_value("y", 64, "output"), make_value("z", 64, "output")
+    calls = [make_call([x], y), make_call([x], z)]
+    program = memory.with_workspace_io(replace(make_program(calls, [y, z]), inputs=(x,)))
+    plan = memory.plan(program)
+    wrong = replace(plan, offsets=dict.fromkeys(plan.offsets, 0))
+    with pytest.raises(InternalError, match="overlaps the input 'x'"):
+        memory.prove(program, wrong)
+
+
+def test_a_planted_fault_of_pools_is_found():
+    a, b, y = make_value("a", 64), make_value("b", 64), make_value("y", 16, "output")
+    program = make_program([make_call([], a), make_call([a], b), make_call([b], y)], [y])
+    pools = [Pool("one", 64), Pool("two")]
+    plan = memory.spread(program, pools)
+    assert [span.nbytes for span in plan.spans] == [64, 64]
+    across = replace(plan, offsets={a: 32, b: plan.offset(b)})
+    with pytest.raises(InternalError, match="'a' does not lie within the pool 'one'"):
+        memory.prove_pools(program, across, pools)
+    with pytest.raises(InternalError, match="the pool 'one' has 64 bytes of 63"):
+        memory.prove_pools(program, plan, [Pool("one", 63), Pool("two")])
+
+
+def kernel_program():
+    """Return a real program: a hot small tensor that a dense layer reads again and again, and a cold large one."""
+    rng = np.random.default_rng(0)
+    weight = ir.Constant(rng.standard_normal((200, 16)).astype(np.float32), "weight")
+    scale = ir.Constant(rng.standard_normal((1, 200)).astype(np.float32), "scale")
+    module = module_of(
+        {"x": np.zeros((1, 16), np.float32)},
+        {
+            "y": lambda v: ir.call(
+                "nn.softmax",
+                [ir.call("multiply", [ir.call("nn.dense", [ir.call("nn.relu", [v["x"]]), weight], units=200), scale])],
+            )
+        },
+    )
+    return mlforge.build(module, "c -mcpu=cortex-m4").program
+
+
+def test_traffic_counts_what_loops_move():
+    program = kernel_program()
+    dense = next(kernel for kernel in program.kernels if kernel.macs == 200 * 16)
+    moved = traffic(dense)
+    # every weight is read once, by whatever tiles; the data at least once, the output written at least once
+    weight = max(dense.constants, key=lambda buffer: buffer.nbytes)
+    assert moved[weight] == weight.nbytes
+    assert moved[dense.inputs[0]] >= 16 * 4
+    assert moved[dense.output] >= 200 * 4
+
+
+def test_hot_blocks_go_into_the_first_pool():
+    program = kernel_program()
+    values = {value.nbytes: value for value in program.intermediates()}
+    small, large = values[64], values[800]
+    plan = memory.spread(program, [Pool("fast", 100), Pool("slow")])
+    assert plan.place(plan.offset(small))[0].name == "fast"
+    assert plan.place(plan.offset(large))[0].name == "slow"
+
+
+def test_pools_that_are_too_small_are_named_with_the_layer():
+    a, b, y = make_value("a", 100), make_value("b", 60), make_value("y", 16, "output")
+    program = make_program([make_call([], a), replace(make_call([a], b), nodes=("conv/1",)), make_call([b], y)], [y])
+    with pytest.raises(BudgetError) as caught:
+        memory.spread(program, [Pool("fast", 40), Pool("slow", 110)])
+    text = str(caught.value)
+    assert caught.value.exit_status == 1
+    assert "'slow' of 110 bytes would need 164, 54 more" in text
+    assert "conv/1 with 160 live bytes" in text
+    assert "a (100), b (60)" in text
+    assert "fast (40)" in text
+
+
+def test_what_one_order_cannot_place_the_other_may():
+    # by heat alone the small block would take the only place that holds the large one
+    hot, cold, y = make_value("hot", 64), make_value("cold", 128), make_value("y", 16, "output")
+    program = make_program([make_call([], hot), make_call([hot], cold), make_call([hot, cold], y)], [y])
+    pools = [Pool("large", 128), Pool("small", 64)]
+    plan = memory.spread(program, pools)
+    memory.prove_pools(program, plan, pools)
+    replay(program, plan)
+
+
+def test_constants_that_are_read_most_go_first_and_all_have_a_place():
+    rng = np.random.default_rng(0)
+    once, often = (ir.Constant(rng.standard_normal(shape).astype(np.float32)) for shape in ((1, 40, 40, 8), (8, 8)))
+    x = np.zeros((1, 40, 40, 8), np.float32)
+    module = module_of(
+        {"x": x},
+        {
+            "y": lambda v: ir.call(
+                "add",
+                [
+                    ir.call("nn.dense", [ir.call("reshape", [v["x"]], newshape=(1600, 8)), often], units=8),
+                    ir.call("reshape", [once], newshape=(1600, 8)),
+                ],
+            )
+        },
+    )
+    program = mlforge.build(module, "c -mcpu=cortex-m4").program
+    by_size = sorted(program.constants, key=lambda value: value.nbytes)
+    places = memory.place_constants(program, [ConstantPool("fast", by_size[-1].nbytes), ConstantPool("slow")])
+    assert places[by_size[0]].name == "fast"
+    assert places[by_size[-1]].name == "slow"
+    used = {value for call in program.calls for value in call.constants}
+    needed = sum(-(-value.nbytes // 64) * 64 for value in used)
+    for room, names in ((needed, {"fast"}), (needed - 1, {"fast", "slow"})):
+        places = memory.place_constants(program, [ConstantPool("fast", room), ConstantPool("slow")])
+        assert set(places) == used
+        assert {pool.name for pool in places.values()} == names
+    with pytest.raises(BudgetError, match=r"(?s)do not fit.*the largest: .*weight"):
+        memory.place_constants(program, [ConstantPool("tiny", 1000)])
+    assert memory.place_constants(program, []) == {}
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"pools": (Pool("Upper", 1),)},
+        {"pools": (Pool("int", 1),)},
+        {"pools": (Pool('x"; evil', 1),)},
+        {"pools": (Pool("a", 0),)},
+        {"pools": (Pool("a"), Pool("a"))},
+        {"pools": (Pool("a"),), "constants": (ConstantPool("a", external=True),)},
+    ],
+)
+def test_impossible_memories_are_refused(placement):
+    with pytest.raises(OptionError):
+        Placement(**placement)
+
+
+def test_all_that_is_wrong_with_memories_is_said_at_once():
+    with pytest.raises(ProblemsError) as caught:
+        Placement(pools=(Pool("A"), Pool("b", 0)), constants=(ConstantPool("c"), ConstantPool("c")))
+    assert len(caught.value.problems) == 3

@@ -18,6 +18,7 @@ import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
 from mlforge.errors import InternalError, OptionError
 from mlforge.library.host import HostLibrary
+from mlforge.relay import ir as relay
 from mlforge.relay.ir import IRModule
 from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.runtime.factory import FactoryModule
@@ -25,8 +26,11 @@ from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.module import Function, Module
 from mlforge.runtime.runnable import Runnable
 from mlforge.support.c_names import module_name as checked_module_name
+from mlforge.target.features import Features
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
+from mlforge.transform.lower import LoweredGroup
+from mlforge.transform.lower_stage import Stage
 
 EXECUTORS = ("aot", "graph")
 
@@ -281,9 +285,10 @@ def _planned(
     fused: IRModule, features: Features, name: str, placement: memory.Placement, max_workspace: int | None
 ) -> tuple[Program, memory.Plan]:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
+    known: dict[relay.Function, LoweredGroup] = {}
 
-    def planned(stage: transform.Stage | None = None, limit: int = 0) -> tuple[Program, memory.Plan]:
-        program = transform.lower(fused, features, name, stage)
+    def planned(stage: Stage | None = None, limit: int = 0) -> tuple[Program, memory.Plan]:
+        program = transform.lower(fused, features, name, stage, known)
         if placement.workspace_io:
             program = memory.with_workspace_io(program)
         if placement.pools:
@@ -292,7 +297,7 @@ def _planned(
 
     program, plan = planned()
     if max_workspace is not None and plan.workspace_bytes > max_workspace:
-        program, plan = fit(fused, (program, plan), max_workspace, planned)
+        program, plan = transform.fit(fused, (program, plan), max_workspace, planned)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan

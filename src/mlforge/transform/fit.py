@@ -2,72 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 from mlforge import memory
 from mlforge.relay import ir
+from mlforge.relay.visitor import post_order
 from mlforge.support import dtypes
-from mlforge.target.features import Features
 from mlforge.tir.ir import Program
-from mlforge.transform.lower import lower
 from mlforge.transform.lower_stage import Stage
-from mlforge.transform.stripes import Layer, Piece, find_stage, schedule
+from mlforge.transform.stripes import Layer, Piece, find_chains, schedule
+
+Planned: TypeAlias = tuple[Program, memory.Plan]
 
 # how many stages are lowered and planned before the smallest workspace found so far is taken
 _MOST_TRIALS = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A program with a stage in stripes, and its plan."""
-
-    program: Program
-    plan: memory.Plan
-    stage: Stage
-
-
-def fit(module: ir.IRModule, features: Features, whole: Program, plan: memory.Plan, limit: int) -> Fitted | None:
-    """Return the program with its first layers in stripes, so that the workspace is at most `limit` bytes.
+def fit(module: ir.IRModule, whole: Planned, limit: int, planned: Callable[[Stage, int], Planned]) -> Planned:
+    """Return a program with some layers in stripes, so that the workspace is at most `limit` bytes, and its plan.
 
     Parameters
     ----------
     module : IRModule
         The fused module.
-    features : Features
-    whole, plan : Program, Plan
+    whole : (Program, Plan)
         Without stripes; the workspace is larger than the limit.
     limit : int
+    planned : callable ``(stage, limit) -> (program, plan)``
+        Lowers the module with a stage in stripes and plans it.
 
     Returns
     -------
-    Fitted or None
-        The one with the fewest calls among those that fit; where none does, the one with the smallest workspace.
-        None where stripes save nothing.
+    Program, Plan
+        Those with the fewest calls that fit; where none do, those with the smallest workspace.
     """
-    best: Fitted | None = None
-    for stage in _candidates(find_stage(module), plan, limit):
-        program = lower(module, features, whole.name, stage)
-        trial = Fitted(program, memory.plan(program), stage)
-        if trial.plan.size <= limit:
-            return trial
-        if trial.plan.size < (best.plan.size if best else plan.size):
+    best = whole
+    for stage in _candidates(module, whole, limit):
+        trial = planned(stage, limit)
+        if trial[1].workspace_bytes < best[1].workspace_bytes:
             best = trial
+        if best[1].workspace_bytes <= limit:
+            break
     return best
 
 
-def _candidates(layers: Sequence[Layer], plan: memory.Plan, limit: int) -> list[Stage]:
-    """Return the stages that may fit, the one with the fewest calls first; if none may, the smallest ones."""
-    found = []
-    for depth in range(1, len(layers) + 1):
-        chain = tuple(layers[:depth])
-        after = max(plan.live[depth:], default=0)
-        for rows in _heights(chain[-1].out_rows):
-            needed = max(after, _least_bytes(chain, rows))
-            found.append((max(0, needed - limit), depth * -(-chain[-1].out_rows // rows), depth, Stage(chain, rows)))
-    found.sort(key=lambda item: item[:3])
-    return [stage for *_, stage in found[:_MOST_TRIALS]]
+def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[Stage]:
+    """Return the stages that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
+    program, plan = whole
+    live = _live_by_call(module, plan)
+    lent = {param for param, value in zip(module.main.params, program.inputs, strict=True) if value.kind == "input"}
+    found: list[tuple[int, int, int, Stage]] = []
+    functions: dict[tuple[Layer | None, int, int, int], ir.Function] = {}
+    for chain in find_chains(module):
+        source = chain[0].call.args[0]
+        held = 0 if source in lent else chain[0].input.nbytes
+        for depth in range(1, len(chain) + 1):
+            layers = chain[:depth]
+            inside = {layer.call for layer in layers}
+            outside = max((nbytes for call, nbytes in live.items() if call not in inside), default=0)
+            beside = min(max(0, live[item.call] - item.input.nbytes - item.output.nbytes) for item in layers)
+            ends = max(held, layers[-1].output.nbytes)
+            for rows in _heights(layers[-1].out_rows):
+                over = max(0, max(outside, beside + ends + _least_bytes(layers, rows)) - limit)
+                calls = depth * -(-layers[-1].out_rows // rows)
+                found.append((over, calls, len(found), Stage(layers, rows, functions)))
+    return [stage for *_, stage in sorted(found, key=lambda item: item[:3])[:_MOST_TRIALS]]
+
+
+def _live_by_call(module: ir.IRModule, plan: memory.Plan) -> Mapping[ir.Expr, int]:
+    """Return the live bytes during each call of a fused group, in whose order the program's calls are."""
+    calls = (expr for expr in post_order(module.main.body) if isinstance(expr, ir.Call))
+    return dict(zip((call for call in calls if isinstance(call.op, ir.Function)), plan.live, strict=False))
 
 
 def _heights(rows: int) -> Iterator[int]:
@@ -76,7 +83,10 @@ def _heights(rows: int) -> Iterator[int]:
 
 
 def _least_bytes(layers: Sequence[Layer], rows: int) -> int:
-    """Return the most bytes that a stage holds at a time if every output takes the place of its input."""
+    """Return the most bytes that a stage holds between its input and its output.
+
+    Every output is taken to lie in the place of its input, so a plan may need more.
+    """
     carried = [0] * len(layers)
     most = 0
     stripes = schedule(layers, rows)
@@ -92,7 +102,7 @@ def _least_bytes(layers: Sequence[Layer], rows: int) -> int:
             later = next((item[index] for item in stripes[number + 1 :] if item[index] is not None), None)
             if index and later is not None:
                 carried[index] = later.carried * _row_bytes(layers[index].input)
-    return most + layers[-1].output.size * dtypes.nbytes(layers[-1].output.dtype)
+    return most
 
 
 def _input_bytes(layer: Layer, piece: Piece) -> int:

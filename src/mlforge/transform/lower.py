@@ -44,7 +44,13 @@ class LoweredGroup:
     constants: tuple[npt.NDArray[Any], ...]
 
 
-def lower(module: relay.IRModule, features: Features, name: str = "default", stage: Stage | None = None) -> Program:
+def lower(
+    module: relay.IRModule,
+    features: Features,
+    name: str = "default",
+    stage: Stage | None = None,
+    known: dict[relay.Function, LoweredGroup] | None = None,
+) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
     Parameters
@@ -57,13 +63,15 @@ def lower(module: relay.IRModule, features: Features, name: str = "default", sta
         The program's name.
     stage : Stage, optional
         Layers that are computed in stripes.
+    known : dict, optional
+        What groups of the same module and features were lowered to, to be used and added to.
 
     Returns
     -------
     Program
         Equal kernels appear once.
     """
-    return _ProgramBuilder(features, stage).build(module, name)
+    return _ProgramBuilder(features, stage, {} if known is None else known).build(module, name)
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -72,9 +80,10 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
 
 
 class _ProgramBuilder:
-    def __init__(self, features: Features, stage: Stage | None) -> None:
+    def __init__(self, features: Features, stage: Stage | None, known: dict[relay.Function, LoweredGroup]) -> None:
         self._features = features
         self._stage = stage
+        self._known = known
         self._striped = {id(layer.call) for layer in stage.layers} if stage else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
@@ -161,7 +170,9 @@ class _ProgramBuilder:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
         self._jumps = self._jumps or any(_operator(call).jumps for call in inside)
         try:
-            return lower_group(function, self._features)
+            if function not in self._known:
+                self._known[function] = lower_group(function, self._features)
+            return self._known[function]
         except MlforgeError as error:
             if error.place is None:
                 error.place = _place(expr)
@@ -175,12 +186,9 @@ class _ProgramBuilder:
             return
         name = output_name or _tensor_name(expr) or "stage"
         result = self._declare(expr, name, "output" if output_name else "intermediate")
-        groups: dict[relay.Function, LoweredGroup] = {}
 
         def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
-            if function not in groups:
-                groups[function] = self._group(function, expr)
-            self._calls.append(self._kernel_call(groups[function], [source], output, nodes))
+            self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
 
         StageLowering(self._stage, emit).run(self._values[id(layers[0].call.args[0])], result)
 

@@ -22,10 +22,29 @@ class Stage:
         A chain; see `stripes.find_stage`.
     rows : int
         Rows of the last layer that a stripe computes.
+    functions : dict
+        Functions on stripes that have been made, which stages of the same layers share.
     """
 
     layers: tuple[Layer, ...]
     rows: int
+    functions: dict[tuple[Layer | None, int, int, int], relay.Function] = field(default_factory=dict)
+
+    def function(self, layer: Layer, piece: Piece) -> relay.Function:
+        """Return a layer's function on the rows of a stripe: the same one for the same sizes."""
+        rows = piece.needs_end - piece.needs_first
+        key = (layer, rows, *layer.padding(piece))
+        if key not in self.functions:
+            self.functions[key] = striped_function(layer, rows, layer.padding(piece))
+        return self.functions[key]
+
+    def copying(self, size: int, dtype: str) -> relay.Function:
+        """Return the function that copies so many elements."""
+        key = (None, size, dtypes.nbytes(dtype), 0)
+        if key not in self.functions:
+            param = relay.Var("rows", relay.TensorType((size,), dtype))
+            self.functions[key] = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
+        return self.functions[key]
 
 
 @dataclass(eq=False)
@@ -42,7 +61,6 @@ class StageLowering:
     stage: Stage
     emit: Callable[[relay.Function, Value, Value, tuple[str, ...]], None]
     _carried: dict[int, Value] = field(default_factory=dict)
-    _functions: dict[tuple[int, ...], relay.Function] = field(default_factory=dict)
 
     def run(self, source: Value, result: Value) -> None:
         """Compute `result`, the last layer's output, from `source`, the first layer's input."""
@@ -58,18 +76,9 @@ class StageLowering:
                 if data is None:
                     data = self._carried[index]
                 output, current = self._output(layers, pieces, index, result)
-                self.emit(self._function(index, piece), data, output, layer.call.span.nodes)
+                self.emit(self.stage.function(layer, piece), data, output, layer.call.span.nodes)
                 if index:
                     self._carry(index, data, piece, _next(later, index))
-
-    def _function(self, index: int, piece: Piece) -> relay.Function:
-        """Return a layer's function on the rows of a stripe: the same one for the same sizes."""
-        layer = self.stage.layers[index]
-        padding = layer.padding(piece)
-        key = (index, piece.needs_end - piece.needs_first, *padding)
-        if key not in self._functions:
-            self._functions[key] = striped_function(layer, piece.needs_end - piece.needs_first, padding)
-        return self._functions[key]
 
     def _output(
         self, layers: Sequence[Layer], pieces: Sequence[Piece | None], index: int, result: Value
@@ -100,11 +109,7 @@ class StageLowering:
         self._copy(kept, self._carried[index])
 
     def _copy(self, source: Value, target: Value) -> None:
-        size = prod(source.shape)
-        if (size,) not in self._functions:
-            param = relay.Var("rows", relay.TensorType((size,), source.dtype))
-            self._functions[size,] = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
-        self.emit(self._functions[size,], source, target, ())
+        self.emit(self.stage.copying(prod(source.shape), source.dtype), source, target, ())
 
 
 def _next(stripes: Sequence[Sequence[Piece | None]], index: int) -> Piece | None:

@@ -75,27 +75,28 @@ def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
     uses = uses_of(program)
+    returned = {value.root for value in program.outputs}
     found = []
     for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
         if item.value is None:
             offset = plan.scratch_offsets[item.first]
             found.append(_Piece(None, 0, item.nbytes, offset, item.first, item.last))
             continue
-        for start, end, first, last in _lives(uses[item.value], item):
+        for start, end, first, last in _lives(uses[item.value], item, returned=item.value in returned):
             offset = plan.offset(item.value) + start
             found.append(_Piece(item.value, start, end - start, offset, first, last))
     return found
 
 
-def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
+def _lives(uses: Uses, item: LiveRange, *, returned: bool) -> list[tuple[int, int, int, int]]:
     """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads."""
     edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
-    kept = item.last > max((call for call, *_ in (*uses.writes, *uses.reads)), default=item.first)
     found: list[tuple[int, int, int, int]] = []
     for start, end in pairwise(edges):
-        first = next((call for call, low, high in uses.writes if low <= start and end <= high), item.first)
+        written = (call for call, low, high in uses.writes if low <= start and end <= high)
+        first = max(item.first, next(written, item.first))
         reads = [call for call, low, high in uses.reads if low <= start and end <= high]
-        last = item.last if kept else max(reads, default=first)
+        last = item.last if returned else max(reads, default=first)
         if found and found[-1][2:] == (first, last):
             start = found.pop()[0]  # noqa: PLW2901  (one stretch with the one before)
         found.append((start, end, first, last))

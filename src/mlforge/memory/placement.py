@@ -126,8 +126,11 @@ class Layout:
         ]
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
-    def solve(self, goal: int) -> Placement:
-        """Return the smallest placement found; stop as soon as one is not larger than `goal`."""
+    def solve(self, goal: int, *, search: bool = True) -> Placement:
+        """Return the smallest placement found; stop as soon as one is not larger than `goal`.
+
+        Without `search` the greedy orders are all that is tried.
+        """
         best, best_order, best_fit = Placement((), 0), Order(), False
         for order in self.greedy_orders():
             for fit in (False, True):
@@ -136,7 +139,7 @@ class Layout:
                     best, best_order, best_fit = placed, order, fit
                 if best.size <= goal:
                     return best
-        return self._climb(best, best_order, goal, best_fit=best_fit)
+        return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
 
     def _climb(self, best: Placement, order: Order, goal: int, *, best_fit: bool) -> Placement:
         """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""

@@ -115,12 +115,14 @@ def plan(
     live = live_bytes(clusters, num_calls, leads)
     bound = max(live, default=0)
     goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
-    placement = Layout(clusters, num_calls, leads).solve(goal)
+    # a plan that cannot meet its limit is not worth a search
+    search = not limit or bound <= limit
+    placement = Layout(clusters, num_calls, leads).solve(goal, search=search)
     if placement.size > goal:
         needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
         fewer_leads = free_leads(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Layout(fewer, num_calls, fewer_leads).solve(goal)
+        other = Layout(fewer, num_calls, fewer_leads).solve(goal, search=search)
         if other.size < placement.size:
             clusters, placement, choice = fewer, other, needed
 

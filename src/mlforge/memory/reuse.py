@@ -92,8 +92,8 @@ class Uses:
 
 
 def uses_of(program: Program) -> dict[Value, Uses]:
-    """Return where calls write and read each value that owns its bytes."""
-    found: dict[Value, Uses] = {}
+    """Return where calls write and read each value that owns its bytes; inputs are written before all calls."""
+    found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
     for index, call in enumerate(program.calls):
         for value in call.inputs:
             uses = found.setdefault(value.root, Uses([], []))

@@ -58,7 +58,7 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
     done = subprocess.run(
         ["sh", "-e", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
     printed = done.stdout.split(f"{_MARK}\n")
     assert len(printed) == len(commands) + 1
     return [Step(text, printed[index], expected.get(index)) for index, text in enumerate(commands)]

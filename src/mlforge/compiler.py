@@ -209,7 +209,7 @@ def build(
     workspace_io: bool = False,
     pools: Sequence[memory.Pool] = (),
     constants: Sequence[memory.ConstantPool] = (),
-    max_workspace: int | None = None,
+    ram: int | None = None,
 ) -> Factory:
     """Compile a Relay module to C.
 
@@ -239,9 +239,9 @@ def build(
         Memories that the workspace is spread over, the fastest first.
     constants : sequence of ConstantPool
         Memories that constants are spread over, the fastest first.
-    max_workspace : int, optional
-        Where the workspace is larger than so many bytes, the first layers are computed in stripes, if that helps:
-        more calls, the same results. Only for AOT. The limit may still not be met: see ``plan.size``.
+    ram : int, optional
+        Bytes for the workspace, inputs and outputs. Where they are more, layers are computed in stripes, if that helps:
+        more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
 
     Returns
     -------
@@ -258,7 +258,7 @@ def build(
     name = checked_module_name(module_name)
     values = dict(params or {})
     fused = transform.run(mod, values)
-    program, plan = _planned(fused, chosen.features, name, placement, max_workspace if executor == "aot" else None)
+    program, plan = _planned(fused, chosen.features, name, placement, ram if executor == "aot" else None)
     places = memory.place_constants(program, placement.constants)
     unit = codegen.Unit(
         program, plan, name, executor, external_workspace, str(chosen), mod.quantization, workspace_io, places
@@ -282,7 +282,7 @@ def _check_executor(executor: str, placement: memory.Placement, *, external_work
 
 
 def _planned(
-    fused: IRModule, features: Features, name: str, placement: memory.Placement, max_workspace: int | None
+    fused: IRModule, features: Features, name: str, placement: memory.Placement, ram: int | None
 ) -> tuple[Program, memory.Plan]:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
     known: dict[relay.Function, LoweredGroup] = {}
@@ -296,8 +296,10 @@ def _planned(
         return program, memory.plan(program, limit=limit)
 
     program, plan = planned()
-    if max_workspace is not None and plan.workspace_bytes > max_workspace:
-        program, plan = transform.fit(fused, (program, plan), max_workspace, planned)
+    if ram is not None:
+        lent = sum(value.nbytes for value in (*program.inputs, *program.outputs) if value.kind != "intermediate")
+        if plan.workspace_bytes + lent > ram:
+            program, plan = transform.fit(fused, (program, plan), max(0, ram - lent), planned)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mlforge import inspect
+from mlforge.micro.board import board_text
 from mlforge.runtime.npz import write_npz
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.verify.litert import Reference
@@ -104,3 +105,17 @@ def test_a_host_drives_a_project_by_its_server(models: Path, tmp_path: Path) -> 
     write_npz(tmp_path / "in.npz", inputs)
     succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
     assert_outputs(tmp_path / "out.npz", reference.run(inputs))
+
+
+def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Path) -> None:
+    tools("mps2-an386", "cmake")
+    board = tmp_path / "tight.toml"
+    # the plan's bytes fit, and the code beside them does not
+    board.write_text(board_text("mps2-an386").replace("bytes = 0x00400000", "bytes = 0x00001000", 1))
+    for template in ("makefile", "cmake"):
+        command = ("project", "create", models / MODEL, template, "--template", template, "--board", board)
+        succeeded(*command, cwd=tmp_path)
+        result = mlforge("project", "build", template, cwd=tmp_path)
+        assert result.returncode == 1, result.stderr
+        assert "does not fit into 'flash' of 4,096 bytes: it is" in result.stderr
+        assert "largest" in result.stderr

@@ -11,7 +11,9 @@ import mlforge
 from mlforge.errors import RunError, ToolchainError
 from mlforge.micro.bare_metal import ELF, Firmware, project_files
 from mlforge.micro.board import Board, Memory
-from mlforge.micro.emulator import build, emulate, emulated_factory, section_sizes
+from mlforge.micro.emulator import emulated_factory
+from mlforge.micro.firmware_build import build, section_sizes
+from mlforge.micro.firmware_run import emulate
 from mlforge.micro.standalone import REPORT
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs

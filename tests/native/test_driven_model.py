@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +18,9 @@ from mlforge.cli.main import app
 from mlforge.compiler import Factory
 from mlforge.errors import InputError, OptionError, RemoteError, RunError
 from mlforge.micro import Session
+from mlforge.micro.bare_metal import ELF
 from mlforge.micro.board import find_board
-from mlforge.micro.driven_model import DrivenModel, driven_model
+from mlforge.micro.driven_model import DrivenModel, build_host_driven, driven_model
 from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
 from mlforge.micro.host_driven import host_driven_firmware
 from mlforge.micro.rpc.line_transport import program_transport
@@ -207,3 +210,33 @@ def test_options_that_need_a_host_driven_run(models: Path) -> None:
         CliRunner().invoke(
             app, ["run", str(models / "hello_world_int8.tflite"), "--port", "/dev/null"], catch_exceptions=False
         )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo terminals are POSIX's")
+def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callable[..., str]) -> None:
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    factory = mlforge.build(module, HOST.target, params, executor="graph", module_name="hello")
+    archive = mlforge.export_model_library_format(factory, tmp_path / "hello.tar")
+    source = graph_of_archive(archive)
+    build_host_driven(source, HOST, tmp_path)
+    ours, theirs = os.openpty()
+    device = subprocess.Popen([str(tmp_path / ELF)], stdin=ours, stdout=ours)
+    try:
+        port = os.ttyname(theirs)
+        document = json.loads(command("run", archive, "--host-driven", "--port", port, "--profile", "--json"))
+        assert len(document["operators"]) == len(source.graph.nodes) - len(source.graph.arg_nodes)
+        with driven_model(source, HOST, port) as model:
+            inputs = seeded_inputs(model.inputs, 3)
+            expected = load_factory(factory).run(inputs)
+            for name, output in model.run(inputs).items():
+                np.testing.assert_array_equal(output, expected[name])
+        other = graph_of_factory(mlforge.build(module, HOST.target, params, executor="graph", module_name="other"))
+        with pytest.raises(RunError, match="firmware is of another model"), driven_model(other, HOST, port):
+            pass
+    finally:
+        device.kill()
+        device.wait()
+        os.close(ours)
+        os.close(theirs)
+    with pytest.raises(RunError, match="cannot be opened"), driven_model(source, HOST, str(tmp_path / "no-port")):
+        pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -13,9 +13,6 @@ from mlforge.cli.project_run import run_project
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
-
-if TYPE_CHECKING:
-    from mlforge.micro.project.record import Record
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "create": (
@@ -95,25 +92,16 @@ def create(
 
 def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
     """Build a project's firmware, by the project's own build system."""
-    import shutil
-
     from mlforge.cli.memory import memory_json, print_linked, print_memory
     from mlforge.micro.project.options import parse_options
-    from mlforge.micro.project.run import built_project
-    from mlforge.micro.project_api import GeneratedProject
+    from mlforge.micro.project.run import build_project
 
-    record = _record(folder)
-    firmware = folder / record.firmware if record else None
-    if firmware is not None and firmware.exists():
-        if not force:
-            raise OptionError(f"There is already a build in {folder}. To force rebuild it use '-f' or '--force'.")
-        shutil.rmtree(folder / "build", ignore_errors=True)
-        firmware.unlink(missing_ok=True)
-    with stage(f"building {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
-        project.build()
-    tables = built_project(folder).memory() if firmware is not None else None
+    with stage(f"building {folder}"):
+        project = build_project(folder, parse_options(option or ()), force=force)
+    firmware = project and str(project.folder / project.record.firmware)
+    tables = project.memory() if project else None
     if as_json:
-        document: dict[str, Any] = {"project": str(folder), "firmware": firmware and str(firmware)}
+        document: dict[str, Any] = {"project": str(folder), "firmware": firmware}
         if tables:
             before, linked = tables
             document["memory"] = memory_json(before, linked) if before else {"linked": linked.as_json()}
@@ -131,9 +119,10 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
 def flash(folder: Folder, *, option: Options = None) -> None:
     """Write a project's firmware to the board, by the board's flash tool."""
     from mlforge.micro.project.options import parse_options
+    from mlforge.micro.project.run import known_record
     from mlforge.micro.project_api import GeneratedProject
 
-    record = _record(folder)
+    record = known_record(folder)
     if record is not None and not (folder / record.firmware).exists():
         raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlforge project build {folder}")
     with stage(f"flashing {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
@@ -188,14 +177,6 @@ def _print_options(title: str, options: list[Any]) -> None:
         for option in options
     ]
     print_table(title, ("option", "type", "what it is", "required for", "optional for", "default"), rows)
-
-
-def _record(folder: Path) -> Record | None:
-    """Return what a project of ours says of itself; None for one that another tool generated."""
-    from mlforge.micro.project.record import RECORD, SERVER, read_record
-
-    foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
-    return None if foreign else read_record(folder)
 
 
 COMMANDS = (

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-_FUNCTION = re.compile(r"[0-9a-f]{4,16} <(.+)>:")
+_FUNCTION = re.compile(r"([0-9a-f]{4,16}) <(.+)>:")
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t([^\t]+)(?:\t(.*))?")
 _TARGET = re.compile(r"(?:^|[\s,(])(?:0x)?([0-9a-f]+) <([^>+]+)(\+0x[0-9a-f]+)?>")
 _COMMENT = re.compile(r"\t[@;]")
@@ -64,8 +64,8 @@ class Rules:
         Mnemonics that come back.
     call_bytes : int
         What a call itself leaves on the stack.
-    prologues : tuple of (str, int)
-        Beginnings of the names of functions that grow the stack for their callers, and by how much at most.
+    prologue : callable ``(name, word_bytes) -> int or None``
+        By how much a function of a library grows the stack for its caller, who calls it to begin with; None for others.
     """
 
     growth: Callable[[str, str], int | None]
@@ -73,7 +73,7 @@ class Rules:
     ends: Callable[[str, str], bool]
     calls: tuple[str, ...]
     call_bytes: int = 0
-    prologues: tuple[tuple[str, int], ...] = ()
+    prologue: Callable[[str, int], int | None] = lambda _name, _word_bytes: None
 
 
 def _registers(text: str) -> int:
@@ -152,6 +152,12 @@ def _riscv_indirect(mnemonic: str, operands: str, before: Sequence[str]) -> bool
     return not is_switch
 
 
+def _riscv_prologue(name: str, word_bytes: int) -> int | None:
+    saved = re.fullmatch(r"__riscv_save_(\d+)", name)
+    # the registers of that number and the way back, in steps of 16 bytes
+    return None if saved is None else -(-(int(saved[1]) + 1) * word_bytes // 16) * 16
+
+
 def _riscv_ends(mnemonic: str, _operands: str) -> bool:
     return mnemonic in ("j", "jr", "ret", "tail", "ebreak", "unimp", "mret")
 
@@ -180,9 +186,7 @@ _AVR_CALL = 3
 
 RULES = {
     "cortex-m": Rules(_arm_growth, _arm_indirect, _arm_ends, ("bl", "blx")),
-    "riscv": Rules(
-        _riscv_growth, _riscv_indirect, _riscv_ends, ("jal", "jalr", "call"), prologues=(("__riscv_save_", 64),)
-    ),
+    "riscv": Rules(_riscv_growth, _riscv_indirect, _riscv_ends, ("jal", "jalr", "call"), prologue=_riscv_prologue),
     "avr": Rules(_avr_growth, _avr_indirect, _avr_ends, ("call", "rcall"), call_bytes=_AVR_CALL),
 }
 """By the architecture of boards."""
@@ -194,10 +198,12 @@ def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
     Labels within a function of assembler count as functions: the one before runs on into them.
     """
     blocks: list[tuple[str, list[tuple[str, str]]]] = []
+    word_bytes = 0
     for line in text.splitlines():
         header = _FUNCTION.fullmatch(line)
         if header:
-            blocks.append((header[1], []))
+            blocks.append((header[2], []))
+            word_bytes = len(header[1]) // 2
             continue
         match = _INSTRUCTION.match(line)
         if match and blocks:
@@ -205,16 +211,19 @@ def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
     found: dict[str, MachineFunction] = {}
     for index, (name, body) in enumerate(blocks):
         function = found.setdefault(name, MachineFunction(name, rules.call_bytes))
-        _read_body(function, body, rules)
+        _read_body(function, body, rules, word_bytes)
         if index + 1 < len(blocks) and _runs_on(body, rules):
             function.runs_on = blocks[index + 1][0]
+    for name in [name for name in found if rules.prologue(name, word_bytes) is not None]:
+        # what it leaves is its callers'; what it takes for itself lasts as long as it does
+        found[name] = MachineFunction(name, found[name].frame - (rules.prologue(name, word_bytes) or 0))
     for function in found.values():
         function.untold_calls += sorted(function.called - found.keys())
         function.callees = (function.callees | function.called) & found.keys()
     return found
 
 
-def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules: Rules) -> None:
+def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules: Rules, word_bytes: int) -> None:
     for index, (mnemonic, text) in enumerate(body):
         operands = _COMMENT.split(text, maxsplit=1)[0]
         growth = rules.growth(mnemonic, operands)
@@ -225,12 +234,10 @@ def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules
         if rules.is_indirect(mnemonic, operands, before):
             function.untold_calls.append(f"{mnemonic} {operands}")
         for target in _TARGET.finditer(text):
-            grown = [nbytes for start, nbytes in rules.prologues if target[2].startswith(start)]
-            if grown:
-                function.frame += grown[0]
-            elif target[2] == function.name and (target[3] or mnemonic.partition(".")[0] not in rules.calls):
+            function.frame += rules.prologue(target[2], word_bytes) or 0
+            if target[2] == function.name and (target[3] or mnemonic.partition(".")[0] not in rules.calls):
                 continue
-            elif mnemonic.partition(".")[0] in rules.calls:
+            if mnemonic.partition(".")[0] in rules.calls:
                 function.called.add(target[2])
             else:
                 function.callees.add(target[2])

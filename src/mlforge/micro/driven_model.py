@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlforge.errors import RunError
 from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
-from mlforge.micro.emulator import build
+from mlforge.micro.firmware_build import build, write_files
 from mlforge.micro.graph_source import GraphSource
 from mlforge.micro.host_driven import host_driven_firmware
 from mlforge.micro.rpc.line_transport import emulator_transport, program_transport, serial_transport
@@ -21,7 +22,6 @@ from mlforge.micro.rpc.transport import Transport
 from mlforge.runtime.arrays import Array, by_name, require_readable
 from mlforge.runtime.profile import Profile
 from mlforge.runtime.tensor_info import TensorInfo
-from mlforge.support.content import write_data
 
 
 class DrivenModel:
@@ -32,10 +32,21 @@ class DrivenModel:
     source : GraphSource
         What the device's firmware was made of.
     session : Session
+
+    Raises
+    ------
+    RunError
+        If the firmware is of another model, or the device fails.
     """
 
     def __init__(self, source: GraphSource, session: Session) -> None:
         lib = session.get_system_lib()
+        missing = [name for name in source.graph.functions if not lib.implements_function(name)]
+        if missing:
+            raise RunError(
+                f"the device's firmware is of another model: it has no function '{missing[0]}'",
+                next_step="Build its firmware and write it to the board: mlforge project create, build, flash",
+            )
         lib.params = source.params
         self._session = session
         self.model = source.load(lib, session.device)
@@ -88,7 +99,7 @@ class DrivenModel:
     def _timed(self, call: Callable[[], int]) -> float:
         """Run an operator once and return its nanoseconds."""
         if isinstance(call, PreparedRemoteCall):
-            return call.time(self._session.remote)[0] * 1e9
+            return call.time()[0] * 1e9
         # a copy inside the device's memory, which is no function that could be timed
         call()
         return 0.0
@@ -105,9 +116,7 @@ def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: s
         If the compiler or make is missing, or the firmware does not build or fit.
     """
     firmware = host_driven_firmware(source.graph, source.code, source.scratch_bytes, board)
-    for path, data in project_files(source.name, source.code, {}, board, firmware).items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_data(folder / path, data)
+    write_files(folder, project_files(source.name, source.code, {}, board, firmware))
     build(folder, board, trace=False, cflags=cflags)
 
 

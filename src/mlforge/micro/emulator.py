@@ -1,4 +1,4 @@
-"""Building a project and running it under its board's emulator."""
+"""Models as firmware that is built for a board and measured as it runs on this machine."""
 
 from __future__ import annotations
 
@@ -11,39 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlforge.archive.code_size import object_sizes
-from mlforge.errors import OptionError, RunError, ToolchainError
-from mlforge.micro import avr
+from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import ELF, Firmware, project_files
 from mlforge.micro.board import Board
-from mlforge.micro.fit import check_fit, overflow_error
+from mlforge.micro.firmware_build import build, section_sizes, write_files
+from mlforge.micro.firmware_run import emulate, read_outputs, read_report, run_command
+from mlforge.micro.fit import check_fit
 from mlforge.micro.graph_firmware import graph_details, graph_firmware
 from mlforge.micro.graph_source import GraphSource, graph_of_factory, graph_of_parts
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
 from mlforge.micro.makefile import MAP
 from mlforge.micro.memory_table import MemoryTable
 from mlforge.micro.planned_memory import plan_table, planned_table
-from mlforge.micro.programs import need, run
-from mlforge.micro.standalone import INPUTS, OUTPUTS, REPORT
-from mlforge.micro.trace import CHOSEN, LINES, TENSORS, choose, read_tensors, read_trace
+from mlforge.micro.standalone import INPUTS
+from mlforge.micro.trace import CHOSEN, choose, read_tensors, read_trace
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
-from mlforge.support.content import Data, write_data
+from mlforge.support.content import Data
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
-
-_BUILD_SECONDS = 600
-_MESSAGE_LINES = 12
-_MESSAGE_CHARS = 400
-# what the firmware's status says; a core that faults ends with 70
-_FAILURES = {
-    2: "it could not read its inputs",
-    3: "it could not write its outputs",
-    4: "the model reported failure",
-    5: "it could not write its report",
-    70: "the core took a fault, as it does where the stack is too small",
-}
 
 
 @dataclass(frozen=True)
@@ -137,16 +124,16 @@ class BuiltFirmware:
             If the firmware fails or does not end in time.
         """
         folder = self._emulated(inputs)
-        report = _report(folder / REPORT)
+        report = read_report(folder)
         traced = read_trace(folder, len(self.operators)) if self._is_traced else ()
-        emulator, stack, ticks = self.board.emulator, report["stack"][0], report["ticks"][0]
+        emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"]
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
         has_sizes = self.board.arch != "host"
         return BoardRun(
-            _outputs(folder / OUTPUTS, self.outputs),
+            read_outputs(folder, self.outputs),
             _counted(ticks, rate),
-            _counted(report["startup"][0], rate),
+            _counted(report["startup"], rate),
             _counted(ticks, cycles),
             tuple(round(operator.ticks * rate) for operator in traced) if rate else (),
             tuple(operator.checksum for operator in traced),
@@ -297,131 +284,9 @@ def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any
     return graph_firmware(source, board)
 
 
-def write_files(folder: Path, files: Mapping[str, Data]) -> None:
-    """Write a project's files into a folder."""
-    for path, data in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_data(folder / path, data)
-
-
-def run_command(board: Board, elf: str = ELF) -> list[str]:
-    """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
-    command = board.run_command(elf)
-    if command is None:
-        raise OptionError(
-            f"no emulator is known for the board '{board.name}'",
-            next_step="Boards with one: mlforge boards. For a real one: mlforge project create, build, flash",
-        )
-    return command
-
-
 def _counts(board: Board) -> bool:
     return board.emulator is not None and board.emulator.instructions_per_tick is not None
 
 
 def _counted(ticks: int, rate: float | None) -> int | None:
     return None if rate is None else round(ticks * rate)
-
-
-def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
-    """Run the project's Makefile.
-
-    Raises
-    ------
-    BudgetError
-        If what it links does not fit into the board's memory.
-    ToolchainError
-        If it fails otherwise, with the compiler's first lines.
-    """
-    need("make", ("make",))
-    need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
-    command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
-    result = run(command, folder, _BUILD_SECONDS)
-    if result.returncode != 0:
-        too_large = overflow_error(result.stderr, folder / MAP, board)
-        if too_large is not None:
-            raise too_large
-        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
-        raise ToolchainError(
-            f"the firmware for {board.name} does not build:\n  " + "\n  ".join(lines),
-            place=f"{board.toolchain.prefix}gcc",
-        )
-
-
-def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
-    """Run the project's firmware, which leaves its files in the folder.
-
-    Raises
-    ------
-    ToolchainError
-        If the emulator is missing.
-    RunError
-        If the firmware fails, hangs, takes a fault, or ends before it reported.
-    """
-    for name in (OUTPUTS, REPORT, LINES, TENSORS):
-        (folder / name).unlink(missing_ok=True)
-    status, said = execute(folder, board, timeout, elf)
-    if status != 0 or not (folder / REPORT).is_file():
-        raise RunError(failure(status, said), place=board.name)
-
-
-def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple[int | None, str]:
-    """Run the project's firmware, and return its exit status and what it printed.
-
-    There is no status where the firmware never ended itself.
-
-    Raises
-    ------
-    ToolchainError
-        If the emulator is missing.
-    RunError
-        If the firmware does not end in time.
-    """
-    command = run_command(board, elf)
-    if board.emulator:
-        need(board.emulator.program, board.emulator.packages)
-    if board.arch == "avr":
-        run(["make", "-s", avr.EEPROM], folder, _BUILD_SECONDS)
-    try:
-        result = run(command, folder, timeout)
-    except RunError as error:
-        raise RunError(
-            f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
-        ) from error
-    if board.arch == "avr":
-        return avr.write_files(result.stderr, folder)
-    return result.returncode, (result.stderr or result.stdout).strip()
-
-
-def failure(status: int | None, said: str) -> str:
-    """Say what went wrong with firmware that ended with a status, or without what it should have left."""
-    if not status:
-        reason = "it started again or ended before it reported"
-    else:
-        reason = _FAILURES.get(status, f"it ended with status {status}")
-    return f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else "")
-
-
-def _report(path: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for line in path.read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(" ")
-        found.setdefault(key, []).append(int(value))
-    return found
-
-
-def _outputs(path: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    data = path.read_bytes() if infos else b""
-    outputs, offset = {}, 0
-    for info in infos:
-        piece = data[offset : offset + info.nbytes]
-        outputs[info.name] = np.frombuffer(piece, info.numpy_dtype).reshape(info.shape).copy()
-        offset += info.nbytes
-    return outputs
-
-
-def section_sizes(elf: Path) -> tuple[int, int]:
-    """Return the bytes of flash and of RAM that a program takes, by the headers of its sections."""
-    sizes = object_sizes(elf.read_bytes(), elf.name)
-    flash = sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
-    return flash, sizes["data_bytes"] + sizes["zeroed_bytes"]

@@ -10,7 +10,7 @@ from mlforge.crt import crt_files
 from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
-from mlforge.runtime.graph_json import COPY, NOP, Graph
+from mlforge.runtime.graph_json import Graph
 from mlforge.support.content import Data, to_bytes
 
 PACKET_BYTES = 2048
@@ -76,13 +76,9 @@ def host_driven_firmware(graph: Graph, code: Mapping[str, Data], scratch_bytes: 
     if board.uart is not None:
         made["src/uart_config.h"] = _uart_config(board).encode()
     if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in code.items() if path.endswith(".c")):
-        made["src/registry.c"] = registry_file(_functions(graph), _LICENCE).encode()
+        made["src/registry.c"] = registry_file(graph.functions, _LICENCE).encode()
     main = templates.joinpath("host_driven", "main.c").read_text(encoding="utf-8")
     return Firmware(main, made, ("src", "crt/include", "crt_config"))
-
-
-def _functions(graph: Graph) -> list[str]:
-    return sorted({node.function for node in graph.nodes if node.function not in (None, NOP, COPY)})
 
 
 def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
@@ -99,7 +95,6 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
         "TVM_CRT_STORAGE_ALIGNMENT_BYTES": 16,
         "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
-        "PLATFORM_POOL_BYTES": pool_bytes(graph, scratch_bytes, board),
         "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
     }
     return "\n".join(
@@ -109,6 +104,10 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
             "#define TVM_RUNTIME_CRT_CONFIG_H_",
             "",
             *(f"#define {name} {value}" for name, value in defines.items()),
+            "/* What hosts can allocate: here, what the graph takes. */",
+            "#ifndef PLATFORM_POOL_BYTES",
+            f"#define PLATFORM_POOL_BYTES {pool_bytes(graph, scratch_bytes, board)}",
+            "#endif",
             "",
             "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
             "",

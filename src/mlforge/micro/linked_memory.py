@@ -157,6 +157,11 @@ def linked_table(
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
     folded = program.folded(details.get("constants") or ())
+    loaded = sum(pool["bytes"] for pool in details.get("constant_pools") or () if pool["file"] is not None)
+    if loaded:
+        # a file holds several, and which is not listed
+        rest = sum(nbytes for _, nbytes in folded) - loaded
+        folded = (("constants outside of the files that are loaded", rest),) if rest else ()
     return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from mlforge.errors import RunError
 from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
-from mlforge.micro.emulator import build, execute, failure, run_command, write_files
+from mlforge.micro.firmware_build import build, write_files
+from mlforge.micro.firmware_run import execute, failure, run_command
 from mlforge.micro.project.firmware import SELFTEST, firmware_of
 from mlforge.micro.project.model import project_source
 

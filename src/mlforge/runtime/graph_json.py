@@ -120,6 +120,11 @@ class Graph:
         return {self.nodes[index].name: self.nodes[index].outputs.start for index in self.arg_nodes}
 
     @property
+    def functions(self) -> list[str]:
+        """The functions that nodes call, sorted, each once."""
+        return sorted({node.function for node in self.nodes if node.function not in (None, NOP, COPY)})
+
+    @property
     def storage_bytes(self) -> dict[int, int]:
         """The bytes of each block: those of the largest tensor in it."""
         sizes: dict[int, int] = {}

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
+from mlforge.micro.graph_firmware import graph_firmware
 from mlforge.micro.host_driven import host_driven_firmware
 from mlforge.micro.project.application import selftest_files
 from mlforge.micro.project.options import BUILD
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel, ProjectOption
 from mlforge.micro.standalone import INPUTS, standalone_main
-from mlforge.runtime.graph_json import parse_graph
 
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""
@@ -36,7 +36,9 @@ def project_types() -> tuple[str, ...]:
     return tuple(_MAKERS)
 
 
-def _standalone(model: ProjectModel, _board: Board) -> Firmware:
+def _standalone(model: ProjectModel, board: Board) -> Firmware:
+    if model.graph is not None:
+        return graph_firmware(model.graph, board)
     return Firmware(standalone_main(model.name, model.details))
 
 
@@ -48,8 +50,8 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
 
 
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:
-    scratch = max((entry["workspace_bytes"] for entry in model.details["operators"]), default=0)
-    return host_driven_firmware(parse_graph(model.graph_json), model.code, scratch, board)
+    assert model.graph is not None
+    return host_driven_firmware(model.graph.graph, model.code, model.graph.scratch_bytes, board)
 
 
 _MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {

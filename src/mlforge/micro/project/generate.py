@@ -14,18 +14,18 @@ from mlforge.errors import OptionError, OutputError
 from mlforge.micro.board import Board, board_text, boards, find_board
 from mlforge.micro.fit import check_fit
 from mlforge.micro.planned_memory import plan_table
+from mlforge.micro.project.firmware import HOST_DRIVEN
 from mlforge.micro.project.model import Source, project_source
 from mlforge.micro.project.options import GENERATE, checked_options, template_options
 from mlforge.micro.project.readme import readme
-from mlforge.micro.project.record import ARCHIVE, BOARD, RECORD, SERVER, Record, read_record, record_of
+from mlforge.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
 from mlforge.micro.project.render import render
-from mlforge.micro.project.template import MODEL_FOLDER, Template
+from mlforge.micro.project.template import MODEL_FOLDER, ProjectModel, Template
 from mlforge.micro.project.templates import templates
 from mlforge.support.atomic import check_writable, write_folder
 from mlforge.support.content import Data
 
 _SERVER_PACKAGE = "project_server"
-_BUILT = "build"
 
 
 def generate_project(
@@ -78,13 +78,25 @@ def generate_project(
         raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
-        check_fit(plan_table(source.model.details, board), source.model.details)
+        _check_model(chosen, board, project_type, source.model)
         made = project_files(chosen, board, project_type, values, source)
         made[BOARD] = board_text(name).encode()
         if force:
             _remove_older(target)
         write_folder(target, made)
     return target
+
+
+def _check_model(template: Template, board: Board, project_type: str, model: ProjectModel) -> None:
+    """Refuse a module that the template has no firmware for, or that does not fit into the board's memory."""
+    if project_type == HOST_DRIVEN:
+        return  # its constants and intermediates are the host's to place
+    if model.graph is not None and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' is for the graph executor, and the template {template.name} has none",
+            next_step="Compile it with --executor aot",
+        )
+    check_fit(plan_table(model.details, board), model.details)
 
 
 def project_files(
@@ -136,8 +148,8 @@ def _remove_older(target: Path) -> None:
         # a link in the project may have come to lead elsewhere
         if place.is_file() and place.parent.resolve().is_relative_to(target.resolve()):
             place.unlink()
-    if not (target / _BUILT).is_symlink():
-        shutil.rmtree(target / _BUILT, ignore_errors=True)
+    if not (target / BUILT).is_symlink():
+        shutil.rmtree(target / BUILT, ignore_errors=True)
 
 
 def _older(target: Path) -> Record | None:

@@ -6,10 +6,11 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mlforge.archive.load import artifact_kind
 from mlforge.archive.module_parts import ModuleParts, read_parts
@@ -17,6 +18,8 @@ from mlforge.archive.templates.demo import FOLDER as DEMO
 from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import check_path
 from mlforge.micro.board import Board
+from mlforge.micro.graph_firmware import graph_details
+from mlforge.micro.graph_source import graph_of_parts
 from mlforge.micro.project.template import ProjectModel
 from mlforge.support.c_names import module_name
 from mlforge.support.content import Data, ViewContent
@@ -24,6 +27,8 @@ from mlforge.support.plain_file import open_plain
 from mlforge.support.tar import open_tar
 
 _VECTORS = 3
+# of types of projects that do not take all of them
+_EXECUTORS = {"host_driven": ("graph",), "selftest": ("aot",)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,36 +109,45 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     _check_fits(parts, project_type, has_vectors=bool(vectors))
     for code in parts.code:
         check_path(code)
-    assert parts.record.details is not None
-    assert parts.executor is not None
     with open_plain(path) as file:
         archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-    return Source(
-        ProjectModel(
-            name.lower(), parts.executor, parts.code, parts.record.details, vectors, archive, parts.graph_json
-        ),
-        members,
+    graph = graph_of_parts(parts) if parts.executor == "graph" else None
+    model = ProjectModel(name.lower(), parts.executor or "", parts.code, details_of(parts), vectors, archive, graph)
+    return Source(model, members)
+
+
+def details_of(parts: ModuleParts) -> Mapping[str, Any]:
+    """Return a module's ``mlforge`` object, or of a graph that another compiler wrote what is known of it.
+
+    Raises
+    ------
+    OptionError
+        If the archive does not say enough.
+    """
+    if parts.record.details is not None:
+        return parts.record.details
+    if parts.executor == "graph":
+        return graph_details(graph_of_parts(parts), parts.record.main[0].outputs if parts.record.main else ())
+    raise OptionError(
+        f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
+        place=parts.place,
+        next_step="Compile the model with: mlforge compile MODEL",
     )
 
 
 def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
     name = parts.record.name
-    if parts.record.details is None or parts.executor is None:
-        raise OptionError(
-            f"module '{name}' was not compiled by mlforge, and firmware for it needs the shapes",
-            place=parts.place,
-            next_step="Compile the model with: mlforge compile MODEL",
-        )
     if project_type == "selftest" and not has_vectors:
         raise OptionError(
             f"module '{name}' has no test vectors",
             place=parts.place,
             next_step="Compile the model with --test-vectors 3",
         )
-    wanted = "graph" if project_type == "host_driven" else "aot"
-    if parts.executor != wanted:
+    wanted = _EXECUTORS.get(project_type, ("aot", "graph"))
+    if parts.executor not in wanted:
         raise OptionError(
-            f"module '{name}' is for the executor {parts.executor}; projects of the type {project_type} take {wanted}",
+            f"module '{name}' is for the executor {parts.executor}; projects of the type {project_type} "
+            f"take {wanted[0]}",
             place=parts.place,
-            next_step=f"Compile it with --executor {wanted}",
+            next_step=f"Compile it with --executor {wanted[0]}",
         )

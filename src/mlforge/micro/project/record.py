@@ -15,6 +15,8 @@ from mlforge.micro.project.template import ProjectModel, ProjectOption, Template
 from mlforge.support.json_text import parse_json
 
 RECORD, ARCHIVE, BOARD, SERVER = "project.json", "model.tar", "board.toml", "microtvm_api_server.py"
+BUILT = "build"
+"""The folder that every template's build system works in."""
 FORMAT = 1
 _LARGEST_FILE = 16 << 20
 _AGAIN = "Generate the project again with: mlforge project create"

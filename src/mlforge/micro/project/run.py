@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from mlforge.archive.module_parts import ModuleParts, read_parts
-from mlforge.errors import OptionError, TransportClosedError
+from mlforge.errors import OptionError, ProjectError, TransportClosedError
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.driven_model import DrivenModel
 from mlforge.micro.emulator import BuiltFirmware
-from mlforge.micro.graph_source import graph_of_archive
+from mlforge.micro.fit import overflow_error
+from mlforge.micro.graph_source import graph_of_parts
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
+from mlforge.micro.makefile import MAP
 from mlforge.micro.memory_table import MemoryTable
 from mlforge.micro.planned_memory import plan_table
-from mlforge.micro.project.record import ARCHIVE, BOARD, Record, read_record
+from mlforge.micro.project.model import details_of
+from mlforge.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record
 from mlforge.micro.project.templates import templates
 from mlforge.micro.project_api import GeneratedProject
 from mlforge.micro.rpc.session import Session
 from mlforge.micro.selftest import SelftestRun, run_built
 
-_MAP = "firmware.map"
 _READ_BYTES = 4096
 # of applications that stay on their boards after it
 _LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
@@ -51,7 +54,7 @@ class BuiltProject:
     @property
     def details(self) -> Mapping[str, Any]:
         """The module's ``mlforge`` object."""
-        return self.parts.record.details or {}
+        return details_of(self.parts)
 
     @property
     def is_bare_metal(self) -> bool:
@@ -73,13 +76,55 @@ class BuiltProject:
         The plan says nothing of firmware that has no graph.
         """
         elf = self.folder / self.record.firmware
-        map_file = elf.with_name(_MAP)
+        map_file = elf.with_name(MAP)
         if not self.is_bare_metal or not self.board.memories or not map_file.exists():
             return None
         sources = {Path(path).name for path in self.parts.code}
         linked = linked_table(LinkedProgram(elf, map_file, sources), self.details, self.board)
         promised = plan_table(self.details, self.board) if self.record.executor == "aot" else None
         return promised, linked
+
+
+def known_record(folder: Path) -> Record | None:
+    """Return what a project of ours says of itself; None for one that another tool generated."""
+    foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
+    return None if foreign else read_record(folder)
+
+
+def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = False) -> BuiltProject | None:
+    """Build a project by its API server, and return it; None for one that another tool generated.
+
+    Parameters
+    ----------
+    folder : Path
+    options : mapping
+        Of the project.
+    force : bool
+        Build anew what is built already.
+
+    Raises
+    ------
+    OptionError
+        If it is no project, or is built already and `force` is not set.
+    ProjectError
+        If the build fails; the message has the tool's last lines.
+    BudgetError
+        If the firmware does not fit into the board's memory.
+    """
+    record = known_record(folder)
+    if record is not None and (folder / record.firmware).exists():
+        if not force:
+            raise OptionError(f"There is already a build in {folder}. To force rebuild it use '-f' or '--force'.")
+        shutil.rmtree(folder / BUILT, ignore_errors=True)
+        (folder / record.firmware).unlink(missing_ok=True)
+    try:
+        with GeneratedProject(folder, options) as api:
+            api.build()
+    except ProjectError as error:
+        map_file = (folder / record.firmware).with_name(MAP) if record is not None else None
+        too_large = map_file and overflow_error(str(error), map_file, find_board(str(folder / BOARD)))
+        raise (too_large or error) from None
+    return built_project(folder) if record is not None else None
 
 
 def built_project(folder: Path) -> BuiltProject:
@@ -112,7 +157,7 @@ def driven_project(
     log : callable, optional
         Gets the lines that the device logs.
     """
-    source = graph_of_archive(project.folder / ARCHIVE, project.record.module)
+    source = graph_of_parts(project.parts)
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
         yield DrivenModel(source, session)
 

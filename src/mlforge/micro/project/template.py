@@ -8,6 +8,7 @@ from typing import Any
 
 from mlforge.archive.layout import CODE
 from mlforge.micro.board import Board
+from mlforge.micro.graph_source import GraphSource
 from mlforge.support.content import Data
 
 PROJECT_TYPES = ("standalone", "selftest", "host_driven")
@@ -37,8 +38,8 @@ class ProjectModel:
         The archive's test vectors of this module by file name; empty where it has none.
     archive : Data
         The archive itself, which projects carry as ``model.tar``.
-    graph_json : str
-        What a host that drives the firmware runs; empty for AOT.
+    graph : GraphSource or None
+        What the graph executor runs, here or on a host that drives the firmware; None for AOT.
     """
 
     name: str
@@ -47,7 +48,7 @@ class ProjectModel:
     details: Mapping[str, Any]
     vectors: Mapping[str, Data]
     archive: Data
-    graph_json: str = ""
+    graph: GraphSource | None = None
 
 
 @dataclass(frozen=True)

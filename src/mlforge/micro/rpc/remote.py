@@ -301,6 +301,12 @@ class RemoteFunction:
             return RemoteFunction(self._remote, self.name, value.value)
         return value
 
+    def timed(self, number: int = 1, repeat: int = 1) -> Callable[..., list[float]]:
+        """Return a function that calls this one and returns how long that took; as `Remote.time_evaluator`."""
+        if self.module is None:
+            raise RunError("only functions of modules can be timed", place=self.name)
+        return self._remote.time_evaluator(self.module, self.name, number, repeat)
+
     def prepare(self, tensors: Sequence[c_abi.DLTensor]) -> PreparedRemoteCall:
         """Return a call on fixed tensors of the device, whose addresses may change between calls; it returns 0."""
         return PreparedRemoteCall(self, tensors)
@@ -318,12 +324,9 @@ class PreparedRemoteCall:
         self.function(*map(_remote_tensor, self._tensors))
         return 0
 
-    def time(self, remote: Remote, number: int = 1, repeat: int = 1) -> list[float]:
-        """Return seconds on the device's clock, as `Remote.time_evaluator`."""
-        if self.function.module is None:
-            raise RunError("only functions of modules can be timed", place=self.function.name)
-        timed = remote.time_evaluator(self.function.module, self.function.name, number, repeat)
-        return timed(*map(_remote_tensor, self._tensors))
+    def time(self, number: int = 1, repeat: int = 1) -> list[float]:
+        """Return seconds on the device's clock, as `Remote.time_evaluator`; the call has then been made."""
+        return self.function.timed(number, repeat)(*map(_remote_tensor, self._tensors))
 
 
 class RemoteModule(Module):

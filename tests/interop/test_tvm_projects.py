@@ -1,0 +1,39 @@
+"""Archives that Apache TVM wrote become firmware projects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlforge.micro.project_api import TemplateProject, get_microtvm_template_projects
+from tests.conftest import need
+from tests.unit.test_cli import mlforge, succeeded
+
+
+@pytest.mark.parametrize("project_type", ["standalone", "host_driven"])
+def test_a_graph_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, project_type: str) -> None:
+    need("make", "make")
+    archive = shared / "fixtures" / "tvm-0.14" / "kws_graph_c.tar.xz"
+    with TemplateProject(get_microtvm_template_projects("makefile")) as template:
+        options = {"project_type": project_type, "board": "host"}
+        with template.generate_project_from_mlf(archive, tmp_path / "made", options) as project:
+            project.build()
+    with np.load(shared / "fixtures" / "tvm-0.14" / "kws_io.npz") as known:
+        for given, expected in zip(known["inputs"][:3], known["outputs"][:3], strict=True):
+            np.savez(tmp_path / "in.npz", **{str(known["input_name"]): given})
+            succeeded("project", "run", "made", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+            with np.load(tmp_path / "out.npz") as outputs:
+                np.testing.assert_array_equal(outputs["Identity"], expected)
+    record = json.loads((tmp_path / "made" / "project.json").read_text())
+    assert (record["module"], record["executor"]) == ("kws", "graph")
+
+
+def test_an_archive_that_does_not_say_its_shapes_is_refused(shared: Path, tmp_path: Path) -> None:
+    archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
+    result = mlforge("project", "create", archive, "made", "--template", "makefile", "--board", "host", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "module 'kws' was not compiled by mlforge" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -172,6 +172,8 @@ class Factory:
                 }
                 for pool in self.plan.spans
             ]
+        if "stripes" in self.program.meta:
+            placed["stripes"] = self.program.meta["stripes"]
         if self.placement.constants:
             placed["constant_pools"] = codegen.constant_pools(self.unit, code)
         return placed
@@ -259,6 +261,8 @@ def build(
     values = dict(params or {})
     fused = transform.run(mod, values)
     program, plan = _planned(fused, chosen.features, name, placement, ram if executor == "aot" else None)
+    if "stripes" in program.meta:
+        placement = replace(placement, ram=ram)
     places = memory.place_constants(program, placement.constants)
     unit = codegen.Unit(
         program, plan, name, executor, external_workspace, str(chosen), mod.quantization, workspace_io, places

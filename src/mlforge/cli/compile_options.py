@@ -110,7 +110,11 @@ Emit: TypeAlias = Annotated[
     ),
 ]
 Ram: TypeAlias = Annotated[
-    int | None, typer.Option("--ram", help="Fail if workspace, inputs and outputs have more bytes.")
+    int | None,
+    typer.Option(
+        "--ram",
+        help="For workspace, inputs and outputs: if they have more bytes, compute layers in stripes or fail.",
+    ),
 ]
 Flash: TypeAlias = Annotated[
     int | None, typer.Option("--flash", help="Fail if the constants have more bytes; machine code comes on top.")

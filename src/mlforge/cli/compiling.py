@@ -30,6 +30,8 @@ class BuildOptions:
         ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
     placement : mapping of str to value
         Arguments of `build` that say where memory lies.
+    ram : int or None
+        Bytes for workspace, inputs and outputs; layers of a single model are computed in stripes to keep within it.
     """
 
     target: str | None
@@ -39,6 +41,7 @@ class BuildOptions:
     external_workspace: bool | None
     shapes: Sequence[str]
     placement: Mapping[str, Any]
+    ram: int | None = None
 
 
 def is_archive(path: Path) -> bool:
@@ -69,6 +72,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             executor=executors.get(""),
             optimize=options.optimize,
             external_workspace=options.external_workspace,
+            ram=options.ram,
             **options.placement,
         )
 
@@ -96,6 +100,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     optimize=options.optimize or "speed",
                     numerics=numerics,
                     external_workspace=bool(options.external_workspace) and executor == "aot",
+                    ram=options.ram if len(named) == 1 else None,
                     # of several modules, those for the graph executor have nothing to place
                     **(options.placement if executor == "aot" or len(named) == 1 else {}),
                 )

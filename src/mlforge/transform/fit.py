@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mlforge import memory
 from mlforge.relay import ir
@@ -42,10 +43,20 @@ def fit(module: ir.IRModule, whole: Planned, limit: int, planned: Callable[[Stag
     for stage in _candidates(module, whole, limit):
         trial = planned(stage, limit)
         if trial[1].workspace_bytes < best[1].workspace_bytes:
-            best = trial
+            best = replace(trial[0], meta={**trial[0].meta, "stripes": _facts(stage, whole)}), trial[1]
         if best[1].workspace_bytes <= limit:
             break
     return best
+
+
+def _facts(stage: Stage, whole: Planned) -> dict[str, Any]:
+    return {
+        "nodes": [list(layer.call.span.nodes) for layer in stage.layers],
+        "rows": stage.rows,
+        "count": -(-stage.layers[-1].out_rows // stage.rows),
+        "calls_without": len(whole[0].calls),
+        "workspace_bytes_without": whole[1].workspace_bytes,
+    }
 
 
 def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[Stage]:

@@ -40,7 +40,12 @@ class Setting:
     models: tuple[str, ...] = ()
 
 
-SETTINGS = (Setting("speed", "speed", {"optimize": "speed"}), Setting("size", "size", {"optimize": "size"}))
+# the peer's arena holds inputs and outputs, too
+_PLACED = {"workspace_io": True}
+SETTINGS = (
+    Setting("speed", "speed", {"optimize": "speed", **_PLACED}),
+    Setting("size", "size", {"optimize": "size", **_PLACED}),
+)
 
 # bytes of weights, int32 biases, and 8 bytes a channel
 RAW_CONSTANTS = {

@@ -39,7 +39,11 @@ def project(
 
 def expected_output(models: Path, model: Path) -> npt.NDArray[Any]:
     """Return what LiteRT computes of the first test vector's inputs."""
-    inputs = fill(mlforge.load(model).inputs, seed=0)
+    return reference_output(models, fill(mlforge.load(model).inputs, seed=0))
+
+
+def reference_output(models: Path, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return what LiteRT computes of some inputs."""
     return Reference(models / _MODEL).run(inputs)[_OUTPUT].reshape(-1)
 
 

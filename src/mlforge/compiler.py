@@ -264,8 +264,19 @@ def build(
     if "stripes" in program.meta:
         placement = replace(placement, ram=ram)
     places = memory.place_constants(program, placement.constants)
+    small, vectors = optimize == "size", chosen.features.vector_bytes > 0
     unit = codegen.Unit(
-        program, plan, name, executor, external_workspace, str(chosen), mod.quantization, workspace_io, places
+        program,
+        plan,
+        name,
+        executor,
+        external_workspace,
+        str(chosen),
+        mod.quantization,
+        workspace_io,
+        places,
+        small=small,
+        packed_constants=small and not vectors,
     )
     options = {"numerics": numerics, "optimize": optimize}
     return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement)

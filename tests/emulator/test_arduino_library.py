@@ -79,7 +79,7 @@ def said(elf: Path, until: str) -> str:
 
 
 def test_the_sketch_prints_what_the_reference_computes(core: list[Path], models: Path, tmp_path: Path) -> None:
-    model = archive(models, tmp_path, "c -mcpu=avr")
+    model = archive(models, tmp_path, "c -mcpu=avr", workspace_io=True)
     library = project("arduino", model, tmp_path / "library", BOARD)
     text = said(firmware(library, core, tmp_path), ": done")
     assert re.search(r"^microseconds: [1-9]\d*$", text, re.MULTILINE)

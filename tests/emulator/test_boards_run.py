@@ -133,7 +133,7 @@ def test_a_board_says_what_archives_are_compiled_for(models: Path, tmp_path: Pat
     model = str(models / "kws_ref_model.tflite")
     refused = mlforge_program("compile", model, "--board", str(small), cwd=tmp_path)
     assert refused.returncode == 1
-    assert "over the budget of 16,384" in refused.stderr
+    assert "over the 16,384 of 'flash'" in refused.stderr
     assert list(tmp_path.iterdir()) == [small]
     assert mlforge_program("compile", model, "--board", "mps2-an386", "-o", "kws.tar", cwd=tmp_path).returncode == 0
     assert mlforge.inspect(tmp_path / "kws.tar")["modules"]["kws_ref_model"]["target"] == ["c -mcpu=cortex-m4"]

@@ -52,6 +52,7 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
     assert not differences(before, after)
     assert before.total(WORKSPACE) + before.total(IO) > 0
     assert before.total(CODE["model"]) == after.total(CODE["model"])
+    assert before.stack == after.stack
     bound = before.stack.nbytes
     for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
         painted = made.measure(inputs).stack_bytes
@@ -84,14 +85,13 @@ def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
 
 def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
     from mlforge.micro.disassembly import RULES, read_functions
-    from mlforge.micro.stack_bound import stated_frames
-    from mlforge.micro.trial_build import disassembled
+    from mlforge.micro.stack_bound import disassembled, stated_frames
 
     board = find_board("mps3-an547")
     module, params = mlforge.import_model(models / "kws_ref_model.tflite")
     factory = mlforge.build(module, board.target, params, module_name="model")
     with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as build:
-        machine = read_functions(disassembled(build, board), RULES["cortex-m"])
+        machine = read_functions(disassembled(build.elf, board), RULES["cortex-m"])
         stated = stated_frames(build.folder)
     # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen
     assert (machine["mlf_dots1"].frame, machine["mlf_dots2"].frame) == (36, 52)
@@ -213,3 +213,15 @@ def test_without_a_compiler_the_table_says_what_to_install(
     shown = mlforge_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
     assert shown.returncode == 0
     assert "apt-get install gcc-arm-none-eabi" in shown.stdout
+
+
+def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path) -> None:
+    model = str(models / "kws_ref_model.tflite")
+    made = mlforge_program(
+        "project", "create", model, "kws", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    built = mlforge_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
+    assert built.returncode == 1
+    assert "stack reserve" in built.stdout
+    assert "bytes of stack, and firmware reserves 256" in built.stderr

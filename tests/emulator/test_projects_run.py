@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,39 @@ def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Pat
         assert result.returncode == 1, result.stderr
         assert "does not fit into 'flash' of 4,096 bytes: it is" in result.stderr
         assert "largest" in result.stderr
+
+
+@pytest.mark.parametrize("board", ["nucleo_l4r5zi", "nrf52840dk", "stm32h743"])
+def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_path: Path, board: str) -> None:
+    project = made(tmp_path, models / MODEL, "makefile", board)
+    record = json.loads((tmp_path / project / "project.json").read_text())
+    assert "run" not in record["steps"]
+    (*_, tool) = record["steps"]["flash"]
+    assert any("firmware." in argument for argument in tool["arguments"])
+    result = mlforge("project", "run", project, cwd=tmp_path)
+    assert result.returncode == 2
+    assert f"no emulator is known for the board '{board}'" in result.stderr
+    if shutil.which(tool["arguments"][0]) is None:  # else it would look for a board
+        missing = mlforge("project", "flash", project, cwd=tmp_path)
+        assert f"{tool['arguments'][0]} is not on the PATH. {tool['install']}" in missing.stderr
+
+
+def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools("mps2-an386", "makefile")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(models / "kws_ref_model.tflite", "kws.tflite")
+    np.savez("in.npz", np.zeros((1, 49, 10, 1), np.int8))
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "firmware-projects.md").read_text()
+    blocks = [
+        "\n".join(line[4:] for line in block.splitlines()) for block in re.findall(r"(?:^ {4}.*\n)+|^\n", page, re.M)
+    ]
+    shown = [block for block in blocks if block.startswith("mlforge project create")]
+    assert len(shown) == 1
+    for line in shown[0].splitlines():
+        succeeded(*line.split()[1:], cwd=tmp_path)
+    with np.load("out.npz") as outputs:
+        assert outputs["Identity"].shape == (1, 12)
+    shutil.rmtree("kws_m4")
+    python = page.partition("    import mlforge\n")[2].partition("\n\nThese are the names")[0]
+    exec("import mlforge\n" + "\n".join(line[4:] for line in python.splitlines()), {})
+    assert Path("kws_m4/firmware.elf").exists()

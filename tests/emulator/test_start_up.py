@@ -165,6 +165,23 @@ def test_the_status_of_main_is_said(status: int, tmp_path: Path) -> None:
         emulate(tmp_path, board, 60)
 
 
+def test_what_changed_is_built_again_and_nothing_else(tmp_path: Path) -> None:
+    board = need_board("mps2-an386")
+    built(tmp_path, board, '#include "counter.h"\nint main(void) { return (int)counter_ticks(); }\n')
+    objects = {path: path.stat().st_mtime_ns for path in tmp_path.joinpath("build").rglob("*.o")}
+
+    def rebuilt(cflags: str) -> set[str]:
+        build(tmp_path, board, trace=False, cflags=f"{cflags} -Wall -Wextra -Wpedantic -Werror")
+        changed = {path.name for path, time in objects.items() if path.stat().st_mtime_ns != time}
+        objects.update({path: path.stat().st_mtime_ns for path in objects})
+        return changed
+
+    assert rebuilt("-O2") == set()
+    assert rebuilt("-Os") == {path.name for path in objects}
+    (tmp_path / "board" / "fault.h").touch()
+    assert {"fault.c.o", "startup.c.o"} <= rebuilt("-Os") < {path.name for path in objects}
+
+
 def test_a_missing_emulator_is_said_with_its_package(tmp_path: Path) -> None:
     board = need_board("mps2-an386")
     assert board.emulator is not None

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from mlforge.codegen.c import print_file, print_function
+from mlforge.codegen.kernel_values import KernelValues
+from mlforge.codegen.operators import OperatorsFile, kernel_comment
 from mlforge.tir.ir import PrimFunc
-from tests.native.programs import chain, generated
+from mlforge.tir.unify import unify
+from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
 
 FOLDER = Path(__file__).parent / "c"
@@ -21,11 +24,25 @@ def functions() -> dict[str, PrimFunc]:
 
 def texts() -> dict[str, str]:
     found = {f"{name}.c": print_file([print_function(prim)]) for name, prim in functions().items()}
+    found["shared_product.c"] = shared_kernel()
     for external in (False, True):
         code = generated(chain(5)[0], external_workspace=external)
         variant = "external" if external else "static"
         found |= {f"{variant}_{Path(name).name}": data.decode() for name, data in code.files.items()}
     return found
+
+
+def shared_kernel() -> str:
+    """Return the function of two products, the struct of what they differ in, and its constants."""
+    family = unify([product(1, 6, 4), product(5, 300, 2)])
+    assert family is not None
+    operators = OperatorsFile(contracts=True)
+    values = KernelValues(family, "tvmgen_net_product")
+    operators.add_shared(values)
+    for position, member in enumerate(family.members):
+        comment = kernel_comment(member, [])
+        operators.functions.append(values.definition(position, f"tvmgen_net_product_{position}", comment))
+    return operators.text()
 
 
 def test_golden_c(request: pytest.FixtureRequest) -> None:

@@ -44,7 +44,8 @@ class Client:
         self.next_id = 1
 
     def line(self, text: bytes) -> dict[str, Any]:
-        os.write(self.to_server, text)
+        while text:
+            text = text[os.write(self.to_server, text) :]
         answer = b""
         while not answer.endswith(b"\n"):
             ready, _, _ = select.select([self.from_server], [], [], SECONDS)
@@ -188,12 +189,22 @@ def test_a_project_is_built_and_spoken_to_in_the_protocols_order(connect: Any, g
 def test_what_does_not_come_is_a_timeout_and_is_not_lost(connect: Any, echoing: Path) -> None:
     client = connect(echoing)
     client.result("open_transport", options={})
-    client.result("write_transport", data=base64.b85encode(b"abc").decode(), timeout_sec=5.0)
+    client.result("write_transport", data=base64.b85encode(b"abc").decode(), timeout_sec=0)
     error = client.error("read_transport", n=4, timeout_sec=0.5)
     assert (error["code"], error["message"]) == (-32000, "IoTimeoutError")
     assert "IoTimeoutError" in error["data"]["traceback"]
     assert client.error("read_transport", n=4, timeout_sec=0)["message"] == "IoTimeoutError"
     assert base64.b85decode(client.result("read_transport", n=3, timeout_sec=0)["data"]) == b"abc"
+
+
+def test_what_nobody_takes_is_a_timeout(connect: Any, echoing: Path) -> None:
+    (echoing / "echo.py").write_text("import time\ntime.sleep(600)")
+    client = connect(echoing)
+    client.result("open_transport", options={})
+    data = base64.b85encode(bytes(4 << 20)).decode()
+    assert client.error("write_transport", data=data, timeout_sec=1.0)["message"] == "IoTimeoutError"
+    # nobody knows how much of it was taken, so the line is of no more use
+    assert client.error("write_transport", data="{r", timeout_sec=1.0)["message"] == "TransportClosedError"
 
 
 def test_a_line_that_is_not_open_is_closed(connect: Any, echoing: Path) -> None:

@@ -61,3 +61,20 @@ def generated(program: Program, *, external_workspace: bool = False, module_name
         target_text="c -mcpu=test */", quantization={"Identity": Quantization(0.1, -3)},
     )  # fmt: skip
     return generate(unit)
+
+
+def product(rows: int, reduction: int, columns: int) -> PrimFunc:
+    """Return the product of two matrices of int8; each row of the first is widened into scratch."""
+    b = tb.StmtBuilder(single_trips=True)
+    data, weights = Buffer("data", (rows, reduction), "int8"), Buffer("weights", (columns, reduction), "int8")
+    output = Buffer("output", (rows, columns), "int32")
+    wide = Buffer("wide", (reduction,), "int32", "scratch")
+    with b.loop(rows, "row") as row:
+        with b.loop(reduction, "k") as k:
+            b.store(wide, [k], tb.cast(tb.load(data, [row, k]), "int32") - rows)
+        with b.loop(columns, "column") as column:
+            b.store(output, [row, column], 0)
+            with b.loop(reduction, "k") as k:
+                term = tb.load(wide, [k]) * tb.cast(tb.load(weights, [column, k]), "int32")
+                b.store(output, [row, column], tb.load(output, [row, column]) + term)
+    return PrimFunc("product", (data,), (weights,), output, (wide,), b.finish(), macs=rows * reduction * columns)

@@ -11,7 +11,7 @@ import pytest
 
 import mlforge
 from mlforge.runtime.fill import fill
-from tests.projects import odd_archive, project
+from tests.projects import NAME, archive, odd_archive, printed_output, project, reference_output
 
 BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -50,6 +50,32 @@ def test_odd_modules_print_their_outputs(template: str, compiler: str, odd: Path
     for line, expected in zip(lines, module.run(inputs).values(), strict=False):
         numbers = [float(word) for word in line.rpartition(":")[2].split()]
         np.testing.assert_allclose(numbers, expected.reshape(-1), rtol=1e-5)
+
+
+def test_inputs_in_the_workspace_are_zeros_without_test_vectors(models: Path, tmp_path: Path) -> None:
+    model = archive(models, tmp_path, "c", vectors=0, workspace_io=True)
+    folder = project("cmsis_pack", model, tmp_path / "project", BOARDS["cmsis_pack"])
+    code = [path for part in ("model/codegen/host/src", "module", "app") for path in (folder / part).glob("*.c")]
+    includes = ["-I", folder / "model/codegen/host/include", "-I", folder / "module"]
+    renamed = ["-Dmain=application_main"]
+    # what a board's memory may hold when it is switched on
+    runner = tmp_path / "runner.c"
+    runner.write_text(
+        f'#include <string.h>\n#include "{NAME}_model.h"\nint application_main(void);\n'
+        f"int main(void) {{ memset({NAME}_input, 77, sizeof {NAME}_input); return application_main(); }}\n"
+    )
+    objects = []
+    for path in (*code, runner):
+        flags = renamed if path.name == "main.c" else []
+        objects.append(tmp_path / f"{path.stem}.o")
+        subprocess.run(
+            [str(word) for word in ("gcc", *WARNINGS, *flags, *includes, "-c", path, "-o", objects[-1])], check=True
+        )
+    subprocess.run([str(word) for word in ("gcc", *objects, "-lm", "-o", tmp_path / "app")], check=True)
+    text = subprocess.run([str(tmp_path / "app")], check=True, capture_output=True, text=True).stdout
+    (info,) = mlforge.load(model).inputs
+    zeros = np.zeros(info.shape, info.numpy_dtype)
+    np.testing.assert_array_equal(printed_output(text), reference_output(models, {info.name: zeros}))
 
 
 @pytest.mark.parametrize("template", sorted(BOARDS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,22 +57,23 @@ def summed(x: ir.Expr, case: Case, weights: Array, zero: int, bias: Array) -> ir
     return ir.call("nn.bias_add", [call, ir.const(bias)], axis=3)
 
 
-def built(case: Case, weights: Array, zero: int, dtype: str = "int8") -> BuiltKernel:
+def built(case: Case, weights: Array, zero: int, dtype: str = "int8", optimize: str = "speed") -> BuiltKernel:
     x = ir.Var("x", ir.TensorType(case.data, dtype))
     body = summed(x, case, weights, zero, np.arange(case.filters, dtype=np.int32) - 5)
-    return build(group_of(body, [x]), DSP)
+    return build(group_of(body, [x]), replace(DSP, optimize=optimize))
 
 
 def weights_of(case: Case, seed: int = 3) -> Array:
     return small_weights((*case.kernel, case.data[3] // case.groups, case.filters), seed)
 
 
+@pytest.mark.parametrize("optimize", ["speed", "size"])
 @pytest.mark.parametrize("name", ALL)
-def test_convolution_is_exact(name: str) -> None:
+def test_convolution_is_exact(name: str, optimize: str) -> None:
     case = ALL[name]
     weights = weights_of(case)
     for zero in (-128, 127) if name in ("3x3_same", "depthwise", "first_layer") else (-7,):
-        kernel = built(case, weights, zero)
+        kernel = built(case, weights, zero, optimize=optimize)
         assert ("mlf_dot2" in kernel.source or "mlf_mac" in kernel.source) == (name not in DECLINED)
         data = random_integers(np.random.default_rng(2), "int8", case.data)
         expected = reference(case, data.astype(np.int64) - zero, weights.astype(np.int64)) + np.arange(case.filters) - 5

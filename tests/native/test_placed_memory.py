@@ -149,6 +149,28 @@ def test_ram_with_inputs_in_the_workspace_is_the_workspace_alone(models: Path) -
         check_budget([plain], ram=placed.plan.size)
 
 
+def test_modules_together_are_held_against_a_memory(models: Path) -> None:
+    pools, constants = [Pool("dtcm", 300), Pool("sram")], [ConstantPool("itcm", 4096), ConstantPool("flash")]
+    model = models / "ad01_int8.tflite"
+    one, two = (imported(model, name, pools=pools, constants=constants) for name in ("one", "two"))
+    check_budget([one])
+    with pytest.raises(BudgetError, match=r"workspace of all modules take \d+ bytes of 'dtcm'.*one \d+, two \d+"):
+        check_budget([one, two])
+    free = [imported(model, name, constants=constants) for name in ("one", "two")]
+    with pytest.raises(BudgetError, match=r"constants of all modules take [\d,]+ bytes of 'itcm'"):
+        check_budget(free)
+
+
+@pytest.mark.parametrize("options", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}])
+def test_older_forms_carry_what_the_caller_loads(models: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    factory = imported(models / "ad01_int8.tflite", "ad", constants=[HOT, ConstantPool("xip", external=True)])
+    path = mlforge.export_model_library_format(factory, tmp_path / "ad.tar", **options)
+    assert [str(fault) for fault in validate(path)] == []
+    model, plain = mlforge.load(path), load_factory(imported(models / "ad01_int8.tflite", "plain"))
+    inputs = seeded_inputs(model.inputs, 0)
+    np.testing.assert_array_equal(model.run(inputs)["Identity"], plain.run(inputs)["Identity"])
+
+
 def sections(library: Path) -> dict[str, str]:
     """Return the names of the object's sections, from binutils."""
     text = subprocess.run(["objdump", "-h", library], check=True, capture_output=True, text=True).stdout

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mlforge
+from mlforge.memory import ConstantPool, Pool
 from mlforge.micro.project.generate import generate_project
 from mlforge.micro.project_api import GeneratedProject
 from tests.conftest import need
@@ -120,6 +121,36 @@ def test_a_package_is_added_as_a_folder(package: Path, tmp_path: Path) -> None:
     # within another project, the example is that project's to ask for
     assert not list((tmp_path / "app" / "build").rglob("digits_example"))
     ours, expected = computed(tmp_path / "app" / "build" / "consumer", package)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_package_of_a_module_whose_memory_was_placed(tmp_path: Path, external: bool) -> None:
+    module, params = mlforge.import_model(DIGITS)
+    factory = mlforge.build(
+        module,
+        params=params,
+        module_name="digits",
+        workspace_io=True,
+        external_workspace=external,
+        pools=[Pool("fast", 3000), Pool("slow")],
+        constants=[ConstantPool("tcm", 2048), ConstantPool("xip", external=True)],
+    )
+    archive = mlforge.export_model_library_format(factory, tmp_path / "digits.tar", test_vectors=2)
+    placed = generate_project("package", archive, tmp_path / "digits", {"project_type": "selftest"})
+    cmake("-S", placed, "-B", "build", f"-DCMAKE_C_FLAGS={STRICT}", cwd=tmp_path)
+    cmake("--build", "build", "--parallel", "2", cwd=tmp_path)
+    tested = subprocess.run(["ctest"], cwd=tmp_path / "build", capture_output=True, text=True, check=False)
+    assert "100% tests passed, 0 tests failed out of 1" in tested.stdout
+    (tmp_path / "app").mkdir()
+    header = (placed / "module" / "digits_model.h").read_text()
+    names = [line.split()[1] for line in header.splitlines() if line.startswith("#define") and "_place())" in line]
+    (tmp_path / "app" / "CMakeLists.txt").write_text(CONSUMER.format(finding=f"add_subdirectory({placed} digits)"))
+    program = PROGRAM.replace("DIGITS_IN", names[0]).replace("DIGITS_OUT", names[1])
+    (tmp_path / "app" / "consumer.c").write_text(program)
+    cmake("-S", "app", "-B", "app/build", f"-DCMAKE_C_FLAGS={STRICT}", cwd=tmp_path)
+    cmake("--build", "app/build", "--parallel", "2", cwd=tmp_path)
+    ours, expected = computed(tmp_path / "app" / "build" / "consumer", placed)
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 

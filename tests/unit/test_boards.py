@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from mlforge.errors import ArchiveError, MlforgeError, ProblemsError
+from mlforge.errors import ArchiveError, MlforgeError, OptionError, ProblemsError
 from mlforge.micro import board as board_room
-from mlforge.micro.bare_metal import linker_script, project_files
+from mlforge.micro.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
 from mlforge.micro.board import boards, find_board, parse_board
 from mlforge.target.target import parse_target
+from tests.unit.test_cli import succeeded
 
 FOLDER = Path(board_room.__file__).parent / "boards"
 GOOD = (FOLDER / "mps2-an386.toml").read_text()
@@ -76,3 +79,42 @@ def test_names_that_make_would_act_on_are_refused(name: str) -> None:
     details = {"inputs": [], "outputs": [], "operators": [], "external_workspace": False}
     with pytest.raises(ArchiveError, match="Makefile"):
         project_files("m", {name: b""}, details, find_board("mps2-an386"))
+
+
+def test_the_commands_of_the_page_about_boards_of_ones_own_work(models: Path, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-board.md"
+    commands = [line.split() for line in page.read_text().splitlines() if line.startswith("    mlforge ")]
+    assert len(commands) == 3
+    shutil.copy(models / "hello_world_int8.tflite", tmp_path / "kws.tflite")
+    (tmp_path / "my-board.toml").write_text(GOOD.replace('"mps2-an386"', '"my-board"', 1))
+    for _, *arguments in commands:
+        succeeded(*arguments, cwd=tmp_path)
+    assert (tmp_path / "firmware" / "Makefile").is_file()
+
+
+def test_one_board_is_shown_whole(tmp_path: Path) -> None:
+    text = succeeded("boards", "mps3-an547", cwd=tmp_path)
+    for fact in (
+        "FPU MVE",
+        "-mcpu=cortex-m55",
+        "qemu-system-arm -M mps3-an547",
+        "dtcm",
+        "0x60000000",
+        "gcc-arm-none-eabi",
+    ):
+        assert fact in text
+    document = json.loads(succeeded("boards", "stm32h743", "--json", cwd=tmp_path))
+    assert {item["name"] for item in document["memories"]} == {"flash", "axi_sram", "dtcm", "itcm", "sram4"}
+    listed = json.loads(succeeded("boards", "--json", cwd=tmp_path))
+    assert listed["stm32h743"] == document
+    assert set(listed) == set(boards())
+
+
+def test_boards_that_the_vendor_starts_have_no_firmware_of_ours() -> None:
+    with pytest.raises(OptionError, match="'rp2040' runs no bare-metal firmware"):
+        project_files("m", {}, {}, find_board("rp2040"), Firmware("int main(void) { return 0; }\n"))
+    for name in boards():
+        board = boards().get(name)
+        assert (refuses_bare_metal(board) is None) == board.bare_metal
+        # whoever is not started by us is started by a build system that a project can be made for
+        assert board.bare_metal or board.vendor

@@ -13,7 +13,7 @@ import pytest
 
 import mlforge
 from mlforge.errors import ArchiveError, MlforgeError, OptionError, OutputError
-from mlforge.micro.board import boards, parse_board
+from mlforge.micro.board import board_text, boards, parse_board
 from mlforge.micro.project import generate
 from mlforge.micro.project.generate import generate_project
 from mlforge.micro.project.options import checked_options, parse_options, template_options
@@ -75,6 +75,15 @@ def test_a_project_is_the_same_every_time(archive: Path, tmp_path: Path, templat
     two = contents(generate_project(template, archive, tmp_path / "two", ON_M4))
     assert one == two
     assert str(tmp_path) not in (tmp_path / "one" / "project.json").read_text()
+
+
+def test_a_board_of_ones_own_is_carried_with_the_project(archive: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(board_text("mps2-an386").replace('name = "mps2-an386"', 'name = "mine"', 1))
+    folder = generate_project("makefile", archive, tmp_path / "made", {**ON_M4, "board": str(own)})
+    assert (folder / "board.toml").read_bytes() == own.read_bytes()
+    assert str(tmp_path) not in (folder / "project.json").read_text()
+    assert read_record(folder).document["board"] == "mine"
 
 
 def test_every_template_has_a_server_and_says_which_boards_it_serves(archive: Path) -> None:

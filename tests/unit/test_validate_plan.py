@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
-from mlforge.archive.validate_plan import overlaps, reach_fault
+from mlforge.archive.validate_plan import overlaps, pool_faults, reach_fault
 
 CALLS, BYTES = 5, 12
 
@@ -75,3 +76,25 @@ def test_a_block_that_reaches_too_far_is_named() -> None:
     assert reach_fault(blocks, 1, {"block": 2, "lead": 0}) == "reaches into block 2, which there is not"
     source["last"] = 2
     assert "read for the last time" in (reach_fault(blocks, 1, {"block": 0, "lead": 8}) or "")
+
+
+POOLS = [{"name": "fast", "base": 0, "bytes": 10}, {"name": "slow", "base": 64, "bytes": 20}]
+
+
+@pytest.mark.parametrize(
+    ("pools", "offset", "workspace", "said"),
+    [
+        (POOLS, 2, 30, None),
+        (POOLS, 76, 30, None),
+        (POOLS[::-1], 2, 30, None),
+        ([], 1000, 30, None),
+        (POOLS, 3, 30, "block 0, 'b', does not lie within a pool"),
+        (POOLS, 20, 30, "block 0, 'b', does not lie within a pool"),
+        (POOLS, 77, 30, "block 0, 'b', does not lie within a pool"),
+        (POOLS, 2, 31, "the pools have 30 bytes together, the workspace 31"),
+        ([{**POOLS[0], "bytes": 65}, POOLS[1]], 2, 85, "the pools 'fast' and 'slow' overlap"),
+    ],
+)
+def test_blocks_lie_within_one_pool(pools: list[dict[str, Any]], offset: int, workspace: int, said: str | None) -> None:
+    block = {"name": "b", "bytes": 8, "offset": offset, "first": 0, "last": 0, "reuses": None}
+    assert list(pool_faults(pools, [block], workspace)) == ([said] if said else [])

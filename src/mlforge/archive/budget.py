@@ -11,6 +11,7 @@ from mlforge.archive.members import linked_code
 from mlforge.archive.options import ExportOptions
 from mlforge.codegen import GeneratedCode, LinkedCode
 from mlforge.errors import BudgetError, OptionError
+from mlforge.memory import ConstantPool, Pool
 from mlforge.support.text import shortened
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_budget(
     flash: int | None = None,
     options: ExportOptions | None = None,
 ) -> None:
-    """Raise BudgetError if the modules together need more than is allowed.
+    """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
 
     Parameters
     ----------
@@ -73,6 +74,7 @@ def check_budget(
     for name, limit in (("ram", ram), ("flash", flash)):
         if limit is not None and limit < 0:
             raise OptionError(f"a budget of {limit} bytes is negative", place=f"--{name}")
+    _check_memories(factories)
     if (ram is None and flash is None) or not factories:
         return
     linked = linked_code(factories, options or ExportOptions())
@@ -84,6 +86,35 @@ def check_budget(
     constants += linked.constants_bytes
     if flash is not None and constants > flash:
         raise _flash_error(factories, constants, flash)
+
+
+def _check_memories(factories: Sequence[Factory]) -> None:
+    """Compare what all modules place in a memory with what it may give; `build` has done so for each alone."""
+    for kind, memories in (
+        ("workspace", [{pool: _in_pool(factory, pool) for pool in factory.placement.pools} for factory in factories]),
+        ("constants", [_constants_in(factory) for factory in factories]),
+    ):
+        limits = {pool.name: pool.nbytes for module in memories for pool in module if pool.nbytes is not None}
+        for name, limit in limits.items():
+            parts = [sum(nbytes for pool, nbytes in module.items() if pool.name == name) for module in memories]
+            if sum(parts) > limit:
+                each = ", ".join(f"{item.module_name} {part:,}" for item, part in zip(factories, parts, strict=True))
+                raise BudgetError(
+                    f"the {kind} of all modules take {sum(parts):,} bytes of '{name}', {sum(parts) - limit:,} more "
+                    f"than its {limit:,}: {each}",
+                    next_step="Give each a part of the memory by compiling it with the bytes it may take",
+                )
+
+
+def _in_pool(factory: Factory, pool: Pool) -> int:
+    return sum(span.nbytes for span in factory.plan.spans if span.name == pool.name)
+
+
+def _constants_in(factory: Factory) -> dict[ConstantPool, int]:
+    held: dict[ConstantPool, int] = {}
+    for value, pool in factory.unit.constant_pools.items():
+        held[pool] = held.get(pool, 0) + value.nbytes
+    return held
 
 
 def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:

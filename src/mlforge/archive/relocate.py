@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import mlforge
-from mlforge.archive.layout import Layout, moved
+from mlforge.archive.layout import CODE, Layout, moved
 from mlforge.errors import ArchiveError
 from mlforge.support.content import Data, nbytes_of, sha256_of, to_bytes
 
@@ -87,7 +87,17 @@ def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: Layout, ne
     if tree is not None:
         moved_tree = [{**item, "files": [paths.get(path, path) for path in item["files"]]} for item in tree]
         result["mlforge"] = {**result["mlforge"], "module_tree": moved_tree}
+    pools = result.get("mlforge", {}).get("constant_pools")
+    if pools is not None:
+        moved_pools = [{**pool, "file": pool["file"] and _moved_code(pool["file"], paths)} for pool in pools]
+        result["mlforge"] = {**result["mlforge"], "constant_pools": moved_pools}
     return result
+
+
+def _moved_code(path: str, paths: Mapping[str, str]) -> str:
+    """Return where a file lies that is named from the folder of the code on."""
+    whole = f"{CODE}/{path}"
+    return paths.get(whole, whole).removeprefix(f"{CODE}/")
 
 
 def _rewritten(text: bytes, paths: Mapping[str, str], old: Layout, new: Layout, version: int) -> bytes:

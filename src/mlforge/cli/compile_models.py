@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mlforge.cli import compile_options as options
-from mlforge.cli.compiling import BuildOptions, board_limits, compile_archive, compile_files, is_archive
+from mlforge.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
 from mlforge.cli.options import Board, Json, parse_models
 from mlforge.cli.placing import asked_placement
@@ -70,7 +70,6 @@ def compile_models(
     as_json: Json = False,
 ) -> None:
     """Compile models to an archive, C, objects or a shared library."""
-    from mlforge.archive.budget import check_budget
     from mlforge.support.atomic import check_writable
 
     named = _named(models, module_name)
@@ -93,13 +92,12 @@ def compile_models(
     memories = asked_placement(
         workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
     )
-    limits = (ram, flash)
-    if board is not None:
-        target, ram, flash = board_limits(board, target, ram, flash)
-    wanted = BuildOptions(target, optimize, numerics, executor or (), external_workspace, shape or (), memories, ram)
+    chosen, limit = (target, ram) if board is None else board_asks(board, target, ram)
+    if ram is None and memories.get("pools"):
+        limit = None  # pools have limits of their own
+    wanted = BuildOptions(chosen, optimize, numerics, executor or (), external_workspace, shape or (), memories, limit)
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
-    check_budget(factories, ram=ram, flash=flash, options=export)
-    table = None if board is None or len(factories) > 1 else fitting_memory(factories[0], board, *limits)
+    table = fitting_memory(factories, board, ram, flash, export)
     with stage(f"writing {place}"):
         _write(factories, place, emit, export)
     _report(factories, place, table, as_json)

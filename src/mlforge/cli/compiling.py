@@ -108,20 +108,22 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     return factories
 
 
-def board_limits(
-    board: str, target: str | None, ram: int | None, flash: int | None
-) -> tuple[str, int | None, int | None]:
-    """Return the target of a board, and its memory where the user gave no budget."""
+def board_asks(board: str, target: str | None, ram: int | None) -> tuple[str, int | None]:
+    """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
+
+    Raises
+    ------
+    OptionError
+        If there is no such board, or the user named a target.
+    """
     from mlforge.micro.board import find_board
 
     if target is not None:
         raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
     found = find_board(board)
-    return (
-        found.target,
-        found.ram.nbytes if ram is None and found.memories else ram,
-        found.flash.nbytes if flash is None and found.memories else flash,
-    )
+    if ram is None and found.memories:
+        ram = max(0, found.ram.nbytes - found.stack_bytes)
+    return found.target, ram
 
 
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:

@@ -57,11 +57,7 @@ def inspect(
     if board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
-        table, _ = planned_memory(artifact, board, module, shape)
-        if as_json:
-            print_json(table.as_json())
-        else:
-            print_memory(table)
+        _show_board_memory(artifact, board, module, shape, as_json)
         return
     if shape:
         raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
@@ -73,15 +69,7 @@ def inspect(
     if as_json:
         print_json(found)
         return
-    size = sum(file["bytes"] for file in found["files"])
-    writer = f", written by {found['writer']}" if found["writer"] else ""
-    form = "as the RFC proposed, " if found["form"] == "rfc" else ""
-    typer.echo(
-        printable(
-            f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
-            f"{len(found['files'])} files of {size:,} bytes"
-        )
-    )
+    _print_head(artifact, found)
     for name, item in found["modules"].items():
         _print_module(name, item)
         if layers:
@@ -92,6 +80,26 @@ def inspect(
     _print_shared(found["shared"])
     if files:
         print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
+
+
+def _show_board_memory(artifact: Path, board: str, module: str | None, shape: list[str] | None, as_json: bool) -> None:
+    table, _ = planned_memory(artifact, board, module, shape)
+    if as_json:
+        print_json(table.as_json())
+    else:
+        print_memory(table)
+
+
+def _print_head(artifact: Path, found: Mapping[str, Any]) -> None:
+    size = sum(file["bytes"] for file in found["files"])
+    writer = f", written by {found['writer']}" if found["writer"] else ""
+    form = "as the RFC proposed, " if found["form"] == "rfc" else ""
+    typer.echo(
+        printable(
+            f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
+            f"{len(found['files'])} files of {size:,} bytes"
+        )
+    )
 
 
 def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:

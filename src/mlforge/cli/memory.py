@@ -15,6 +15,7 @@ from mlforge.support.progress import stage
 from mlforge.support.text import printable
 
 if TYPE_CHECKING:
+    from mlforge.archive.options import ExportOptions
     from mlforge.compiler import Factory
     from mlforge.micro.board import Board
     from mlforge.micro.memory_table import MemoryTable
@@ -98,23 +99,39 @@ def factory_memory(factory: Factory, board: Board) -> tuple[MemoryTable, dict[st
         return planned_table(factory.module_name, factory.code.files, details, board), details
 
 
-def fitting_memory(factory: Factory, name: str, ram: int | None, flash: int | None) -> MemoryTable:
-    """Return what a compiled module will take of a board; raise BudgetError where that is more than it has.
+def fitting_memory(
+    factories: Sequence[Factory], board: str | None, ram: int | None, flash: int | None, options: ExportOptions
+) -> MemoryTable | None:
+    """Raise BudgetError where compiled modules take more than is allowed, or than a board has.
 
     Parameters
     ----------
-    factory : Factory
-    name : str
-        The board's.
+    factories : sequence of Factory
+    board : str or None
     ram, flash : int or None
-        What may be used of the board's default regions; None for all.
+        What may be used; None for all that the board has.
+    options : ExportOptions
+        Say what the modules share.
+
+    Returns
+    -------
+    MemoryTable or None
+        What a single module will take of the board; None for several, of which the plans alone are compared with
+        the board's default regions.
     """
+    from mlforge.archive.budget import check_budget
     from mlforge.micro.board import find_board
     from mlforge.micro.fit import check_fit
     from mlforge.micro.memory_table import region_name
 
-    board = find_board(name)
-    table, details = factory_memory(factory, board)
-    places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
+    found = None if board is None else find_board(board)
+    if found is not None and found.memories and len(factories) > 1:
+        ram = found.ram.nbytes if ram is None else ram
+        flash = found.flash.nbytes if flash is None else flash
+    check_budget(factories, ram=ram, flash=flash, options=options)
+    if found is None or len(factories) > 1:
+        return None
+    table, details = factory_memory(factories[0], found)
+    places = {region_name(found, "ram"): ram, region_name(found, "flash"): flash}
     check_fit(table, details, {place: limit for place, limit in places.items() if place and limit is not None})
     return table

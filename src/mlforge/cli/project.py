@@ -93,6 +93,7 @@ def create(
 def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
     """Build a project's firmware, by the project's own build system."""
     from mlforge.cli.memory import memory_json, print_linked, print_memory
+    from mlforge.micro.fit import check_fit
     from mlforge.micro.project.options import parse_options
     from mlforge.micro.project.run import build_project
 
@@ -106,14 +107,17 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
             before, linked = tables
             document["memory"] = memory_json(before, linked) if before else {"linked": linked.as_json()}
         print_json(document)
-        return
-    typer.echo(f"{firmware or folder}: built")
-    if tables:
-        before, linked = tables
-        if before:
-            print_linked(before, linked)
-        else:
-            print_memory(linked)
+    else:
+        typer.echo(f"{firmware or folder}: built")
+        if tables:
+            before, linked = tables
+            if before:
+                print_linked(before, linked)
+            else:
+                print_memory(linked)
+    if project and tables:
+        # the linker knows nothing of the stack that calls take
+        check_fit(tables[1], project.details)
 
 
 def flash(folder: Folder, *, option: Options = None) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlforge.codegen import dot4, mve, vectors
 from mlforge.codegen.c_expr import ExprPrinter, Needs
 from mlforge.codegen.c_types import HALF_FLOATS, scalar_type, value_type
+from mlforge.codegen.kernel_values import KernelValues
 from mlforge.codegen.prelude import helper_name, render
 from mlforge.codegen.writer import Writer, comment_text
 from mlforge.support import dtypes
@@ -20,6 +21,7 @@ from mlforge.tir.unroll import Unroll
 from mlforge.tir.visitor import own_exprs, same_expr, walk, walk_expr
 
 _WORKSPACE = "workspace"
+_VALUES = Var("values", "int32")
 # what local names must not hide: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
     {
@@ -49,6 +51,13 @@ def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[i
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.overlap`.
     """
     return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), reached).run()
+
+
+def print_shared(values: KernelValues, reached: frozenset[int] = frozenset()) -> CFunction:
+    """Print a function that several kernels share; behind the pointers it takes that to the numbers of one of them."""
+    shared = values.shared
+    unrolled = replace(shared, prim=Unroll()(shared.prim))
+    return _FunctionPrinter(unrolled.prim, values.function, reached, replace(values, shared=unrolled)).run()
 
 
 def signature(prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> str:
@@ -143,10 +152,11 @@ class _Names:
 
 
 class _FunctionPrinter:
-    def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int]) -> None:
+    def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int], values: KernelValues | None = None) -> None:
         self._prim = prim
         self._aliased = reached.union(prim.inplace)
         self._name = name
+        self._values = values
         self._names = _Names()
         self._ranges = Ranges()
         self._needs = Needs()
@@ -157,9 +167,11 @@ class _FunctionPrinter:
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
-            for buffer, offset in zip(self._prim.scratch, self._prim.scratch_offsets, strict=True):
+            if self._values is not None:
+                self._parameters(self._values)
+            for buffer, offset in zip(self._prim.scratch, self._scratch_offsets(), strict=True):
                 kind = scalar_type(buffer.dtype)
-                place = _WORKSPACE if offset == 0 else f"({_WORKSPACE} + {offset})"
+                place = _WORKSPACE if offset == "0" else f"({_WORKSPACE} + {offset})"
                 self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
             self._stmt(self._prim.body)
             self._writer.line("return 0;")
@@ -177,7 +189,27 @@ class _FunctionPrinter:
             params.append(f"{const}{scalar_type(buffer.dtype)} *{qualifier}{self._names.declare(buffer)}")
         if self._prim.scratch:
             params.append(f"uint8_t *restrict {_WORKSPACE}")
+        if self._values is not None:
+            params.append(f"const {self._values.type_name} *{self._names.declare(_VALUES)}")
         return f"int32_t {self._name}({', '.join(params)})"
+
+    def _parameters(self, values: KernelValues) -> None:
+        """Print the numbers as variables: what is stored may alias their struct, as far as compilers know."""
+        used = self._used | {
+            id(node) for offset in values.shared.scratch_offsets for node in walk_expr(offset) if isinstance(node, Var)
+        }
+        place = self._names.get(_VALUES)
+        for item in values.fields():
+            var = item.parameter.var
+            self._ranges.know(var, item.parameter.values)
+            if id(var) in used:
+                name = self._names.declare(var)
+                self._writer.line(f"const {value_type(var.dtype)} {name} = {place}->{item.name};")
+
+    def _scratch_offsets(self) -> list[str]:
+        if self._values is None:
+            return list(map(str, self._prim.scratch_offsets))
+        return [self._exprs.expr(offset) for offset in self._values.shared.scratch_offsets]
 
     # statements -----------------------------------------------------------------------------------------
 

@@ -17,11 +17,13 @@ from mlforge.codegen.constant_pools import LoadedPool, attribute, attribute_defi
 from mlforge.codegen.writer import comment_text
 from mlforge.errors import InternalError
 from mlforge.memory.pools import ConstantPool
+from mlforge.support import dtypes
 from mlforge.support.c_names import bounded, unique
 from mlforge.support.content import Data, aligned_arrays
 from mlforge.tir.ir import Value
 
 ALIGNMENT = 64
+_WORD = 4
 BLOB_THRESHOLD = 1 << 20
 _PER_LINE = 16
 
@@ -73,6 +75,8 @@ class ConstantTable:
         Other files see them all.
     pools : mapping of Value to ConstantPool, optional
         The memories that constants lie in, where that is not left to the linker.
+    packed : bool
+        C arrays lie as close as their elements and word accesses allow.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class ConstantTable:
         elsewhere: Mapping[tuple[str, bytes], str] | None = None,
         external: bool = False,
         pools: Mapping[Value, ConstantPool] | None = None,
+        packed: bool = False,
     ) -> None:
         self._module = module
+        self._packed = packed
         self._external = external
         self._by_content: dict[tuple[str, bytes], Constant] = {}
         self._by_value: dict[Value, Constant] = {}
@@ -180,7 +186,8 @@ class ConstantTable:
         # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
         if self._external:
             lines.append(_declaration(value, symbol))
-        placed = attribute(item.memory) if item.memory else f"__attribute__((aligned({ALIGNMENT})))"
+        alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT
+        placed = attribute(item.memory) if item.memory else f"__attribute__((aligned({alignment})))"
         lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
         texts = _literals(item)
         lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mlforge.codegen import packed
 from mlforge.codegen.c_interface import LICENCE, Interface, header, tensors
 from mlforge.codegen.constants import ConstantTable
+from mlforge.codegen.kernel_functions import kernel_functions
 from mlforge.codegen.operators import OperatorsFile
 from mlforge.codegen.unit import NOTHING_SHARED, Shared, Unit
 from mlforge.codegen.writer import comment_text
@@ -16,7 +17,7 @@ from mlforge.executor.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlforge.memory import Storages, assign_storages
 from mlforge.support import c_names
 from mlforge.support.content import Data, nbytes_of
-from mlforge.tir.ir import KernelCall
+from mlforge.tir.ir import PrimFunc
 
 _HASH = 17
 _COMPUTE = "_compute"
@@ -111,7 +112,13 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     inputs, outputs = tensors(program.inputs, program.outputs)
     external = unit.external_workspace and plan.size > 0
     peers = () if external else shared.workspace_peers.get(module, ())
-    constants = ConstantTable(unit.used_constants(), module, elsewhere=shared.constants, pools=unit.constant_pools)
+    constants = ConstantTable(
+        unit.used_constants(),
+        module,
+        elsewhere=shared.constants,
+        pools=unit.constant_pools,
+        packed=unit.packed_constants,
+    )
     interface = Interface(
         module,
         inputs,
@@ -125,17 +132,14 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
         unit.workspace_io,
         constants.loaded,
     )
-    names = _function_names(unit, shared)
-    executor = AotExecutor(program, plan, interface, constants, names, shared.workspace if peers else None)
+    functions = kernel_functions(unit, shared, _function_names(unit))
+    names = functions.names
+    workspace = shared.workspace if peers else None
+    executor = AotExecutor(program, plan, interface, constants, names, workspace, functions.arguments)
     operators = OperatorsFile(unit.contracts)
     operators.needs.math = constants.uses_math
     operators.declarations += ["\n".join(constants.declarations()), executor.main_prototype()]
-    calls = _calls(unit)
-    for kernel in program.kernels:
-        if unit.kernel_key(kernel) in shared.functions:
-            operators.declare_kernel(kernel, names[kernel.name], unit.reached(kernel))
-        else:
-            operators.add_kernel(kernel, names[kernel.name], calls.get(kernel.name, []), reached=unit.reached(kernel))
+    functions.write(operators)
     operators.functions.append(executor.main_function())
     first = banner(unit.target_text)
     loaded = {pool.name: f"src/{pool.file_name(module)}" for pool in constants.loaded}
@@ -186,17 +190,15 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
     storages = assign_storages(program, unit.plan)
     graph = build_graph(program, names, storages)
     operators = OperatorsFile(unit.contracts, packed.INCLUDES)
-    calls = _calls(unit)
     if program.kernels:
         operators.declarations.append(packed.CHECKS)
-    for kernel in program.kernels:
-        compute = shared.functions.get(unit.kernel_key(kernel))
-        if compute is None:
-            compute = names[kernel.name] + _COMPUTE
-            operators.add_kernel(kernel, compute, calls.get(kernel.name, []), static=True)
-        else:
-            operators.declare_kernel(kernel, compute)
-        operators.functions.append(packed.packed_function(kernel, names[kernel.name], compute))
+    functions = kernel_functions(unit, shared, {kernel: name + _COMPUTE for kernel, name in names.items()})
+
+    def packed_function(kernel: PrimFunc) -> str:
+        compute, values = functions.names[kernel.name], functions.arguments.get(kernel.name)
+        return packed.packed_function(kernel, names[kernel.name], compute, values)
+
+    functions.write(operators, static=True, after=packed_function)
     files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
     if not shared.registry:
         files[f"src/{module}_lib0.c"] = packed.registry_file(sorted(names.values()), LICENCE).encode()
@@ -207,18 +209,11 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
     return GeneratedCode(files, None, None, names, sizes, False, graph=graph, storages=storages)
 
 
-def _calls(unit: Unit) -> dict[str, list[KernelCall]]:
-    calls: dict[str, list[KernelCall]] = {}
-    for call in unit.program.calls:
-        calls.setdefault(call.kernel.name, []).append(call)
-    return calls
-
-
-def _function_names(unit: Unit, shared: Shared = NOTHING_SHARED) -> dict[str, str]:
+def _function_names(unit: Unit) -> dict[str, str]:
+    """Return the names of kernels that have functions of their own."""
     kernels = unit.program.kernels
     plain = c_names.unique(kernel.name for kernel in kernels)
-    own = {kernel.name: f"tvmgen_{unit.module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
-    return {kernel.name: shared.functions.get(unit.kernel_key(kernel), own[kernel.name]) for kernel in kernels}
+    return {kernel.name: f"tvmgen_{unit.module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
 
 
 def _packed_names(unit: Unit) -> dict[str, str]:

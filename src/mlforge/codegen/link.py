@@ -13,6 +13,7 @@ from mlforge.codegen import packed
 from mlforge.codegen.c_interface import LICENCE
 from mlforge.codegen.constants import ConstantTable, content
 from mlforge.codegen.emit import GeneratedCode, banner, blob_files, generate
+from mlforge.codegen.kernel_functions import printed_form
 from mlforge.codegen.operators import OperatorsFile
 from mlforge.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlforge.errors import OptionError
@@ -144,7 +145,7 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, _Kernel]:
         keys = {}
         for prim in unit.program.kernels:
             keys[prim.name] = unit.kernel_key(prim)
-            kernel = _Kernel(prim, unit.contracts, unit.reached(prim))
+            kernel = _Kernel(printed_form(unit, prim), unit.contracts, unit.reached(prim))
             found.setdefault(keys[prim.name], kernel).users.add(unit.module)
         for call in unit.program.calls:
             found[keys[call.kernel.name]].calls.append(call)

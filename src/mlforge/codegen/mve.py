@@ -195,20 +195,29 @@ def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
 
 def run_call(value: Expr) -> ir.Call | None:
     """Return the call that computes a run, or None where the value is something else."""
-    return value if isinstance(value, ir.Call) and value.name in runs.NAMES else None
+    known = isinstance(value, ir.Call) and (
+        value.name in runs.NAMES or value.name == runs.COUNTED_FILL or runs.uncounted(value.name) is not None
+    )
+    return value if known and isinstance(value, ir.Call) else None
 
 
 def run_statement(
     to: str, call: ir.Call, address: Callable[[ir.Load], str], expr: Callable[[Expr], str]
 ) -> tuple[str, str]:
     """Return the statement that stores a run at the address `to`, and the key of the helper that it calls."""
-    if call.name == "run" and isinstance(call.args[0], ir.Broadcast):
+    if call.name == runs.COUNTED_FILL:
+        key, args = "fill_run", list(map(expr, call.args))
+    elif call.name == "run" and isinstance(call.args[0], ir.Broadcast):
         key, args = "fill_run", [expr(call.args[0].value), str(dtypes.lanes(call.dtype))]
-    elif not all(isinstance(arg, ir.Load) for arg in call.args):
-        raise InternalError(f"C takes the runs of '{call.name}' from memory only")
     else:
-        loads = [arg for arg in call.args if isinstance(arg, ir.Load)]
-        sizes = [dtypes.lanes(load.dtype) for load in loads]
-        key, counts = RUNS[call.name]
-        args = [*map(address, loads), *(str(count) for count in counts(sizes))]
+        name = runs.uncounted(call.name)
+        operands = call.args[: len(call.args) - len(runs.COUNTS[name])] if name else call.args
+        loads = [arg for arg in operands if isinstance(arg, ir.Load)]
+        if len(loads) != len(operands):
+            raise InternalError(f"C takes the runs of '{call.name}' from memory only")
+        if name:
+            numbers = list(map(expr, call.args[len(operands) :]))
+        else:
+            numbers = list(map(str, runs.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])))
+        key, args = RUNS[name or call.name], [*map(address, loads), *numbers]
     return f"mlf_{key}({', '.join([to, *args])});", key

@@ -7,7 +7,7 @@ without a prologue of the compiler's, so they do not depend on its choices, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mlforge.tir import runs
 
@@ -261,20 +261,5 @@ RUN_HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
 """The keys that each helper calls, and its text."""
 
 
-def _dots_counts(sizes: Sequence[int]) -> tuple[int, ...]:
-    start, row = sizes[0], sizes[1]
-    return row // runs.CHUNK, start // runs.FILTERS, row % runs.CHUNK // runs.HALF_CHUNK
-
-
-def _taps_counts(sizes: Sequence[int]) -> tuple[int, ...]:
-    return (sizes[1] // runs.CHANNELS,)
-
-
-RUNS: dict[str, tuple[str, Callable[[Sequence[int]], tuple[int, ...]]]] = {
-    "run": ("copy_run", lambda sizes: (sizes[0],)),
-    "dots1": ("dots1", _dots_counts),
-    "dots2": ("dots2", _dots_counts),
-    "taps": ("taps", _taps_counts),
-    "paired_taps": ("paired_taps", _taps_counts),
-}
-"""The helper of each intrinsic, and the counts that it takes after the addresses, from the sizes of the runs."""
+RUNS = {"run": "copy_run", **{name: name for name in runs.NAMES if name != "run"}}
+"""The helper of each intrinsic; after the addresses it takes the numbers of `runs.counts`."""

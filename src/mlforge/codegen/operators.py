@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mlforge.codegen.c import CFunction, preamble, print_function, signature
+from mlforge.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlforge.codegen.c_expr import Needs
+from mlforge.codegen.kernel_values import KernelValues
 from mlforge.codegen.writer import comment_text
 from mlforge.tir.ir import KernelCall, PrimFunc
 
@@ -53,6 +54,14 @@ class OperatorsFile:
         self.needs.merge(printed.needs)
         self.functions.append(_documented(prim, calls, printed, static=static))
 
+    def add_shared(self, values: KernelValues, *, reached: frozenset[int] = frozenset(), static: bool = False) -> None:
+        """Define the function that several kernels share, and the struct of what they differ in."""
+        function = print_shared(values, reached)
+        self.needs.merge(function.needs)
+        head = f"/* {comment_text(values.shared.members[0].name)}: {len(values.shared.members)} kernels in one */"
+        text = f"static {function.text}" if static else function.text
+        self.functions += [values.declaration(), f"{head}\n{text}"]
+
     def declare_kernel(self, prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> None:
         """Declare a kernel that another file defines."""
         self.declarations.append(f"{signature(prim, name, reached)};")
@@ -70,12 +79,17 @@ class OperatorsFile:
 
 def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction, *, static: bool) -> str:
     """Return the function under a comment that says what it computes, and for which nodes of the model."""
+    return "\n".join([*kernel_comment(kernel, calls), f"static {function.text}" if static else function.text])
+
+
+def kernel_comment(kernel: PrimFunc, calls: Sequence[KernelCall]) -> list[str]:
+    """Return the lines of a comment that says what a kernel computes, and for which nodes of the model."""
     lines = [f"/* {comment_text(kernel.name)}: {_facts(kernel)}"]
     for call in calls[:_SHOWN_NODES]:
         lines.append(f" * {comment_text(', '.join(node[:100] for node in call.nodes)[:400]) or '(no node)'}")
     if len(calls) > _SHOWN_NODES:
         lines.append(f" * and {len(calls) - _SHOWN_NODES} more")
-    return "\n".join([*lines, " */", f"static {function.text}" if static else function.text])
+    return [*lines, " */"]
 
 
 def _facts(kernel: PrimFunc) -> str:

@@ -97,8 +97,17 @@ static int mlf_arguments(const char *function, const TVMValue *args, const int *
 }"""
 
 
-def packed_function(prim: PrimFunc, name: str, kernel: str) -> str:
-    """Return the packed function `name` that calls the C function `kernel`."""
+def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None = None) -> str:
+    """Return the packed function `name` that calls the C function `kernel`.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+    name, kernel : str
+    values : str, optional
+        What the C function takes last, if several kernels share it.
+    """
+    behind = [values] if values else []
     count = len(prim.params)
     writer = Writer()
     with writer.block(_HEAD.format(name=name)):
@@ -112,9 +121,10 @@ def packed_function(prim: PrimFunc, name: str, kernel: str) -> str:
             writer.line("return -1;")
         arguments = [_argument(buffer, index, prim) for index, buffer in enumerate(prim.params)]
         if not prim.scratch:
-            writer.line(f"return {kernel}({', '.join(arguments)});")
+            writer.line(f"return {kernel}({', '.join([*arguments, *behind])});")
         else:
-            _call_with_scratch(writer, prim, name, f"{kernel}({', '.join([*arguments, '(uint8_t *)workspace'])})")
+            arguments += ["(uint8_t *)workspace", *behind]
+            _call_with_scratch(writer, prim, name, f"{kernel}({', '.join(arguments)})")
     return writer.text()
 
 

@@ -37,6 +37,10 @@ class Unit:
         Inputs and outputs lie in the workspace.
     constant_pools : mapping of Value to ConstantPool
         The memories of constants, where that is not left to the linker.
+    small : bool
+        Fewer bytes before fewer cycles: kernels that differ in numbers alone become one function that takes them.
+    packed_constants : bool
+        Constants lie as close as their elements allow, where no vectors read them.
     """
 
     program: Program
@@ -48,6 +52,8 @@ class Unit:
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     workspace_io: bool = False
     constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
+    small: bool = False
+    packed_constants: bool = False
 
     @property
     def contracts(self) -> bool:

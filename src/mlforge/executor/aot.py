@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlforge.codegen.c_interface import LICENCE, Interface, Tensor
 from mlforge.codegen.c_types import scalar_type
@@ -46,6 +46,8 @@ class AotExecutor:
         C name of each kernel.
     shared_workspace : str or None
         The array of another file that the module works in, instead of one of its own.
+    last_arguments : mapping of str to str
+        What functions that several kernels share take behind the pointers, by kernel.
     """
 
     program: Program
@@ -54,6 +56,7 @@ class AotExecutor:
     constants: ConstantTable
     function_names: Mapping[str, str]
     shared_workspace: str | None = None
+    last_arguments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main_name(self) -> str:
@@ -179,6 +182,8 @@ class AotExecutor:
             pool, offset = self.plan.place(self.plan.scratch_offsets[index])
             name = _pool_parameter(pool.name)
             arguments.append(f"{name} + {offset}" if offset else name)
+        if call.kernel.name in self.last_arguments:
+            arguments.append(self.last_arguments[call.kernel.name])
         return arguments
 
     def _address(self, value: Value, buffer: Buffer, pointers: Mapping[Value, str], *, is_output: bool) -> str:

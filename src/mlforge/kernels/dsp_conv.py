@@ -21,7 +21,7 @@ from mlforge.tir.ir import Buffer, Expr
 
 PIXELS = 2
 PAIRS = 2
-STEPS_AT_ONCE = 8
+STEPS_AT_ONCE, STEPS_IN_SMALL_CODE = 8, 4
 
 # (pixel, number of a group of steps) -> the pixel's pairs at each step of the group
 Reader: TypeAlias = Callable[[int, Expr], Sequence[Expr]]
@@ -65,13 +65,19 @@ class PairedSums:
             packed = dsp_weights.pack(rows[:, first:], order, -(-rest // 2))
             self._blocks.append((ctx.constant("weights", packed), first, 1, rest))
 
-    def emit(self, places: Sequence[Sequence[Expr]], read: Reader) -> None:
-        """Write the sums of all filters for the pixels at `places` of the output."""
+    def emit(self, places: Sequence[Sequence[Expr]], read: Reader, last: Expr | None = None) -> None:
+        """Write the sums of all filters for the pixels at `places` of the output.
+
+        Parameters
+        ----------
+        last : Expr, optional
+            Whether the last pixel is one that is to be stored.
+        """
         for weights, first, count, width in self._blocks:
             with self._ctx.stmts.loop(count, "block") as block:
                 panel = (weights, block)
                 sums = self._sums(panel, len(places), read)
-                self._store(sums, places, block * width + first, width)
+                self._store(sums, places, block * width + first, width, last)
 
     def _sums(self, panel: tuple[Buffer, Expr], pixels: int, read: Reader) -> Buffer:
         stmts, (weights, block) = self._ctx.stmts, panel
@@ -95,10 +101,13 @@ class PairedSums:
                         add([pair, pixel, 0], value, low)
                         add([pair, pixel, 1], value, both)
 
-        repeat(self._ctx, self._steps // self._group, STEPS_AT_ONCE // self._group, "k", steps)
+        most = STEPS_IN_SMALL_CODE if self._ctx.small else STEPS_AT_ONCE
+        repeat(self._ctx, self._steps // self._group, most // self._group, "k", steps)
         return sums
 
-    def _store(self, sums: Buffer, places: Sequence[Sequence[Expr]], first: Expr, width: int) -> None:
+    def _store(
+        self, sums: Buffer, places: Sequence[Sequence[Expr]], first: Expr, width: int, last: Expr | None
+    ) -> None:
         stmts = self._ctx.stmts
         for index in range(width):
             bias = stmts.let("start", tb.load(self._bias, [first + index]))
@@ -109,7 +118,11 @@ class PairedSums:
                 total = bias + total
                 if self._narrow:
                     total = tb.intrinsic("within", total, tb.const(dsp_weights.NARROW))
-                self._out.store([*place, first + index], total)
+                if last is None or pixel + 1 < len(places):
+                    self._out.store([*place, first + index], total)
+                    continue
+                with stmts.when(last):
+                    self._out.store([*place, first + index], total)
 
 
 @template("convolution", "dsp", _accepts_conv)
@@ -142,17 +155,33 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     patch = Patch(ctx, conv, source, size, weights.data_zero)
     sums = PairedSums(ctx, weights, patch.order, out)
 
+    def at(value: Expr) -> tuple[Expr, Expr]:
+        number = stmts.let("pixel", value)
+        return stmts.let("y", number // width), stmts.let("x", number % width)
+
     def tile(image: Expr, first: Expr, pixels: int) -> None:
         places = []
         for pixel in range(pixels):
-            number = stmts.let("pixel", first + pixel)
-            y, x = stmts.let("y", number // width), stmts.let("x", number % width)
+            y, x = at(first + pixel)
             patch.fill(pixel, (image, y, x))
             places.append(seen(image, y, x, tb.const(0))[:-1])
         sums.emit(places, lambda pixel, step: [patch.word(pixel, step)])
 
-    full, rest = divmod(height * width, size)
+    def pair(image: Expr, first: Expr, count: int) -> None:
+        """Write a tile in few bytes: an odd last pixel is computed twice and stored once."""
+        second = tb.minimum(first + 1, count - 1)
+        with stmts.loop(PIXELS, "member") as member:
+            patch.fill(member, (image, *at(tb.minimum(first + member, count - 1))))
+        places = [seen(image, *at(number), tb.const(0))[:-1] for number in (first, second)]
+        sums.emit(places, lambda pixel, step: [patch.word(pixel, step)], tb.binary("lt", first + 1, count))
+
+    count = height * width
+    full, rest = divmod(count, size)
     with stmts.loop(conv.batch, "image") as image:
+        if ctx.small and size == PIXELS:
+            with stmts.loop(full + rest, "tile") as index:
+                pair(image, index * PIXELS, count)
+            return
         with stmts.loop(full, "tile") as index:
             tile(image, index * size, size)
         if rest:

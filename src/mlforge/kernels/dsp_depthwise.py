@@ -97,12 +97,13 @@ class _Depthwise:
         self.row = _Row(conv.kernel[1], conv.strides[1])
         bias, self.narrow = dsp_weights.start(weights, out.bias)
         self.bias = ctx.constant("bias", bias)
-        self.weights = ctx.constant("weights", self._packed(weights.centered()))
+        centered = weights.centered()
+        self.weights = ctx.constant("weights", self._by_filter(centered) if ctx.small else self._packed(centered))
         last = (conv.output[1] - 1) // RESULTS * RESULTS * conv.strides[1]
         self.length = last + 2 * self.row.words
         self.band = self._band_rows()
         rows = self._input_rows(self.band)
-        make = ctx.stmts.local if 2 * rows * self.length <= STACK_BYTES else ctx.scratch
+        make = ctx.stmts.local if 2 * rows * self.length <= STACK_BYTES and not ctx.small else ctx.scratch
         self.plane = make("plane", (rows, self.length), "int16")
 
     def _input_rows(self, rows: int) -> int:
@@ -114,6 +115,10 @@ class _Depthwise:
         fitting = [rows for rows in range(1, height + 1) if 2 * self.length * self._input_rows(rows) <= STACK_BYTES]
         most = max([min(height, _LEAST_ROWS), *fitting])
         return -(-height // -(-height // most))
+
+    def _by_filter(self, centered: Array) -> Array:
+        """Return (filters, taps): a quarter less than in words for a kernel of three columns."""
+        return np.ascontiguousarray(centered.reshape(-1, centered.shape[-1]).T)
 
     def _packed(self, centered: Array) -> Array:
         """Return (filters, words): the even bytes of a word are one pair of weights, its odd bytes the next one."""
@@ -137,7 +142,7 @@ class _Depthwise:
         ):
             first = band * self.band
             rows = stmts.let("rows", tb.minimum(self.band, conv.output[0] - first))
-            self._fill(image, channel, first, whole=bands == 1)
+            self._fill(image, channel, first, whole=bands == 1 and not self.ctx.small)
             with stmts.loop(multiplier, "copy") as copy:
                 self._rows(image, channel * multiplier + copy, first, rows)
 
@@ -178,27 +183,44 @@ class _Depthwise:
         stmts, conv = self.ctx.stmts, self.conv
         weights = self._weights(index)
         bias = stmts.let("start", tb.load(self.bias, [index]))
-        full, rest = divmod(conv.output[1], RESULTS)
+        width = conv.output[1]
+        full, rest = divmod(width, RESULTS)
         with stmts.loop(rows, "y") as y:
             top = y * conv.strides[0]
 
             def results(x: Expr, count: int) -> None:
                 for result, total in enumerate(self._sums((top, x * conv.strides[1]), weights, bias, count)):
-                    self.out.store(self.seen(image, first + y, x + result, index), total)
+                    place = self.seen(image, first + y, x + result, index)
+                    if not self.ctx.small or result == 0:
+                        self.out.store(place, total)
+                        continue
+                    with stmts.when(tb.binary("lt", x + result, width)):
+                        self.out.store(place, total)
 
-            with stmts.loop(full, "x") as tile:
+            with stmts.loop(full + rest if self.ctx.small else full, "x") as tile:
                 results(tile * RESULTS, RESULTS)
-            if rest:
+            if rest and not self.ctx.small:
                 results(tb.const(full * RESULTS), rest)
 
     def _weights(self, index: Expr) -> list[list[Expr]]:
         """Write the loads of one filter's weights; return the pairs of each row of the kernel."""
         stmts, pairs = self.ctx.stmts, len(self.row.pairs)
+        if self.ctx.small:
+            rows = range(self.conv.kernel[0])
+            return [[self._pair(index, row, *taps) for taps in self.row.pairs] for row in rows]
         found: list[Expr] = []
         for word in range(self.weights.shape[1]):
             four = stmts.let("four", tb.load(self.weights, [index, word]))
             found += [stmts.let("w", tb.intrinsic(name, four)) for name in ("even_bytes", "odd_bytes")]
         return [found[row * pairs : (row + 1) * pairs] for row in range(self.conv.kernel[0])]
+
+    def _pair(self, index: Expr, row: int, low: int, high: int) -> Expr:
+        """Write what makes a word of two taps; of one, if the second is -1."""
+        taps = [
+            tb.cast(tb.load(self.weights, [index, row * self.conv.kernel[1] + tap]), "int32") for tap in (low, high)
+        ]
+        word = taps[0] if high < 0 else (taps[0] & 0xFFFF) | (taps[1] << 16)
+        return self.ctx.stmts.let("w", word)
 
     def _sums(self, corner: tuple[Expr, Expr], weights: Sequence[Sequence[Expr]], bias: Expr, count: int) -> list[Expr]:
         """Write the sums of `count` neighbouring results and return them."""

@@ -20,7 +20,7 @@ from mlforge.tir.ir import Buffer, Const, Expr
 
 # more than this lies in the workspace, not on the stack
 STACK_BYTES = 1024
-_COPIED_AT_ONCE = 8
+_COPIED_AT_ONCE, _COPIED_IN_SMALL_CODE = 8, 2
 _WIDENED_AT_ONCE = 4
 MOST_SPELLED_OUT = 24
 
@@ -31,6 +31,9 @@ Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
 
 def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
     """Write `body` for each index below `extent`, up to `most` times in a row in a loop."""
+    if ctx.small:
+        _repeat_loop(ctx, extent, most, name, body)
+        return
     size = max(count for count in range(1, most + 1) if extent % count == 0)
     if size <= most // 2:
         size = min(most, extent)
@@ -39,6 +42,14 @@ def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr
             body(index * size + offset)
     for offset in range(extent - extent % size, extent):
         body(tb.const(offset))
+
+
+def _repeat_loop(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
+    """Write one loop, of the largest power of two of copies that leaves no rest."""
+    size = max(count for count in (1, 2, 4, 8) if extent % count == 0 and count <= most)
+    with ctx.stmts.loop(extent // size, name) as index:
+        for offset in range(size):
+            body(index * size + offset)
 
 
 def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
@@ -77,9 +88,13 @@ def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callab
             write(first + index, value)
             ctx.stmts.fence("joining stores would take longer")
 
-    looped = extent // _WIDENED_AT_ONCE if extent > MOST_SPELLED_OUT else 0
+    looped = extent // _WIDENED_AT_ONCE if extent > MOST_SPELLED_OUT or ctx.small else 0
     with ctx.stmts.loop(looped, "column") as column:
         some(column * _WIDENED_AT_ONCE, _WIDENED_AT_ONCE)
+    if ctx.small:
+        with ctx.stmts.loop(extent % _WIDENED_AT_ONCE, "column") as column:
+            some(column + looped * _WIDENED_AT_ONCE, 1)
+        return
     for first in range(looped * _WIDENED_AT_ONCE, extent, _WIDENED_AT_ONCE):
         some(tb.const(first), min(_WIDENED_AT_ONCE, extent - first))
 
@@ -103,19 +118,26 @@ class Patch:
         self.order = word_order(self._reduction) if self._by_words else _natural_order(self._reduction)
         steps = len(self.order)
         shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
-        make = ctx.stmts.local if 4 * pixels * steps <= STACK_BYTES else ctx.scratch
+        # pixels side by side are read by one address, whatever the number of steps
+        self._side_by_side = ctx.small and self._by_words
+        if self._side_by_side:
+            shape = (steps, pixels)
+        make = ctx.stmts.local if 4 * pixels * steps <= STACK_BYTES and not ctx.small else ctx.scratch
         self._buffer = make("patch", shape, dtype)
         if 2 * steps > self._reduction:
             for pixel in range(pixels):
                 ctx.stmts.store(self._buffer, [pixel, self._reduction], 0)
 
+    def _place(self, pixel: Expr | int, element: Expr) -> list[Expr | int]:
+        return [element, pixel] if self._side_by_side else [pixel, element]
+
     def word(self, pixel: int, step: Expr) -> Expr:
         """Return the pair that one pixel has at a step."""
         if self._by_words:
-            return tb.load(self._buffer, [pixel, step])
+            return tb.load(self._buffer, self._place(pixel, step))
         return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
 
-    def fill(self, pixel: int, place: Place) -> None:
+    def fill(self, pixel: Expr | int, place: Place) -> None:
         """Write what makes the patch of the output pixel at `place`."""
         stmts, conv = self._ctx.stmts, self._conv
         image, y, x = place
@@ -138,7 +160,7 @@ class Patch:
                 checks += [tb.binary("ge", first, 0), tb.binary("le", first, size - extent)]
         return checks
 
-    def _taps(self, pixel: int, corner: Place, *, tested: bool) -> None:
+    def _taps(self, pixel: Expr | int, corner: Place, *, tested: bool) -> None:
         stmts, conv = self._ctx.stmts, self._conv
         image, top, left = corner
         if not tested and not self._by_words and conv.kernel[1] * conv.channels <= MOST_SPELLED_OUT:
@@ -155,7 +177,7 @@ class Patch:
             valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
             choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
 
-    def _kernel_rows(self, pixel: int, corner: Place) -> None:
+    def _kernel_rows(self, pixel: Expr | int, corner: Place) -> None:
         """Write what widens short rows of the kernel, taps and channels at once."""
         stmts, conv, (image, top, left) = self._ctx.stmts, self._conv, corner
         extent = conv.kernel[1] * conv.channels
@@ -181,7 +203,7 @@ class Patch:
             for first, taps, step, size in zip(start, conv.kernel, conv.dilation, conv.spatial, strict=True)
         )
 
-    def _copy(self, pixel: int, tap: Expr, place: Place) -> None:
+    def _copy(self, pixel: Expr | int, tap: Expr, place: Place) -> None:
         """Write what widens the channels of one tap."""
         stmts, channels = self._ctx.stmts, self._conv.channels
 
@@ -189,18 +211,18 @@ class Patch:
             loaded = tb.load(self._data, self._seen(*place, index * 4), lanes=4)
             four = stmts.let("four", signed_word(loaded))
             at = tap * (channels // 2) + index * 2
-            stmts.store(self._buffer, [pixel, at], tb.intrinsic("even_bytes", four))
-            stmts.store(self._buffer, [pixel, at + 1], tb.intrinsic("odd_bytes", four))
+            stmts.store(self._buffer, self._place(pixel, at), tb.intrinsic("even_bytes", four))
+            stmts.store(self._buffer, self._place(pixel, at + 1), tb.intrinsic("odd_bytes", four))
 
         def element(index: Expr, value: Expr) -> None:
             stmts.store(self._buffer, [pixel, tap * channels + index], value)
 
         if self._by_words:
-            repeat(self._ctx, channels // 4, _COPIED_AT_ONCE, "c", word)
+            repeat(self._ctx, channels // 4, self._at_once, "c", word)
         else:
             widen(self._ctx, channels, lambda index: tb.load(self._data, self._seen(*place, index)), element)
 
-    def _pad(self, pixel: int, tap: Expr) -> None:
+    def _pad(self, pixel: Expr | int, tap: Expr) -> None:
         """Write what fills one tap with the zero point."""
         count = self._conv.channels // 2 if self._by_words else self._conv.channels
         value = (self._zero & 0xFFFF) * 0x10001 if self._by_words else self._zero
@@ -208,9 +230,13 @@ class Patch:
         dtype = self._buffer.dtype
 
         def fill(index: Expr) -> None:
-            self._ctx.stmts.store(self._buffer, [pixel, tap * count + index], tb.const(signed, dtype))
+            self._ctx.stmts.store(self._buffer, self._place(pixel, tap * count + index), tb.const(signed, dtype))
 
-        repeat(self._ctx, count, _COPIED_AT_ONCE, "c", fill)
+        repeat(self._ctx, count, self._at_once, "c", fill)
+
+    @property
+    def _at_once(self) -> int:
+        return _COPIED_IN_SMALL_CODE if self._ctx.small else _COPIED_AT_ONCE
 
 
 def word_order(reduction: int) -> Array:

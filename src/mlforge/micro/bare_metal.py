@@ -15,7 +15,7 @@ from mlforge.crt import TRACE_HEADER, line_headers
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script, linker_script
-from mlforge.micro.makefile import makefile
+from mlforge.micro.makefile import makefile, optimization_level
 from mlforge.micro.standalone import standalone_main
 from mlforge.support.content import Data
 
@@ -150,7 +150,8 @@ def project_files(
         As `bare_metal` does.
     """
     project = bare_metal(code, board, firmware or Firmware(standalone_main(name, details)))
-    return {**project.files, "Makefile": makefile(name, board, project.sources, project.folders).encode()}
+    text = makefile(name, board, project.sources, project.folders, optimization_level(details))
+    return {**project.files, "Makefile": text.encode()}
 
 
 def check_path(path: str) -> None:

@@ -26,6 +26,8 @@ class MachineFunction:
     Attributes
     ----------
     name : str
+    address : int
+        Where it begins; of several of one name, the first.
     frame : int
         Bytes by which it grows the stack at most, without what it calls.
     callees : set of str
@@ -39,6 +41,7 @@ class MachineFunction:
     """
 
     name: str
+    address: int
     frame: int = 0
     callees: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)
@@ -197,26 +200,28 @@ def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
 
     Labels within a function of assembler count as functions: the one before runs on into them.
     """
-    blocks: list[tuple[str, list[tuple[str, str]]]] = []
+    blocks: list[tuple[str, int, list[tuple[str, str]]]] = []
     word_bytes = 0
     for line in text.splitlines():
         header = _FUNCTION.fullmatch(line)
         if header:
-            blocks.append((header[2], []))
+            blocks.append((header[2], int(header[1], 16), []))
             word_bytes = len(header[1]) // 2
             continue
         match = _INSTRUCTION.match(line)
         if match and blocks:
-            blocks[-1][1].append((match[2].strip(), match[3] or ""))
+            blocks[-1][2].append((match[2].strip(), match[3] or ""))
     found: dict[str, MachineFunction] = {}
-    for index, (name, body) in enumerate(blocks):
-        function = found.setdefault(name, MachineFunction(name, rules.call_bytes))
+    for index, (name, address, body) in enumerate(blocks):
+        function = found.setdefault(name, MachineFunction(name, address, rules.call_bytes))
         _read_body(function, body, rules, word_bytes)
         if index + 1 < len(blocks) and _runs_on(body, rules):
             function.runs_on = blocks[index + 1][0]
     for name in [name for name in found if rules.prologue(name, word_bytes) is not None]:
         # what it leaves is its callers'; what it takes for itself lasts as long as it does
-        found[name] = MachineFunction(name, found[name].frame - (rules.prologue(name, word_bytes) or 0))
+        found[name] = MachineFunction(
+            name, found[name].address, found[name].frame - (rules.prologue(name, word_bytes) or 0)
+        )
     for function in found.values():
         function.untold_calls += sorted(function.called - found.keys())
         function.callees = (function.callees | function.called) & found.keys()

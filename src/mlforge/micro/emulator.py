@@ -20,7 +20,7 @@ from mlforge.micro.fit import check_fit
 from mlforge.micro.graph_firmware import graph_details, graph_firmware
 from mlforge.micro.graph_source import GraphSource, graph_of_factory, graph_of_parts
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
-from mlforge.micro.makefile import MAP
+from mlforge.micro.makefile import MAP, optimization_level
 from mlforge.micro.memory_table import MemoryTable
 from mlforge.micro.planned_memory import plan_table, planned_table
 from mlforge.micro.standalone import INPUTS
@@ -182,8 +182,8 @@ class EmulatedModule(BuiltFirmware):
         Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
     trace : bool
         Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    cflags : str
-        For the C compiler.
+    cflags : str, optional
+        For the C compiler; default what suits the goal that the module was compiled for.
     timeout : float
         Seconds that one emulation may take.
 
@@ -207,7 +207,7 @@ class EmulatedModule(BuiltFirmware):
         firmware: Firmware | None = None,
         profile: bool = False,
         trace: bool = False,
-        cflags: str = "-O3",
+        cflags: str | None = None,
         timeout: float = 300.0,
     ) -> None:
         run_command(board)
@@ -219,11 +219,11 @@ class EmulatedModule(BuiltFirmware):
         if firmware is None:
             check_fit(plan_table(details, board), details)
         is_traced = profile or trace
-        self._module, self._cflags = (name, code, details), cflags
+        self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
         self._temporary = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._temporary.name)
         write_files(folder, project_files(name, code, details, board, firmware))
-        build(folder, board, trace=is_traced, cflags=cflags)
+        build(folder, board, trace=is_traced, cflags=self._cflags)
         super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
 
     def memory(self) -> tuple[MemoryTable, MemoryTable]:
@@ -238,9 +238,7 @@ class EmulatedModule(BuiltFirmware):
             raise OptionError(f"the board '{self.board.name}' lists no memories")
         before = planned_table(name, code, details, self.board, self._cflags.split())
         folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
-        return before, linked_table(
-            LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board, before.stack
-        )
+        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board)
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:

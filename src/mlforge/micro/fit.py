@@ -40,7 +40,7 @@ def check_fit(table: MemoryTable, details: Mapping[str, Any], limits: Mapping[st
         raise BudgetError(
             f"an inference takes up to {needed:,} bytes of stack, and firmware reserves {table.reserve:,}",
             place=table.board,
-            next_step="Set stack_bytes in a board file of your own",
+            next_step="Reserve more: stack_bytes of the board, or mlforge project build --option stack_bytes=BYTES",
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlforge.errors import ToolchainError
+from mlforge.errors import MlforgeError, ToolchainError
 from mlforge.library.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
 from mlforge.micro.board import Board
 from mlforge.micro.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
@@ -28,7 +28,7 @@ from mlforge.micro.memory_table import (
     by_region,
     region_name,
 )
-from mlforge.micro.stack_bound import StackBound
+from mlforge.micro.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
 from mlforge.support.c_names import unique
 
 _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
@@ -64,6 +64,10 @@ class LinkedProgram:
         except ValueError as error:
             raise ToolchainError(f"this is no ELF file: {error}", place=elf.name) from None
         self.named: Mapping[str, int] = {item.name: item.value for item in symbols}
+        self.elf = elf
+        self._libraries = [
+            (item.address, item.end) for item in self.pieces if item.file and item.owner(self._sources) == LIBRARIES
+        ]
         objects = {item.value: item for item in symbols if item.kind in (NOTYPE, OBJECT) and item.nbytes}
         self._objects = sorted(objects.values(), key=lambda item: item.value)
         self._starts = [item.value for item in self._objects]
@@ -85,6 +89,10 @@ class LinkedProgram:
             yield _DATA[owner], piece.nbytes
         else:
             yield _CODE[owner], piece.nbytes
+
+    def is_library(self, address: int) -> bool:
+        """Tell whether what lies at an address comes from a library."""
+        return any(first <= address < end for first, end in self._libraries)
 
     def folded(self, constants: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
         """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
@@ -127,9 +135,7 @@ def _is_constant(symbol: Symbol) -> bool:
     return _CONSTANT.fullmatch(symbol.name) is not None
 
 
-def linked_table(
-    program: LinkedProgram, details: Mapping[str, Any], board: Board, stack: StackBound | None = None
-) -> MemoryTable:
+def linked_table(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> MemoryTable:
     """Return what a linked program takes of a board's memory.
 
     Parameters
@@ -138,8 +144,6 @@ def linked_table(
     details : mapping
         The module's ``mlforge`` object.
     board : Board
-    stack : StackBound, optional
-        Of an inference, as it was found before the build: it stands beside what is reserved.
     """
     found: Counter[tuple[str, str | None]] = Counter()
     for piece in program.pieces:
@@ -152,7 +156,8 @@ def linked_table(
     rows = [Row(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
     rows.append(Row(STATE, ram, 0))
     reserved = _reserved(program.named)
-    bound = "" if stack is None or stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"
+    stack = _linked_stack(program, details, board)
+    bound = "" if stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"
     rows.append(Row(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; ")))
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
@@ -167,6 +172,16 @@ def linked_table(
 
 def _region(address: int, board: Board) -> str | None:
     return next((item.name for item in board.memories if item.origin <= address < item.end), None)
+
+
+def _linked_stack(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> StackBound:
+    """Return what an inference takes of the stack by the program's instructions, or why that is not known."""
+    if details.get("entry") is None:
+        return StackBound(None, untold=(THROUGH_POINTERS,))
+    try:
+        return stack_bound(program.elf, details["entry"], board, program.is_library)
+    except MlforgeError as error:
+        return StackBound(None, untold=(str(error).splitlines()[0],))
 
 
 def _reserved(named: Mapping[str, int]) -> int | None:

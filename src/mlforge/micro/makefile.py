@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlforge.micro.avr import EEPROM
 from mlforge.micro.board import Board
@@ -13,14 +14,27 @@ COMPILE_FLAGS = (
 )  # fmt: skip
 """Of every file, beside the core's flags and the user's own."""
 
+# code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
+_LEVELS = {"speed": "-O3", "size": "-O2"}
 MAP = "firmware.map"
 """What the linker says of the program."""
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
+def optimization_level(details: Mapping[str, Any]) -> str:
+    """Return the flag for the C compiler by what a module was compiled for.
+
+    Parameters
+    ----------
+    details : mapping
+        The module's checked ``mlforge`` object; empty where it says nothing.
+    """
+    return _LEVELS.get(details.get("optimize", "speed"), _LEVELS["speed"])
+
+
 def makefile(
-    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], *, is_selftest: bool = False
+    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], level: str, *, is_selftest: bool = False
 ) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
@@ -31,18 +45,21 @@ def makefile(
     board : Board
     sources, folders : sequence of str
         What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    level : str
+        Of optimization, unless the user sets CFLAGS.
     is_selftest : bool
         Whether ``make run`` is called ``make selftest``, too.
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
+    flags = "$(CC) $(FLAGS) $(LINK)" + (" $(STACK_BYTES)" if script else "")
     return "\n".join(
         [
             f"# Firmware of module {name} for {board.name}. {_LICENCE}",
             f"CC := {board.toolchain.prefix}gcc",
             f"CORE := {' '.join(board.toolchain.flags)}",
             f"LINK := {' '.join(board.toolchain.link_flags)}",
-            "CFLAGS ?= -O3",
+            f"CFLAGS ?= {level}",
             *([f"STACK_BYTES ?= {board.stack_bytes}"] if script else []),
             f"FLAGS := $(CORE) {' '.join(COMPILE_FLAGS)} \\",
             f"  {' '.join(f'-I{folder}' for folder in folders)} \\",
@@ -50,20 +67,27 @@ def makefile(
             f"SOURCES := {' '.join(sources)}",
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
             "",
-            f"firmware.elf: $(OBJECTS){script}",
+            f"firmware.elf: $(OBJECTS) build/flags{script}",
             f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
             f"\t  {layout}-o $@ $(OBJECTS) -lm",
             "",
             *_run(board),
             *(["selftest: run", ""] if is_selftest else []),
-            "build/%.o: %",
+            "build/%.o: % build/flags",
             "\t@mkdir -p $(dir $@)",
-            "\t$(CC) $(FLAGS) -c $< -o $@",
+            "\t$(CC) $(FLAGS) -MMD -MP -c $< -o $@",
+            "",
+            "-include $(OBJECTS:.o=.d)",
+            "",
+            "# changes only where the flags do, so that others than before build all again",
+            "build/flags: always",
+            "\t@mkdir -p build",
+            f"\t@echo '{flags}' | cmp -s - $@ || echo '{flags}' > $@",
             "",
             "clean:",
             "\trm -rf build firmware.elf firmware.map",
             "",
-            ".PHONY: run selftest clean" if is_selftest else ".PHONY: run clean",
+            ".PHONY: always run selftest clean" if is_selftest else ".PHONY: always run clean",
             "",
         ]
     )

@@ -11,6 +11,7 @@ from mlforge.errors import MlforgeError
 from mlforge.micro.board import Board
 from mlforge.micro.linked_memory import LinkedProgram
 from mlforge.micro.linker_script import has_linker_script
+from mlforge.micro.makefile import optimization_level
 from mlforge.micro.memory_table import (
     CODE,
     CONSTANTS,
@@ -26,14 +27,13 @@ from mlforge.micro.memory_table import (
     by_region,
     region_name,
 )  # fmt: skip
-from mlforge.micro.stack_bound import StackBound, interrupt_bytes, stack_bound
+from mlforge.micro.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlforge.micro.trial_build import trial_build
 from mlforge.support.content import Data
 
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
 _UNKNOWN = "unknown"
-_DEFAULT_FLAGS = ("-O3",)
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
 
@@ -75,9 +75,9 @@ def planned_table(
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
-    measured = _Measured({}, StackBound(None, untold=("the graph executor calls operators through pointers",)))
+    measured = _Measured({}, StackBound(None, untold=(THROUGH_POINTERS,)))
     if details["executor"] == "aot":
-        measured = _measured(name, code, board, _DEFAULT_FLAGS if cflags is None else cflags)
+        measured = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
     # the entry and the main function are in every path
     path = [item.function for item in measured.stack.path[2:] or measured.stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
@@ -129,6 +129,7 @@ def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequenc
             program = LinkedProgram(build.elf, build.map, sources)
             for piece in program.pieces:
                 sizes.update(dict(program.parts(piece)))
-            return _Measured({what: sizes[what] for what in CODE.values()}, stack_bound(build, entry, board))
+            stack = stack_bound(build.elf, entry, board, program.is_library, build.folder)
+            return _Measured({what: sizes[what] for what in CODE.values()}, stack)
     except MlforgeError as error:
         return _Measured({}, StackBound(None, untold=(str(error).splitlines()[0],)))

@@ -12,6 +12,7 @@ from mlforge.micro.bare_metal import ELF, project_files
 from mlforge.micro.board import Board
 from mlforge.micro.firmware_build import build, write_files
 from mlforge.micro.firmware_run import execute, failure, run_command
+from mlforge.micro.makefile import optimization_level
 from mlforge.micro.project.firmware import SELFTEST, firmware_of
 from mlforge.micro.project.model import project_source
 
@@ -38,7 +39,7 @@ def run_selftest(
     board: Board,
     module: str | None = None,
     *,
-    cflags: str = "-O3",
+    cflags: str | None = None,
     timeout: float = 300.0,
 ) -> SelftestRun:
     """Build firmware that checks a module's test vectors, and run it under the board's emulator.
@@ -50,8 +51,8 @@ def run_selftest(
     board : Board
     module : str, optional
         Which module, where an archive holds several.
-    cflags : str
-        For the C compiler.
+    cflags : str, optional
+        For the C compiler; default what suits the goal that the module was compiled for.
     timeout : float
         Seconds that the emulation may take.
 
@@ -69,7 +70,7 @@ def run_selftest(
         model, folder = source.model, Path(name)
         firmware = firmware_of(model, board, SELFTEST)
         write_files(folder, project_files(model.name, model.code, model.details, board, firmware))
-        build(folder, board, trace=False, cflags=cflags)
+        build(folder, board, trace=False, cflags=cflags or optimization_level(model.details))
         return run_built(folder, board, timeout)
 
 

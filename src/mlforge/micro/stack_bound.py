@@ -7,17 +7,22 @@ code, so what a compiler calls of its own accord (``memcpy``, arithmetic in soft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlforge.errors import ToolchainError
 from mlforge.micro.board import Board
 from mlforge.micro.disassembly import RULES, MachineFunction, read_functions
-from mlforge.micro.trial_build import TrialBuild, disassembled
+from mlforge.micro.programs import need, run
 
 _LISTED = 5
+_SECONDS = 60
 # an exception of a Cortex-M pushes eight words, with the floating-point registers 26, and a word to align them
 _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
+
+
+THROUGH_POINTERS = "the graph executor calls operators through pointers"
 
 
 @dataclass(frozen=True)
@@ -54,19 +59,43 @@ class _Function:
     untold: tuple[str, ...]
 
 
-def stack_bound(build: TrialBuild, entry: str, board: Board) -> StackBound:
+def stack_bound(
+    elf: Path, entry: str, board: Board, is_library: Callable[[int], bool], statements: Path | None = None
+) -> StackBound:
     """Return how much stack a linked model takes at most from its entry function on.
+
+    Parameters
+    ----------
+    elf : Path
+        The program.
+    entry : str
+        Its function.
+    board : Board
+    is_library : callable ``(address) -> bool``
+        Whether what lies there comes from a library.
+    statements : Path, optional
+        A folder with what the compiler said of functions, in ``.su`` files.
 
     Raises
     ------
     ToolchainError
-        If the board's objdump is missing.
+        If the board's objdump is missing, or does not read the program.
     """
     rules = RULES.get(board.arch)
     if rules is None:
         return StackBound(None, untold=(f"the instructions of {board.core} are not known to mlforge",))
-    machine = read_functions(disassembled(build, board), rules)
-    return deepest(entry, _functions(machine, stated_frames(build.folder)))
+    machine = read_functions(disassembled(elf, board), rules)
+    return deepest(entry, _functions(machine, stated_frames(statements) if statements else {}, is_library))
+
+
+def disassembled(elf: Path, board: Board) -> str:
+    """Return a program's instructions as the board's objdump prints them."""
+    program = f"{board.toolchain.prefix}objdump"
+    need(program, board.toolchain.packages)
+    result = run([program, "-d", "--no-show-raw-insn", elf.name], elf.parent, _SECONDS)
+    if result.returncode != 0:
+        raise ToolchainError(f"the program's instructions cannot be read: {result.stderr.strip()[:400]}", place=program)
+    return result.stdout
 
 
 def interrupt_bytes(board: Board) -> int | None:
@@ -103,16 +132,19 @@ def stated_frames(folder: Path) -> dict[str, Stated]:
     return found
 
 
-def _functions(machine: Mapping[str, MachineFunction], stated: Mapping[str, Stated]) -> dict[str, _Function]:
+def _functions(
+    machine: Mapping[str, MachineFunction], stated: Mapping[str, Stated], is_library: Callable[[int], bool]
+) -> dict[str, _Function]:
     found = {}
     for name, item in machine.items():
         said = stated.get(name.partition(".")[0])
         untold = [f"{name} calls what cannot be told: {call}" for call in item.untold_calls]
         callees = set(item.callees)
+        # what a compiler made ends itself, whatever data lie behind its last instruction
+        if item.runs_on is not None and is_library(item.address):
+            callees.add(item.runs_on)
         if said is None:
             untold += [f"{name} grows the stack in a way that is not known: {line}" for line in item.untold_growth]
-            if item.runs_on is not None:
-                callees.add(item.runs_on)
         elif said.is_dynamic:
             untold.append(f"{name} takes stack by its data")
         frame = max(item.frame, said.nbytes if said else 0)

@@ -88,14 +88,7 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
         yield TrialBuild(folder, folder / _ELF, folder / _MAP)
 
 
-def disassembled(build: TrialBuild, board: Board) -> str:
-    """Return the program's instructions as the board's objdump prints them."""
-    program = f"{board.toolchain.prefix}objdump"
-    need(program, board.toolchain.packages)
-    return _run([program, "-d", "--no-show-raw-insn", build.elf.name], build.folder)
-
-
-def _run(command: Sequence[str], folder: Path) -> str:
+def _run(command: Sequence[str], folder: Path) -> None:
     result = run(command, folder, _SECONDS)
     if result.returncode != 0:
         lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
@@ -103,4 +96,3 @@ def _run(command: Sequence[str], folder: Path) -> str:
             "the model's code does not build for the board:\n  " + "\n  ".join(lines),
             place=PurePosixPath(command[0]).name,
         )
-    return result.stdout

@@ -63,6 +63,8 @@ def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indice
     array = values.astype(dtypes.to_numpy(dtype))
     if np.all(array == array.flat[0]):
         return tb.const(array.flat[0].item(), dtype)
+    if ctx.small and dtype == "int32" and np.array_equal(array, array.astype(np.int8)):
+        return tb.cast(tb.load(ctx.constant(label, array.astype(np.int8)), [indices[axis]]), dtype)
     return tb.load(ctx.constant(label, array), [indices[axis]])
 
 

@@ -103,9 +103,20 @@ class Context:
     """
 
     features: Features
-    stmts: tb.StmtBuilder = field(default_factory=tb.StmtBuilder)
+    stmts: tb.StmtBuilder = field(init=False)
     constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
     scratch_buffers: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.stmts = tb.StmtBuilder(single_trips=self.small)
+
+    @property
+    def small(self) -> bool:
+        """Whether code is to be small: then rules write loops instead of copies, and the same ones for all sizes.
+
+        Functions that differ in sizes alone become one later (`tir.unify`), if their structure is the same.
+        """
+        return self.features.optimize == "size"
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
         """Add a constant made at compile time (packed weights, multipliers); the same array is added once."""

@@ -7,7 +7,7 @@ sums, so a guard ``y * 2 + k - 1 < height`` bounds the index ``y * 2 + k - 1`` e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,6 +60,11 @@ class Ranges:
             yield
         finally:
             del self._facts[known:]
+
+    def know(self, var: ir.Var, values: Sequence[int | float]) -> None:
+        """Learn all values that a variable may have."""
+        if dtypes.is_integer(var.dtype):
+            self._vars[id(var)] = Interval(int(min(values)), int(max(values)))
 
     def enter_loop(self, loop: ir.For) -> None:
         """Learn the range of a loop's variable."""
@@ -116,6 +121,10 @@ class Ranges:
                 rest = fact.plus(Affine({number: 1}), -coefficient)
                 for operand in (expr.a, expr.b):
                     self._add_fact(rest.plus(self.table.affine(operand), coefficient))
+
+    def may_hold(self) -> bool:
+        """Tell whether what is assumed may hold at all: where it may not, no code is reached."""
+        return all(self._sum_interval(fact, 0).high >= 0 for fact in self._facts)
 
     # asking ---------------------------------------------------------------------------------------------
 

@@ -170,9 +170,16 @@ def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
 
 
 class StmtBuilder:
-    """Collects statements; blocks open with ``with`` and close where it ends."""
+    """Collects statements; blocks open with ``with`` and close where it ends.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    single_trips : bool
+        Keep loops of one trip.
+    """
+
+    def __init__(self, *, single_trips: bool = False) -> None:
+        self._single_trips = single_trips
         self._blocks: list[list[Stmt]] = [[]]
         self._names: dict[str, int] = {}
 
@@ -210,9 +217,9 @@ class StmtBuilder:
 
     @contextmanager
     def loop(self, extent: Any, name: str = "i", kind: str = "serial", step: int = 1) -> Iterator[Expr]:
-        """Open ``for name in range(0, extent, step)``; a loop of one trip is the literal 0."""
+        """Open ``for name in range(0, extent, step)``; a loop of one trip is mostly the literal 0."""
         extent = as_expr(extent)
-        if isinstance(extent, ir.Const) and 0 < extent.value <= step:
+        if not self._single_trips and isinstance(extent, ir.Const) and 0 < extent.value <= step:
             yield const(0)
             return
         var = Var(self.unique(name))

@@ -11,11 +11,15 @@ interpreter need no rules for it; printers hand on its address. Such a call stan
 ``paired_taps``  the same in fewer instructions, where no weight is -128
 ===============  ============================================================================================
 
+Where lengths are not literals, a call has ``counted_`` before its name, single elements for its runs, which start
+there, and behind them the numbers of `counts`.
+
 Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `packed_dots` packs them. The sums must fit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +37,46 @@ CHANNELS = 16
 """Channels of ``taps``."""
 
 NAMES = ("run", "dots1", "dots2", "taps", "paired_taps")
+
+_DOTS_COUNTS = ("chunks", "fours", "half")
+COUNTS: dict[str, tuple[str, ...]] = {
+    "run": ("size",), "dots1": _DOTS_COUNTS, "dots2": _DOTS_COUNTS, "taps": ("taps",), "paired_taps": ("taps",),
+}  # fmt: skip
+"""What the numbers of `counts` are called."""
+
+COUNTED_FILL = "counted_fill"
+"""A run of one value: the value, the size."""
+
+
+def counted(name: str) -> str:
+    """Return the name of the call whose lengths are arguments."""
+    return f"counted_{name}"
+
+
+def uncounted(name: str) -> str | None:
+    """Return the name without the mark of `counted`; None if it has none."""
+    plain = name.removeprefix(counted(""))
+    return plain if plain != name and plain in NAMES else None
+
+
+def counts(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers that stand for the elements of the runs."""
+    if name.startswith("dots"):
+        start, row = sizes[0], sizes[1]
+        return row // CHUNK, start // FILTERS, row % CHUNK // HALF_CHUNK
+    return (sizes[0],) if name == "run" else (sizes[1] // CHANNELS,)
+
+
+def sizes(name: str, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Return the elements of the runs, and those of the result, for which `counts` gives `numbers`."""
+    if name.startswith("dots"):
+        chunks, fours, half = numbers
+        rows = (chunks * CHUNK + half * HALF_CHUNK,) * int(name[-1])
+        start = fours * FILTERS
+        return (start, *rows, start * rows[0]), start * len(rows)
+    if name == "run":
+        return (numbers[0],), numbers[0]
+    return (CHANNELS, numbers[0] * CHANNELS, numbers[0] * CHANNELS), CHANNELS
 
 
 def packed_dots(weights: Array) -> Array:

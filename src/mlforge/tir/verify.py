@@ -120,7 +120,8 @@ class _Verifier:
             if body is not None:
                 with self._ranges.scope():
                     self._ranges.assume(stmt.condition, holds)
-                    self._stmt(body)
+                    if self._ranges.may_hold():
+                        self._stmt(body)
 
     def _store(self, stmt: ir.Store) -> None:
         self._expr(stmt.value)

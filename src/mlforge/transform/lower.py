@@ -24,6 +24,7 @@ from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir import visitor
 from mlforge.tir.bytes import split_bytes
+from mlforge.tir.instance import without_single_trips
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlforge.tir.lanes import vectorize
 from mlforge.tir.narrow import narrow
@@ -380,6 +381,7 @@ class _GroupLowering:
         kept = tuple(inputs[index] for index in used)
         constants = [(buffer, array) for buffer, array in self.ctx.constants if id(buffer) in read]
         names = [_operator(call).name.replace(".", "_") for call in self.calls]
+        plain = without_single_trips(body) if self.features.optimize == "size" else body
         prim = PrimFunc(
             name="_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"),
             inputs=kept,
@@ -387,7 +389,7 @@ class _GroupLowering:
             output=output,
             scratch=tuple(self.ctx.scratch_buffers),
             body=self._fitted(body),
-            inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(body, buffer, output)),
+            inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(plain, buffer, output)),
             macs=sum(_macs(call) for call in self.calls),
         )
         main = next((call for call in self.calls if _operator(call).emit is not None), self.calls[0])

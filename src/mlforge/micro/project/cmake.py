@@ -8,7 +8,7 @@ from typing import Any
 from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script
-from mlforge.micro.makefile import COMPILE_FLAGS
+from mlforge.micro.makefile import COMPILE_FLAGS, optimization_level
 from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
 from mlforge.micro.project.render import render
 from mlforge.micro.project.steps import install_hint, run_command
@@ -37,9 +37,11 @@ def languages(sources: Iterable[str]) -> str:
     return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
 
 
-def toolchain_files(board: Board) -> dict[str, Data]:
-    """Return the toolchain file of the board's compiler; nothing for this machine's."""
-    return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board)} if is_cross(board) else {}
+def toolchain_files(board: Board, details: Mapping[str, Any]) -> dict[str, Data]:
+    """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
+    if not is_cross(board):
+        return {}
+    return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, level=optimization_level(details))}
 
 
 def configure(board: Board, *options: str) -> ToolCommand:
@@ -65,7 +67,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     run = run_command(board, project_type, _ELF)
     return {
         **project.files,
-        **toolchain_files(board),
+        **toolchain_files(board, model.details),
         "CMakeLists.txt": render("cmake/CMakeLists.txt", **values, run=run and run.arguments),
     }
 

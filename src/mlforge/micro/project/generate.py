@@ -79,7 +79,8 @@ def generate_project(
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
         _check_model(chosen, board, project_type, source.model)
-        made = project_files(chosen, board, project_type, values, source)
+        # the project carries the board's file, and where that came from is nobody's business
+        made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
         made[BOARD] = board_text(name).encode()
         if force:
             _remove_older(target)

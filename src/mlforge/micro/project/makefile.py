@@ -7,7 +7,7 @@ from typing import Any
 
 from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
-from mlforge.micro.makefile import makefile
+from mlforge.micro.makefile import makefile, optimization_level
 from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
 from mlforge.micro.project.template import MODEL_CODE, ProjectModel, Template
 from mlforge.support.content import Data
@@ -15,12 +15,11 @@ from mlforge.support.content import Data
 
 def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
     project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
-    return {
-        **project.files,
-        "Makefile": makefile(
-            model.name, board, project.sources, project.folders, is_selftest=project_type == SELFTEST
-        ).encode(),
-    }
+    text = makefile(
+        model.name, board, project.sources, project.folders, optimization_level(model.details),
+        is_selftest=project_type == SELFTEST,
+    )  # fmt: skip
+    return {**project.files, "Makefile": text.encode()}
 
 
 TEMPLATE = Template(

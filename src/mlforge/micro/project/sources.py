@@ -36,6 +36,12 @@ def library_binaries(model: ProjectModel) -> tuple[str, ...]:
     return _named(model, ".bin")
 
 
+def named_memories(model: ProjectModel) -> tuple[str, ...]:
+    """Return the memories, sorted, that the model was compiled for: sections of workspace and constants end in them."""
+    pools = (*model.details.get("pools", ()), *model.details.get("constant_pools", ()))
+    return tuple(sorted({pool["name"] for pool in pools}))
+
+
 def symbol(model: ProjectModel) -> str:
     """Return what Kconfig's symbols of the model start with."""
     return f"MLFORGE_{model.name.upper()}"

@@ -17,6 +17,7 @@ from mlforge.micro.project.sources import (
     has_fpu,
     interface_sources,
     library_sources,
+    named_memories,
     symbol,
 )
 from mlforge.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
@@ -39,6 +40,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "symbol": symbol(model),
         "does": WHAT_TYPES_DO[project_type],
         "project_type": project_type,
+        "memories": named_memories(model),
     }
     return {
         "zephyr/module.yml": render("zephyr/module.yml", module=f"mlforge-{model.name.replace('_', '-').strip('-')}"),

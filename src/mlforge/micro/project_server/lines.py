@@ -18,6 +18,7 @@ MAX_READ = 16 << 20
 _PAUSE_BYTES = 1 << 20
 _PIECE = 1 << 16
 _GRACE_SECONDS = 2.0
+_LEAST_SECONDS = 0.5
 _SAID_BYTES = 400
 
 
@@ -93,7 +94,8 @@ class Line:
 
         worker = threading.Thread(target=write, daemon=True)
         worker.start()
-        worker.join(timeout)
+        # even what a device takes at once takes its thread a moment
+        worker.join(None if timeout is None else max(timeout, _LEAST_SECONDS))
         if worker.is_alive():
             self.close()
             raise IoTimeoutError(f"{len(data)} bytes were not taken in time")

@@ -1,0 +1,105 @@
+"""``--optimize size``: the same answers from less code, by both executors and in linked modules."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.archive.code_size import object_sizes
+from mlforge.archive.details import module_details
+from mlforge.compiler import Factory
+from mlforge.micro.bare_metal import project_files
+from mlforge.micro.board import find_board
+from mlforge.micro.project.cmake import toolchain_files
+from mlforge.support.content import to_bytes
+from mlforge.verify.litert import Reference
+from tests.conftest import need
+from tests.harness import edge_inputs, seeded_inputs
+
+CPUS = ("generic", "cortex-m4", "cortex-m55", "cortex-m3")
+MODELS = ("kws_ref_model", "ad01_int8", "vww_96_int8", "pretrainedResnet_quant")
+
+
+@pytest.fixture(scope="module")
+def imported(models: Path) -> Callable[..., Factory]:
+    """Return what compiles a model of the shared folder."""
+
+    def build(name: str, cpu: str, **options: str) -> Factory:
+        module, params = mlforge.import_model(models / f"{name}.tflite")
+        chosen = {"optimize": "size", "module_name": name, **options}
+        return mlforge.build(module, f"c -mcpu={cpu}", params, **chosen)
+
+    return build
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", MODELS)
+def test_small_code_gives_what_the_reference_gives(
+    name: str, cpu: str, imported: Callable[..., Factory], models: Path, tmp_path: Path
+) -> None:
+    reference = Reference(models / f"{name}.tflite")
+    executors = ("aot", "graph") if name == "ad01_int8" or (name, cpu) == ("vww_96_int8", "cortex-m4") else ("aot",)
+    for executor in executors:
+        factory = imported(name, cpu, executor=executor)
+        module = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / f"{executor}.tar"))
+        for inputs in (seeded_inputs(module.inputs, 3), edge_inputs(module.inputs)[1]):
+            expected = reference.run(inputs)
+            for tensor, output in module.run(inputs).items():
+                np.testing.assert_array_equal(output, expected[tensor])
+
+
+def test_linked_modules_of_small_code_run(imported: Callable[..., Factory], models: Path, tmp_path: Path) -> None:
+    names = ("ad01_int8", "kws_ref_model")
+    archive = mlforge.export_model_library_format(
+        [imported(name, "cortex-m4") for name in names], tmp_path / "both.tar"
+    )
+    for name in names:
+        module = mlforge.load(archive, name)
+        inputs = seeded_inputs(module.inputs, 5)
+        expected = Reference(models / f"{name}.tflite").run(inputs)
+        for tensor, output in module.run(inputs).items():
+            np.testing.assert_array_equal(output, expected[tensor])
+
+
+def code_bytes(factory: Factory, folder: Path) -> int:
+    """Return the bytes of a module's operators alone, compiled for a Cortex-M4."""
+    source = folder / "operators.c"
+    source.write_bytes(to_bytes(factory.code.files[f"src/{factory.module_name}_lib1.c"]))
+    core = ("-mthumb", "-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+    command = ("arm-none-eabi-gcc", *core, "-O2", "-c", source, "-o", folder / "operators.o")
+    subprocess.run(command, check=True, cwd=folder)
+    return object_sizes((folder / "operators.o").read_bytes(), "operators.o")["code_bytes"]
+
+
+def test_shared_kernels_are_a_fraction_of_the_code(imported: Callable[..., Factory], tmp_path: Path) -> None:
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
+    speed, size = (
+        code_bytes(imported("vww_96_int8", "cortex-m4", optimize=goal), tmp_path) for goal in ("speed", "size")
+    )
+    assert size < speed / 2
+
+
+def test_projects_compile_for_what_the_model_was(imported: Callable[..., Factory]) -> None:
+    board = find_board("mps2-an386")
+    for goal, level in (("speed", "-O3"), ("size", "-O2")):
+        factory = imported("hello_world_int8", "cortex-m4", optimize=goal)
+        details = module_details(factory)
+        made = project_files(factory.module_name, factory.code.files, details, board)
+        assert f"CFLAGS ?= {level}\n".encode() in to_bytes(made["Makefile"])
+        assert f'"{level}"'.encode() in to_bytes(toolchain_files(board, details)["toolchain.cmake"])
+
+
+def test_constants_lie_close_where_no_vectors_read_them(imported: Callable[..., Factory]) -> None:
+    texts = {
+        (cpu, goal): to_bytes(imported("kws_ref_model", cpu, optimize=goal).code.files["src/kws_ref_model_lib1.c"])
+        for cpu in ("generic", "cortex-m4")
+        for goal in ("speed", "size")
+    }
+    close = {key: b"] __attribute__((aligned(4))) = {" in text for key, text in texts.items()}
+    assert close == {key: key == ("cortex-m4", "size") for key in texts}
+    assert all((b"] __attribute__((aligned(64))) = {" in text) is not close[key] for key, text in texts.items())

@@ -1,0 +1,70 @@
+"""Lines of the Project API that nobody has checked: each is answered, none ends the server."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlforge.micro.project_server import protocol
+from mlforge.micro.project_server.server import serve
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.just("2.0") | VALUES,
+        "id": st.integers() | VALUES,
+        "method": st.sampled_from([*protocol.METHODS, "reset", "__init__"]) | VALUES,
+        "params": st.dictionaries(st.sampled_from(["options", "n", "timeout_sec", "data", "tvm_version"]), VALUES)
+        | VALUES,
+    },
+).map(lambda request: json.dumps(request).encode() + b"\n")
+LINES = st.binary(max_size=64).map(lambda data: data.replace(b"\n", b"") + b"\n") | REQUESTS
+
+
+class Device:
+    """A handler that does nothing, and fails as real ones do."""
+
+    def __getattr__(self, name: str) -> Any:
+        def method(**params: Any) -> Any:
+            if params.get("n") == 7:
+                raise protocol.IoTimeoutError("nothing came")
+            return b"" if name.startswith("read") else None
+
+        return method
+
+
+@given(st.lists(LINES, min_size=1, max_size=5))
+def test_every_line_has_its_reply(lines: list[bytes]) -> None:
+    replies = io.BytesIO()
+    serve(Device(), io.BytesIO(b"".join(lines)), replies)  # type: ignore[arg-type]  # it has every method
+    answers = [json.loads(line) for line in replies.getvalue().splitlines()]
+    assert len(answers) == len(lines)
+    for answer in answers:
+        assert ("result" in answer) != ("error" in answer)
+        if "error" in answer:
+            assert answer["error"]["code"] in (-32700, -32600, -32601, -32602, -32603, -32000)
+            assert isinstance(answer["error"]["message"], str)
+
+
+@given(st.binary(max_size=300))
+def test_bytes_travel_as_the_standard_library_writes_them(data: bytes) -> None:
+    assert protocol.decode_bytes(protocol.encode_bytes(data)) == data
+
+
+def test_a_line_without_end_is_skipped_and_answered(monkeypatch: Any) -> None:
+    monkeypatch.setattr(protocol, "MAX_LINE", 100)
+    good = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "close_transport", "params": {}}).encode() + b"\n"
+    replies = io.BytesIO()
+    serve(Device(), io.BytesIO(b"x" * 200_000 + b"\n" + good), replies)  # type: ignore[arg-type]
+    first, second = (json.loads(line) for line in replies.getvalue().splitlines())
+    assert first["error"]["code"] == -32600
+    assert second == {"jsonrpc": "2.0", "id": 2, "result": None}

@@ -63,7 +63,7 @@ def odd_archive(folder: Path, target: str = "c") -> Path:
         {
             '50%s "quoted"\\': lambda v: ir.call("nn.relu", [v["in put/0*/%d"]]),
             "long\nname": lambda v: ir.call("add", [v["int"], v["int"]]),
-            "3d": lambda v: ir.call("cast", [v["in put/0*/%d"]], dtype="uint8"),
+            "": lambda v: ir.call("cast", [v["in put/0*/%d"]], dtype="uint8"),
         },
     )
     factory = mlforge.build(module, target, module_name="_Arduino__string_2")

@@ -157,6 +157,27 @@ def test_firmware_that_starts_again_is_stopped(name: str, tmp_path: Path) -> Non
         emulate(tmp_path, board, 60)
 
 
+@pytest.mark.parametrize("name", BARE[:3])
+def test_faults_of_a_stack_outside_its_memory_are_said(name: str, tmp_path: Path) -> None:
+    board = need_board(name)
+    move = f"ldr r0, ={board.ram.origin - 64:#x}\\n\\tmov sp, r0\\n\\tpush {{r0}}"
+    built(tmp_path, board, f'int main(void) {{ __asm volatile("{move}" ::: "r0"); for (;;) {{ }} }}\n')
+    with pytest.raises(RunError, match=r"took a fault.*exception|signal 6 ended it.*Lockup"):
+        emulate(tmp_path, board, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "executor"), [("mps2-an386", "aot"), ("qemu-riscv32", "aot"), ("mps2-an386", "graph")]
+)
+def test_a_stack_that_runs_out_is_said(name: str, executor: str, models: Path) -> None:
+    board = need_board(name)
+    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    factory = mlforge.build(module, board.target, params, module_name="model", executor=executor)
+    made = emulated_factory(factory, replace(board, stack_bytes=256))
+    with pytest.raises(RunError, match="stack ran out"):
+        made.measure(seeded_inputs(made.inputs, 0))
+
+
 @pytest.mark.parametrize("status", [3, 9])
 def test_the_status_of_main_is_said(status: int, tmp_path: Path) -> None:
     board = need_board("qemu-riscv32")

@@ -31,9 +31,25 @@ def test_a_graph_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, proj
     assert (record["module"], record["executor"]) == ("kws", "graph")
 
 
-def test_an_archive_that_does_not_say_its_shapes_is_refused(shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["kws", "ad"])
+def test_a_module_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, module: str) -> None:
+    need("make", "make")
+    folder = shared / "fixtures" / "tvm-0.14"
+    command = ("project", "create", folder / "multi.tar.xz", "made", "--template", "makefile", "--module", module)
+    succeeded(*command, "--board", "host", cwd=tmp_path)
+    succeeded("project", "build", "made", "--option", "cflags=-O1", cwd=tmp_path)
+    with np.load(folder / f"{module}_io.npz") as known:
+        for given, expected in zip(known["inputs"][:3], known["outputs"][:3], strict=True):
+            np.savez(tmp_path / "in.npz", **{str(known["input_name"]): given})
+            succeeded("project", "run", "made", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+            with np.load(tmp_path / "out.npz") as outputs:
+                (name,) = outputs
+                np.testing.assert_array_equal(outputs[name], expected.reshape(-1))  # TVM says no shape
+
+
+def test_other_build_systems_take_what_mlforge_compiled(shared: Path, tmp_path: Path) -> None:
     archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
-    result = mlforge("project", "create", archive, "made", "--template", "makefile", "--board", "host", cwd=tmp_path)
+    result = mlforge("project", "create", archive, "made", "--template", "package", cwd=tmp_path)
     assert result.returncode == 2
     assert "module 'kws' was not compiled by mlforge" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -162,3 +162,14 @@ def test_importing_the_runtime_imports_no_compiler() -> None:
     rooms = {name.split(".")[1] for name in names if name.startswith("mlforge.")}
     assert rooms <= {"errors", "support", "runtime"}
     assert not {"onnx", "lark", "typer", "rich", "ml_dtypes"} & set(names)
+
+
+def test_a_workspace_that_no_machine_has_is_refused(library: Path) -> None:
+    description = {
+        **DESCRIPTION,
+        "entry": "with_pool",
+        "external_workspace": True,
+        "memory": {"workspace_bytes": 2**53 - 1},
+    }
+    with pytest.raises(RunError, match="no memory for 9,007,199,254,740,991 bytes"):
+        AotModule(library, description).run(A, B)

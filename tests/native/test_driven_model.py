@@ -24,6 +24,7 @@ from mlforge.micro.driven_model import DrivenModel, build_host_driven, driven_mo
 from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
 from mlforge.micro.host_driven import host_driven_firmware
 from mlforge.micro.rpc.line_transport import program_transport
+from mlforge.micro.rpc.minrpc import RemoteTensor
 from mlforge.relay import ir
 from mlforge.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need
@@ -134,7 +135,7 @@ def test_modules_for_other_executors_are_refused(shared: Path, models: Path) -> 
 def test_boards_without_a_driver_are_refused(factory: Factory) -> None:
     source = graph_of_factory(factory)
     with pytest.raises(OptionError, match="'nucleo_l4r5zi' cannot be driven by a host: there is no driver"):
-        host_driven_firmware(source.graph, source.code, source.scratch_bytes, find_board("nucleo_l4r5zi"))
+        host_driven_firmware(source, find_board("nucleo_l4r5zi"))
 
 
 def test_one_of_several_modules_brings_its_own_table_of_functions(models: Path, tmp_path: Path) -> None:
@@ -205,11 +206,19 @@ def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) 
     np.testing.assert_array_equal(tensors[tensors.files[-1]], two[two.files[0]])
 
 
-def test_options_that_need_a_host_driven_run(models: Path) -> None:
-    with pytest.raises(OptionError, match="--host-driven"):
-        CliRunner().invoke(
-            app, ["run", str(models / "hello_world_int8.tflite"), "--port", "/dev/null"], catch_exceptions=False
-        )
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--port", "/dev/null"), "are for --host-driven"),
+        (("--tensors", "t.npz"), "are for --host-driven"),
+        (("--host-driven", "--memory"), "no table of memory"),
+        (("--host-driven", "--repeat", "3"), "--repeat is for --profile"),
+        (("--host-driven", "--board", "nowhere"), "there is no board"),
+    ],
+)
+def test_options_that_do_not_go_together(options: tuple[str, ...], fault: str, models: Path) -> None:
+    with pytest.raises(OptionError, match=fault):
+        CliRunner().invoke(app, ["run", str(models / "hello_world_int8.tflite"), *options], catch_exceptions=False)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo terminals are POSIX's")
@@ -240,3 +249,31 @@ def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callabl
         os.close(theirs)
     with pytest.raises(RunError, match="cannot be opened"), driven_model(source, HOST, str(tmp_path / "no-port")):
         pass
+
+
+def test_parameters_are_in_the_firmware_and_others_are_sent(models: Path) -> None:
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    factory = mlforge.build(module, HOST.target, params, executor="graph", module_name="hello")
+    local = load_factory(factory)
+    assert isinstance(local, GraphModule)
+    with driven_model(graph_of_factory(factory), HOST) as model:
+        inputs = seeded_inputs(model.inputs, 0)
+        executor, remote = model.model.executor, model._session.remote
+        name = max(factory.params, key=lambda key: factory.params[key].nbytes)
+        address = executor._memory.address(executor._arguments[name])
+        data = factory.params[name].tobytes()
+        assert remote.read(address, len(data)) == data
+        assert remote.holds(address, data)
+        assert not remote.holds(address, bytes(len(data)))
+        with pytest.raises(RemoteError, match="leaves the memory"):
+            remote.write(address, bytes(1))
+        tensor = RemoteTensor(address, (1,), (1, 8, 1), cpu())
+        with pytest.raises(RemoteError, match="leaves the memory"):
+            remote.copy(tensor, tensor)
+        # other weights than the firmware's take memory of their own
+        other = np.flip(factory.params[name]).copy()
+        for runs in (executor, local.executor):
+            runs.set_input(name, other)
+        assert executor._memory.address(executor._arguments[name]) != address
+        for tensor_name, output in model.run(inputs).items():
+            np.testing.assert_array_equal(output, local.run(inputs)[tensor_name])

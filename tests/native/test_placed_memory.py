@@ -13,8 +13,10 @@ import mlforge
 from mlforge.archive.budget import check_budget
 from mlforge.archive.export import export_shared_library
 from mlforge.archive.load import load_factory
+from mlforge.archive.model import MainMemory, ModuleRecord, Tensor
 from mlforge.archive.profile import load_profiled
 from mlforge.archive.rebuild import recorded_options
+from mlforge.archive.tvm_interface import c_interface
 from mlforge.archive.validate import validate
 from mlforge.compiler import Factory, link
 from mlforge.errors import ArchiveError, BudgetError, OptionError
@@ -288,6 +290,50 @@ def test_the_graph_executor_places_nothing(models: Path) -> None:
     for choice in CHOICES[:1] + CHOICES[2:3] + CHOICES[6:7]:
         with pytest.raises(OptionError, match="--executor aot"):
             imported(models / "ad01_int8.tflite", "ad", executor="graph", **choice)
+
+
+def test_a_pool_whose_macro_would_be_a_tensors_is_refused() -> None:
+    def made(**choice: Any) -> Factory:
+        names = ("fast_workspace_pool", "sd_constant_pool")
+        arrays = {name: np.zeros((1, 40), np.float32) for name in names}
+        weight = ir.Constant(np.ones((40, 40), np.float32), "w")
+
+        def body(v: Any) -> Any:
+            hidden = ir.call("nn.dense", [ir.call("add", [v[name] for name in names]), weight], units=40)
+            return ir.call("nn.softmax", [hidden])
+
+        return mlforge.build(module_of(arrays, {"y": body}), **choice)
+
+    made(pools=[Pool("other")])
+    with pytest.raises(OptionError, match="of 'fast' and of the tensor 'fast_workspace_pool'"):
+        made(pools=[Pool("fast")])
+    with pytest.raises(OptionError, match="of 'sd' and of the tensor 'sd_constant_pool'"):
+        made(constants=[ConstantPool("sd", external=True)])
+
+
+TVM_HEADER = """
+#define TVMGEN_M_A_SIZE 4
+#define TVMGEN_M_ONE_WORKSPACE_POOL_SIZE 8
+#define TVMGEN_M_TWO_WORKSPACE_POOL_SIZE 4
+struct tvmgen_m_inputs { void* a; };
+struct tvmgen_m_outputs { void* y; void* z; };
+struct tvmgen_m_workspace_pools { void* one; void* two; };
+struct tvmgen_m_inputs tvmgen_m_map_inputs(struct tvmgen_m_workspace_pools* workspace_pools);
+struct tvmgen_m_outputs tvmgen_m_map_outputs(struct tvmgen_m_workspace_pools* workspace_pools);
+int32_t tvmgen_m_run(struct tvmgen_m_workspace_pools* workspace_pools);
+"""
+
+
+def test_headers_of_tvm_with_mapped_tensors_are_understood() -> None:
+    tensors = {"a": Tensor("a", "uint8", 4), "y": Tensor("y", "uint8", 4), "z": Tensor("z", "uint8", 4)}
+    memory = MainMemory(1, 12, 0, 12, (tensors["a"],), (tensors["y"], tensors["z"]))
+    record = ModuleRecord("m", ("aot",), ("c",), "", main=(memory,))
+    description = c_interface(record, TVM_HEADER, None, "a.tar")
+    module = AotModule(compile_cached({"src/m.c": MAPPED.replace(b" m_", b" tvmgen_m_")}), description)
+    x = np.array([1, 2, 3, 250], np.uint8)
+    found = module.run(x)
+    np.testing.assert_array_equal(found["y"], x + 1)
+    np.testing.assert_array_equal(found["z"], x)
 
 
 MAPPED = b"""

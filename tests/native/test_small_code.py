@@ -12,6 +12,7 @@ import pytest
 import mlforge
 from mlforge.archive.code_size import object_sizes
 from mlforge.archive.details import module_details
+from mlforge.archive.validate import validate
 from mlforge.compiler import Factory
 from mlforge.micro.bare_metal import project_files
 from mlforge.micro.board import find_board
@@ -46,7 +47,9 @@ def test_small_code_gives_what_the_reference_gives(
     executors = ("aot", "graph") if name == "ad01_int8" or (name, cpu) == ("vww_96_int8", "cortex-m4") else ("aot",)
     for executor in executors:
         factory = imported(name, cpu, executor=executor)
-        module = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / f"{executor}.tar"))
+        archive = mlforge.export_model_library_format(factory, tmp_path / f"{executor}.tar")
+        assert not validate(archive)
+        module = mlforge.load(archive)
         for inputs in (seeded_inputs(module.inputs, 3), edge_inputs(module.inputs)[1]):
             expected = reference.run(inputs)
             for tensor, output in module.run(inputs).items():
@@ -58,12 +61,26 @@ def test_linked_modules_of_small_code_run(imported: Callable[..., Factory], mode
     archive = mlforge.export_model_library_format(
         [imported(name, "cortex-m4") for name in names], tmp_path / "both.tar"
     )
+    assert not validate(archive)
     for name in names:
         module = mlforge.load(archive, name)
         inputs = seeded_inputs(module.inputs, 5)
         expected = Reference(models / f"{name}.tflite").run(inputs)
         for tensor, output in module.run(inputs).items():
             np.testing.assert_array_equal(output, expected[tensor])
+
+
+def test_archives_list_shared_functions_once(imported: Callable[..., Factory], tmp_path: Path) -> None:
+    factory = imported("vww_96_int8", "cortex-m4")
+    archive = mlforge.export_model_library_format(factory, tmp_path / "vww.tar")
+    operators = mlforge.inspect(archive)["modules"]["vww_96_int8"]["operators"]
+    functions = [operator["function"] for operator in operators]
+    # 22 kernels, of which 18 share 5 functions
+    assert len(functions) == 30
+    assert len(set(functions)) == len(set(factory.code.function_names.values())) == 22 - 18 + 5
+    assert not validate(archive)
+    same = mlforge.diff(archive, archive)
+    assert not any(a != b for a, b in same["totals"].values())
 
 
 def code_bytes(factory: Factory, folder: Path) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 import mlforge
 from tests.conftest import need
-from tests.projects import archive, expected_output, printed_output, project
+from tests.projects import archive, expected_output, odd_archive, printed_output, project
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "zephyr"
 SYMBOL = "MLFORGE_HELLO_WORLD"
@@ -127,6 +127,16 @@ def test_options_and_boards_reach_prj_conf(host_archive: Path, tmp_path: Path, m
     assert configured(folder, monkeypatch).syms["FPU"].str_value == "n"
     document = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
     assert document == {"name": "mlforge-hello-world", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}}
+
+
+@pytest.mark.parametrize(("project_type", "floats"), [("standalone", "y"), ("selftest", "n")])
+def test_only_printing_floats_takes_their_conversions(
+    project_type: str, floats: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project("zephyr", odd_archive(tmp_path), tmp_path / "project", "host", project_type)
+    symbols = configured(folder, monkeypatch).syms
+    assert symbols["MLFORGE_N_ARDUINO__STRING_2"].str_value == "y"
+    assert symbols["CBPRINTF_FP_SUPPORT"].str_value == floats
 
 
 def test_the_linker_snippet_keeps_the_workspace_out_of_bss(host_archive: Path, tmp_path: Path) -> None:

@@ -31,7 +31,13 @@ def test_memories_reach_the_archive_and_stay_when_it_is_compiled_again(tmp_path:
     other = inspected(tmp_path / "other.tar")
     assert (other["workspace_io"], len(other["pools"])) == (False, 1)
     assert other["constant_pools"] == found["constant_pools"]
-    assert "workspace in dtcm" in succeeded("inspect", "digits.tar", cwd=tmp_path)
+    text = succeeded("inspect", "digits.tar", cwd=tmp_path)
+    assert "workspace in dtcm" in text
+    assert "sram + 0\n" in text
+    spans = {pool["name"]: (pool["base"], pool["base"] + pool["bytes"]) for pool in found["pools"]}
+    for tensor in (tensor for operator in found["operators"] for tensor in operator["tensors"]):
+        low, high = spans[tensor["pool"]]
+        assert low <= tensor["offset"] <= tensor["offset"] + tensor["bytes"] <= high
 
 
 def test_a_boards_memories_are_its_pools(tmp_path: Path) -> None:

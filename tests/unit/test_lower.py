@@ -106,3 +106,12 @@ def test_a_long_chain_of_rules_that_name_their_argument_twice_stays_small() -> N
     assert group.prim.inplace == (0,)
     result = run(group.prim, [np.asarray([-1, 0, 3], np.float32)])
     np.testing.assert_array_equal(result, [-(0.5**60), 0, 3])
+
+
+def test_an_output_without_a_name_is_an_output() -> None:
+    x = var("x", 8)
+    module = ir.IRModule({"main": ir.Function((x,), ir.call("exp", [x]))}, ("",))
+    lowered = transform.lower(transform.run(module, {}), FEATURES)
+    (output,), (call,) = lowered.outputs, lowered.calls
+    assert output is call.output
+    assert (output.name, output.kind) == ("", "output")

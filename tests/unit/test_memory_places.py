@@ -15,6 +15,8 @@ from mlforge import memory
 from mlforge.errors import BudgetError, InternalError, OptionError, ProblemsError
 from mlforge.memory import ConstantPool, Placement, Pool
 from mlforge.relay import ir
+from mlforge.tir import builder as tb
+from mlforge.tir.ir import Buffer, PrimFunc
 from mlforge.tir.traffic import traffic
 from tests.harness import module_of
 from tests.unit.test_memory import make_call, make_program, make_value, programs
@@ -252,3 +254,12 @@ def test_all_that_is_wrong_with_memories_is_said_at_once():
     with pytest.raises(ProblemsError) as caught:
         Placement(pools=(Pool("A"), Pool("b", 0)), constants=(ConstantPool("c"), ConstantPool("c")))
     assert len(caught.value.problems) == 3
+
+
+def test_a_loop_of_varying_length_counts_as_its_longest():
+    b = tb.StmtBuilder()
+    data, out = Buffer("data", (10,), "float32"), Buffer("out", (10,), "float32")
+    with b.loop(10, "i") as i, b.loop(i % 4 + 1, "k") as k:
+        b.store(out, [i], tb.load(data, [k]))
+    moved = traffic(PrimFunc("kernel", (data,), (), out, (), b.finish()))
+    assert moved == {data: 10 * 4 * 4, out: 10 * 4 * 4}

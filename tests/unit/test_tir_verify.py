@@ -64,10 +64,15 @@ def branch_and_else(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
         b.append(ir.If(condition, down, same))
 
 
+def never_reached(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
+    with b.loops((10, 8)) as (y, x), b.when(tb.binary("lt", y + 10, 10)):
+        b.store(output, [y + 10, x], tb.load(source, [y, x]))
+
+
 @pytest.mark.parametrize(
     "body",
     [copy_all, guarded_border, tile_tail_by_min, flattened_pixels, vector_rows, data_dependent_but_clamped,
-     branch_and_else],
+     branch_and_else, never_reached],
 )  # fmt: skip
 def test_accesses_that_stay_inside_are_proven(body: Body) -> None:
     verify(function(body))
@@ -102,6 +107,11 @@ def guard_after_its_scope(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> 
         b.store(output, [y, x], tb.load(source, [y + 1, x]))
 
 
+def reached_once(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
+    with b.loops((10, 8)) as (y, x), b.when(tb.binary("le", y + 10, 10)):
+        b.store(output, [y + 10, x], tb.load(source, [y, x]))
+
+
 def unclamped_data(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
     with b.loops((10, 8)) as (y, x):
         row = tb.minimum(tb.cast(tb.load(source, [y, x]), "int32"), 9)
@@ -116,7 +126,7 @@ def loop_tail_not_covered(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> 
 @pytest.mark.parametrize(
     "body",
     [one_past_the_end, guard_on_the_wrong_side, guard_off_by_one, vector_over_the_edge, guard_after_its_scope,
-     unclamped_data, loop_tail_not_covered],
+     unclamped_data, loop_tail_not_covered, reached_once],
 )  # fmt: skip
 def test_accesses_that_may_leave_their_buffer_are_refused(body: Body) -> None:
     with pytest.raises(InternalError, match=r"axis \d of (source|output) \[10, 8\]"):

@@ -175,12 +175,14 @@ def _sizes(values: Sequence[Value]) -> dict[str, Any]:
 
 
 def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
+    """Return each function once, with the largest workspace that any kernel of it needs."""
+    needed: dict[str, int] = {}
+    for kernel in factory.program.kernels:
+        name = code.function_names[kernel.name]
+        needed[name] = max(needed.get(name, 0), kernel.scratch_bytes)
     return [
-        {
-            "function_name": code.function_names[kernel.name],
-            "workspace": [{"device": _CPU, "workspace_size_bytes": kernel.scratch_bytes}],
-        }
-        for kernel in factory.program.kernels
+        {"function_name": name, "workspace": [{"device": _CPU, "workspace_size_bytes": size}]}
+        for name, size in needed.items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlforge.archive.lifetimes import Block, GraphMemory, live_during, plan_blocks, span_bytes
@@ -25,15 +25,17 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
     -------
     list of dict
         ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
-        ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset`` and, of the
-        graph executor, ``storage_id``), the largest first. What the archive does not say is None.
+        ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset``, of the graph
+        executor ``storage_id``, and ``pool`` where there are several), the largest first. What the archive does not
+        say is None.
     """
     operators = _listed(module, graph)
     blocks = _blocks(module, graph, len(operators), place)
     live = None if blocks is None else live_during(blocks, len(operators))
+    pools = sorted((module.details or {}).get("pools", ()), key=lambda pool: -pool["base"])
     result = []
     for index, operator in enumerate(operators):
-        tensors = None if live is None else [_tensor(block) for block in live[index]]
+        tensors = None if live is None else [_tensor(block, pools) for block in live[index]]
         live_bytes = operator.get("live_bytes")
         if graph is not None and live is not None and tensors is not None:
             # the graph executor takes scratch from elsewhere than storages
@@ -94,8 +96,10 @@ def _intensity(macs: int | None, nbytes: int | None) -> float | None:
     return round(macs / nbytes, 3) if macs is not None and nbytes else None
 
 
-def _tensor(block: Block) -> dict[str, Any]:
+def _tensor(block: Block, pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
     if block.storage_id is not None:
         shown["storage_id"] = block.storage_id
+    if pools:
+        shown["pool"] = next((pool["name"] for pool in pools if pool["base"] <= block.offset), None)
     return shown

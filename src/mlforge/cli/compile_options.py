@@ -113,11 +113,12 @@ Ram: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--ram",
-        help="For workspace, inputs and outputs: if they have more bytes, compute layers in stripes or fail.",
+        help="For workspace, inputs, outputs, with --board the stack too: if more, compute layers in stripes or fail.",
     ),
 ]
 Flash: TypeAlias = Annotated[
-    int | None, typer.Option("--flash", help="Fail if the constants have more bytes; machine code comes on top.")
+    int | None,
+    typer.Option("--flash", help="Fail if the constants, with --board the model's code too, have more bytes."),
 ]
 TestVectors: TypeAlias = Annotated[
     int | None,

@@ -158,12 +158,20 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         _print_peak(module)
 
 
+def _place(tensor: Mapping[str, Any], bases: Mapping[str, int]) -> int | str | None:
+    """Return a tensor's offset, in its pool where there are several."""
+    offset: int | None = tensor.get("offset")
+    pool = tensor.get("pool")
+    return offset if offset is None or pool is None else f"{pool} + {offset - bases[pool]:,}"
+
+
 def _print_peak(module: dict[str, Any]) -> None:
     peak = module["peak"]
     operator = module["operators"][peak["call"]] if peak["call"] is not None else {}
     tensors = operator.get("tensors") or peak["tensors"]
     shown = tensors[:_PEAK_TENSORS]
-    rows = [(tensor["name"], tensor["bytes"], tensor.get("offset")) for tensor in shown]
+    bases = {pool["name"]: pool["base"] for pool in module["pools"] or ()}
+    rows = [(tensor["name"], tensor["bytes"], _place(tensor, bases)) for tensor in shown]
     if len(shown) < len(tensors):
         rows.append((f"{len(tensors) - len(shown)} more", sum(item["bytes"] for item in tensors[len(shown) :]), None))
     place = "" if peak["call"] is None else f"call {peak['call']}, "

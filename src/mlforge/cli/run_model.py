@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,13 +80,19 @@ def run_model(
     as_json: Json = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
-    from mlforge.runtime.fill import fill as filled
-    from mlforge.runtime.npz import read_npz, write_npz
     from mlforge.support.atomic import check_writable
 
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat counts from 1 and --top from 0")
+    if host_driven and (selftest or memory):
+        raise OptionError(
+            "firmware that a host drives runs single operators: it has no self-test and no table of memory",
+            place="--host-driven",
+            next_step="Leave out --selftest and --memory",
+        )
+    if not host_driven and (port is not None or tensors is not None):
+        raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
     if selftest:
         if inputs or outputs or repeat is not None or profile or shape:
             raise OptionError(
@@ -104,36 +111,35 @@ def run_model(
     for path in (outputs, tensors):
         if path is not None:
             check_writable(path)
+    given = partial(_given, inputs, fill, seed)
     if host_driven:
-
-        def given_inputs(infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
-            return filled(infos, fill, seed) if inputs is None else read_npz(inputs, infos)
-
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json)
-        run_driven(artifact, board or _THIS_MACHINE, module, shape, given_inputs, wanted)
-        return
-    if port is not None or tensors is not None:
-        raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
-    if board is not None:
+        run_driven(artifact, board or _THIS_MACHINE, module, shape, given, wanted)
+    elif board is not None:
         if repeat is not None:
             raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
         firmware = built_firmware(artifact, board, module, shape, profile=profile)
-        given = filled(firmware.inputs, fill, seed) if inputs is None else read_npz(inputs, firmware.inputs)
-        run_firmware(firmware, given, outputs, top, as_json, memory=firmware.memory if memory else None)
-        return
-    with stage(f"loading {artifact}"):
-        profiled = _profiled(artifact, module, shape) if profile else None
-        compiled: Runnable = profiled or _load(artifact, module, shape)
-    given = filled(compiled.inputs, fill, seed) if inputs is None else read_npz(inputs, compiled.inputs)
-    if profiled is not None:
-        measured = profiled.profile(given, runs)
-        results, times, operators = measured.outputs, measured.runs, measured.operators
+        run_firmware(
+            firmware, given(firmware.inputs), outputs, top, as_json, memory=firmware.memory if memory else None
+        )
+    elif profile:
+        with stage(f"loading {artifact}"):
+            profiled = _profiled(artifact, module, shape)
+        measured = profiled.profile(given(profiled.inputs), runs)
+        _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
-        operators = None
-        results, times = _timed(compiled, given, runs, artifact)
-    if outputs is not None:
-        write_npz(outputs, results)
-    _report(compiled, results, times, operators, top, as_json)
+        with stage(f"loading {artifact}"):
+            compiled = _load(artifact, module, shape)
+        results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
+        _report(compiled, results, times, None, outputs, top, as_json)
+
+
+def _given(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+    """Return the inputs of a model: from a file, or made up."""
+    from mlforge.runtime.fill import fill as filled
+    from mlforge.runtime.npz import read_npz
+
+    return filled(infos, fill, seed) if path is None else read_npz(path, infos)
 
 
 def _timed(
@@ -171,9 +177,14 @@ def _report(
     results: Mapping[str, Array],
     times: Sequence[float],
     operators: Sequence[OperatorTime] | None,
+    outputs: Path | None,
     top: int,
     as_json: bool,
 ) -> None:
+    from mlforge.runtime.npz import write_npz
+
+    if outputs is not None:
+        write_npz(outputs, results)
     tensors = summaries(compiled.outputs, results, top if operators is None else 0)
     milliseconds = {
         "runs": len(times),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mlforge.codegen.constant_pools import LoadedPool
 from mlforge.codegen.writer import comment_text
+from mlforge.errors import OptionError
 from mlforge.memory.pools import DEFAULT_POOL, Span
 from mlforge.relay.ir import Quantization
 from mlforge.support.c_names import unique
@@ -113,6 +114,21 @@ def tensors(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[Te
         for name, value in zip(unique((value.name for value in values), RESERVED), values, strict=True)
     ]
     return tuple(named[: len(inputs)]), tuple(named[len(inputs) :])
+
+
+def check_macros(interface: Interface) -> None:
+    """Raise OptionError if the macros of a pool's size and of a tensor's would have one name."""
+    named = {tensor.field.lower(): tensor.value.name for tensor in (*interface.inputs, *interface.outputs)}
+    pools = [(pool.name, "workspace") for pool in interface.pools]
+    pools += [(pool.name, "constant") for pool in interface.constant_pools]
+    for name, kind in pools:
+        tensor = named.get(f"{name}_{kind}_pool")
+        if tensor is not None:
+            raise OptionError(
+                f"the macros for the size of '{name}' and of the tensor '{tensor[:80]}' would have one name",
+                place="pool",
+                next_step="Give this memory another name",
+            )
 
 
 def header(interface: Interface) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlforge.codegen import packed
-from mlforge.codegen.c_interface import LICENCE, Interface, header, tensors
+from mlforge.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlforge.codegen.constants import ConstantTable
 from mlforge.codegen.kernel_functions import kernel_functions
 from mlforge.codegen.operators import OperatorsFile
@@ -132,6 +132,7 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
         unit.workspace_io,
         constants.loaded,
     )
+    check_macros(interface)
     functions = kernel_functions(unit, shared, _function_names(unit))
     names = functions.names
     workspace = shared.workspace if peers else None

@@ -115,7 +115,7 @@ def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: s
     ToolchainError
         If the compiler or make is missing, or the firmware does not build or fit.
     """
-    firmware = host_driven_firmware(source.graph, source.code, source.scratch_bytes, board)
+    firmware = host_driven_firmware(source, board)
     write_files(folder, project_files(source.name, source.code, {}, board, firmware))
     build(folder, board, trace=False, cflags=cflags)
 

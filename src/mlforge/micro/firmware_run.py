@@ -26,6 +26,7 @@ _FAILURES = {
     3: "it could not write its outputs",
     4: "the model reported failure",
     5: "it could not write its report",
+    6: "its stack ran out: reserve more by stack_bytes in the board's file",
     70: "the core took a fault, as it does where the stack is too small",
 }
 

@@ -1,15 +1,20 @@
-"""Firmware that a host drives: operators, and a server that calls them, but no graph and no parameters."""
+"""Firmware that a host drives: operators, parameters, and a server that calls them, but no graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+import numpy as np
+
 from mlforge.codegen.packed import registry_file
+from mlforge.codegen.writer import Writer
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
+from mlforge.micro.graph_source import GraphSource
+from mlforge.runtime.arrays import Array
 from mlforge.runtime.graph_json import Graph
 from mlforge.support.content import Data, to_bytes
 
@@ -21,8 +26,10 @@ _CRT_PARTS = (
     "src/runtime/crt/microtvm_rpc_server", "src/runtime/minrpc",
 )  # fmt: skip
 _ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"
+_TEMPLATES = ("platform.c", "parameters.c", "parameters.h", "parameter_data.S")
 _REGISTRY_SYMBOL = b"TVMSystemLibEntryPoint"
 _LICENCE = "SPDX-License-Identifier: 0BSD"
+_ALIGNMENT = 16
 _PAGE_LOG2 = 6
 _PAGE = 1 << _PAGE_LOG2
 _PAGE_RECORD = 4
@@ -40,17 +47,13 @@ def refuses_host_driven(board: Board) -> str | None:
     return "there is no driver of ours for its serial port"
 
 
-def host_driven_firmware(graph: Graph, code: Mapping[str, Data], scratch_bytes: int, board: Board) -> Firmware:
+def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     """Return what a project takes beside the operators' code and the board's own files.
 
     Parameters
     ----------
-    graph : Graph
-        What the host will run: it says how much memory the device needs.
-    code : mapping of str to Data
-        The module's generated code.
-    scratch_bytes : int
-        The most that one operator allocates while it runs.
+    source : GraphSource
+        What the host will run: it says how much memory the device needs, and which parameters it has.
     board : Board
 
     Raises
@@ -69,20 +72,54 @@ def host_driven_firmware(graph: Graph, code: Mapping[str, Data], scratch_bytes: 
     crt = crt_files(*_CRT_PARTS)
     crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
     made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
-    made["crt_config/crt_config.h"] = crt_config(graph, scratch_bytes, board).encode()
-    made["src/platform.c"] = templates.joinpath("host_driven", "platform.c").read_bytes()
+    made["crt_config/crt_config.h"] = crt_config(source, board).encode()
+    made |= {f"src/{name}": templates.joinpath("host_driven", name).read_bytes() for name in _TEMPLATES}
+    places, made["src/parameters.bin"] = _parameters(source.graph, source.params)
+    made["src/parameter_places.c"] = _places_file(places, len(to_bytes(made["src/parameters.bin"]))).encode()
     made["src/uart.h"] = templates.joinpath("common", "uart.h").read_bytes()
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
         made["src/uart_config.h"] = _uart_config(board).encode()
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in code.items() if path.endswith(".c")):
-        made["src/registry.c"] = registry_file(graph.functions, _LICENCE).encode()
+    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith(".c")):
+        made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
     main = templates.joinpath("host_driven", "main.c").read_text(encoding="utf-8")
     return Firmware(main, made, ("src", "crt/include", "crt_config"))
 
 
-def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
+def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]:
+    """Return the parameters that firmware carries, by the storage that each has for itself."""
+    owners: dict[int, int] = {}
+    for entry in graph.entries:
+        owners[entry.storage_id] = owners.get(entry.storage_id, 0) + 1
+    return {
+        graph.entries[entry].storage_id: name
+        for name, entry in graph.arguments.items()
+        if name in params and graph.entries[entry].nbytes and owners[graph.entries[entry].storage_id] == 1
+    }
+
+
+def _parameters(graph: Graph, params: Mapping[str, Array]) -> tuple[list[tuple[int, int]], bytes]:
+    """Return storage and offset of each parameter, and all of them behind each other."""
+    places, data = [], bytearray()
+    for storage, name in sorted(linked_storages(graph, params).items()):
+        data += bytes(-len(data) % _ALIGNMENT)
+        places.append((storage, len(data)))
+        data += np.ascontiguousarray(params[name]).tobytes()
+    return places, bytes(data)
+
+
+def _places_file(places: Sequence[tuple[int, int]], nbytes: int) -> str:
+    writer = Writer()
+    writer.lines([f"/* Where the model's parameters lie. {_LICENCE} */", '#include "parameters.h"', ""])
+    with writer.block("const struct parameter_place parameter_places[] =", "};"):
+        writer.lines([f"{{{storage}, {offset}}}," for storage, offset in places] or ["{-1, 0},"])
+    writer.lines([f"const uint32_t parameter_count = {len(places)};", f"const uint32_t parameter_bytes = {nbytes};"])
+    return writer.text()
+
+
+def crt_config(source: GraphSource, board: Board) -> str:
     """Return the limits of the C runtime for a graph's operators."""
+    graph = source.graph
     limits = {
         "TVM_CRT_MAX_ARGS": max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
         "TVM_CRT_MAX_NDIM": max((len(entry.shape) for entry in graph.entries), default=0),
@@ -92,7 +129,7 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
         "TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES": 512,
         "TVM_CRT_MAX_REGISTERED_MODULES": 2,
         "TVM_CRT_MAX_PACKET_SIZE_BYTES": PACKET_BYTES,
-        "TVM_CRT_STORAGE_ALIGNMENT_BYTES": 16,
+        "TVM_CRT_STORAGE_ALIGNMENT_BYTES": _ALIGNMENT,
         "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
         "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
@@ -102,11 +139,17 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
             f"/* Limits of the C runtime for one model. {_LICENCE} */",
             "#ifndef TVM_RUNTIME_CRT_CONFIG_H_",
             "#define TVM_RUNTIME_CRT_CONFIG_H_",
+            "#include <stdbool.h>",
+            "#include <stddef.h>",
+            "",
+            "/* Beside what they allocate, hosts may read the parameters. */",
+            "bool parameters_hold(const void *address, size_t nbytes);",
+            "#define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) parameters_hold(address, num_bytes)",
             "",
             *(f"#define {name} {value}" for name, value in defines.items()),
             "/* What hosts can allocate: here, what the graph takes. */",
             "#ifndef PLATFORM_POOL_BYTES",
-            f"#define PLATFORM_POOL_BYTES {pool_bytes(graph, scratch_bytes, board)}",
+            f"#define PLATFORM_POOL_BYTES {pool_bytes(source, board)}",
             "#endif",
             "",
             "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
@@ -115,12 +158,14 @@ def crt_config(graph: Graph, scratch_bytes: int, board: Board) -> str:
     )
 
 
-def pool_bytes(graph: Graph, scratch_bytes: int, board: Board) -> int:
+def pool_bytes(source: GraphSource, board: Board) -> int:
     """Return the memory that a graph takes on a device: its blocks, one operator's scratch, and the server's needs."""
+    sizes = source.graph.storage_bytes
+    own = [size for storage, size in sizes.items() if storage not in linked_storages(source.graph, source.params)]
     # in front of each block stand three words and a device, and the block is aligned to a page
     header = 3 * (8 if board.arch == "host" else 4) + 8
-    blocks = [header + _PAGE - 1 + size for size in graph.storage_bytes.values()]
-    pages = sum(-(-size // _PAGE) for size in (*blocks, scratch_bytes, _SLACK_BYTES))
+    blocks = [header + _PAGE - 1 + size for size in own]
+    pages = sum(-(-size // _PAGE) for size in (*blocks, source.scratch_bytes, _SLACK_BYTES))
     return pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2
 
 

@@ -52,6 +52,8 @@ def standalone_main(name: str, details: Mapping[str, Any]) -> str:
         w.lines(["measures.startup = counter_ticks();", "stack_paint();", "started = counter_ticks();"])
         w.line(f"status = {prefix}_run({call});")
         w.lines(["measures.ticks = counter_ticks() - started - trace_spent;", "measures.stack = stack_used();"])
+        with w.block("if (stack_ran_out())"):
+            w.line("return 6;")
         with w.block("if (status != 0)"):
             w.line("return 4;")
         _transfers(w, "write", OUTPUTS, given[len(inputs) :])

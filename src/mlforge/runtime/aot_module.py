@@ -217,7 +217,12 @@ def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> di
 
 def _aligned(size: int) -> Array:
     """Return fresh memory as the C interface wants a pool's."""
-    memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
+    try:
+        memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):
+        raise RunError(
+            f"there is no memory for {size:,} bytes of workspace", next_step="Run it on a machine that has as much"
+        ) from None
     start = -memory.ctypes.data % _POOL_ALIGNMENT
     return memory[start : start + size]
 

@@ -162,10 +162,15 @@ class _ProgramBuilder:
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
         group = self._group(function, expr)
-        tensor = _tensor_name(expr) or group.prim.name
-        output = self._declare(expr, output_name or tensor, "output" if output_name else "intermediate")
+        output = self._declare_result(expr, output_name, group.prim.name)
         args = [self._values[id(arg)] for arg in expr.args]
         self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _declare_result(self, expr: relay.Expr, output_name: str | None, otherwise: str) -> Value:
+        if output_name is not None:  # which may be empty
+            return self._declare(expr, output_name, "output")
+        nodes = expr.span.nodes
+        return self._declare(expr, expr.span.tensor or (nodes[-1] if nodes else otherwise), "intermediate")
 
     def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
@@ -185,8 +190,7 @@ class _ProgramBuilder:
         layers = self._stage.layers
         if expr is not layers[-1].call:
             return
-        name = output_name or _tensor_name(expr) or "stage"
-        result = self._declare(expr, name, "output" if output_name else "intermediate")
+        result = self._declare_result(expr, output_name, "stage")
 
         def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
             self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
@@ -231,10 +235,6 @@ def _storage_owner(expr: relay.Expr) -> relay.Expr:
     while isinstance(expr, relay.Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
         expr = expr.args[0]
     return expr
-
-
-def _tensor_name(expr: relay.Expr) -> str | None:
-    return expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else None)
 
 
 def _place(expr: relay.Expr) -> str | None:

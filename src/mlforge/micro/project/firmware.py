@@ -13,6 +13,7 @@ from mlforge.micro.project.options import BUILD
 from mlforge.micro.project.render import render
 from mlforge.micro.project.template import ProjectModel, ProjectOption
 from mlforge.micro.standalone import INPUTS, standalone_main
+from mlforge.micro.tvm_firmware import tvm_firmware
 
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""
@@ -39,6 +40,8 @@ def project_types() -> tuple[str, ...]:
 def _standalone(model: ProjectModel, board: Board) -> Firmware:
     if model.graph is not None:
         return graph_firmware(model.graph, board)
+    if not model.is_ours:
+        return tvm_firmware(model.name, model.details)
     return Firmware(standalone_main(model.name, model.details))
 
 
@@ -51,7 +54,7 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
 
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:
     assert model.graph is not None
-    return host_driven_firmware(model.graph.graph, model.code, model.graph.scratch_bytes, board)
+    return host_driven_firmware(model.graph, board)
 
 
 _MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {

@@ -97,6 +97,11 @@ def _check_model(template: Template, board: Board, project_type: str, model: Pro
             f"module '{model.name}' is for the graph executor, and the template {template.name} has none",
             next_step="Compile it with --executor aot",
         )
+    if not model.is_ours and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' was not compiled by mlforge; of the templates, makefile and cmake take it",
+            next_step="Compile the model with: mlforge compile MODEL",
+        )
     check_fit(plan_table(model.details, board), model.details)
 
 

@@ -21,6 +21,7 @@ from mlforge.micro.board import Board
 from mlforge.micro.graph_firmware import graph_details
 from mlforge.micro.graph_source import graph_of_parts
 from mlforge.micro.project.template import ProjectModel
+from mlforge.micro.tvm_firmware import aot_details
 from mlforge.support.c_names import module_name
 from mlforge.support.content import Data, ViewContent
 from mlforge.support.plain_file import open_plain
@@ -112,27 +113,24 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     with open_plain(path) as file:
         archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     graph = graph_of_parts(parts) if parts.executor == "graph" else None
-    model = ProjectModel(name.lower(), parts.executor or "", parts.code, details_of(parts), vectors, archive, graph)
+    details, is_ours = details_of(parts), parts.record.details is not None
+    model = ProjectModel(name.lower(), parts.executor or "", parts.code, details, vectors, archive, graph, is_ours)
     return Source(model, members)
 
 
 def details_of(parts: ModuleParts) -> Mapping[str, Any]:
-    """Return a module's ``mlforge`` object, or of a graph that another compiler wrote what is known of it.
+    """Return a module's ``mlforge`` object, or of one that TVM compiled what is known of it.
 
     Raises
     ------
-    OptionError
+    ArchiveError, OptionError
         If the archive does not say enough.
     """
     if parts.record.details is not None:
         return parts.record.details
     if parts.executor == "graph":
         return graph_details(graph_of_parts(parts), parts.record.main[0].outputs if parts.record.main else ())
-    raise OptionError(
-        f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
-        place=parts.place,
-        next_step="Compile the model with: mlforge compile MODEL",
-    )
+    return aot_details(parts)
 
 
 def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:

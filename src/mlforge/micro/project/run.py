@@ -73,7 +73,7 @@ class BuiltProject:
     def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
         """Return what the plan promised and what was linked; None where no map of ours is there.
 
-        The plan says nothing of firmware that has no graph.
+        The plan is of firmware that runs a module compiled ahead of time, and nothing else.
         """
         elf = self.folder / self.record.firmware
         map_file = elf.with_name(MAP)
@@ -81,8 +81,8 @@ class BuiltProject:
             return None
         sources = {Path(path).name for path in self.parts.code}
         linked = linked_table(LinkedProgram(elf, map_file, sources), self.details, self.board)
-        promised = plan_table(self.details, self.board) if self.record.executor == "aot" else None
-        return promised, linked
+        is_planned = (self.record.project_type, self.record.executor) == ("standalone", "aot")
+        return plan_table(self.details, self.board) if is_planned else None, linked
 
 
 def known_record(folder: Path) -> Record | None:

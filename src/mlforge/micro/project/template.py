@@ -40,6 +40,8 @@ class ProjectModel:
         The archive itself, which projects carry as ``model.tar``.
     graph : GraphSource or None
         What the graph executor runs, here or on a host that drives the firmware; None for AOT.
+    is_ours : bool
+        Whether mlforge compiled it. What TVM compiled takes its workspace from the runtime, and has few details.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ProjectModel:
     vectors: Mapping[str, Data]
     archive: Data
     graph: GraphSource | None = None
+    is_ours: bool = True
 
 
 @dataclass(frozen=True)

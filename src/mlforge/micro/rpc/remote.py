@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +29,10 @@ _SYSTEM_LIB = "runtime.SystemLib"
 _MODULE_FUNCTION = "tvm.rpc.server.ModuleGetFunction"
 _PACKET_SIZE = "tvm.rpc.server.GetCRTMaxPacketSize"
 _TIME_EVALUATOR = "runtime.RPCTimeEvaluator"
+_CHECKSUM = "mlforge.checksum"
 _LARGEST_COPY = 1 << 16
+# how often a device may find that a call takes no time, before it takes that for the answer
+_ZERO_TIMES = 100
 _TEXT_CHARACTERS = 600
 _UINT8 = (1, 8, 1)
 _DOUBLE = struct.Struct("<d")
@@ -172,6 +176,17 @@ class Remote:
                 raise SessionError(f"the device sent {len(pieces[-1])} bytes of memory where {size} were asked for")
         return b"".join(pieces)
 
+    def holds(self, address: int, data: bytes) -> bool:
+        """Tell whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
+        if self._checksum is None:
+            return self.read(address, len(data)) == data
+        tensor = RemoteTensor(address, (len(data),), _UINT8, cpu())
+        return bool(self._checksum(tensor) == zlib.crc32(data))
+
+    @cached_property
+    def _checksum(self) -> RemoteFunction | None:
+        return self.find_global(_CHECKSUM)
+
     def copy(self, source: RemoteTensor, target: RemoteTensor) -> None:
         """Copy a tensor to another one, both on the device."""
         self._system_call(Code.COPY_AMONG, source, target, Handle(c_abi.OPAQUE, 0))
@@ -207,8 +222,8 @@ class Remote:
             Takes the function's arguments; returns `repeat` times in seconds. Making another one ends it.
         """
         make = self.get_global(_TIME_EVALUATOR)
-        # behind the repetitions: what to do about zero times, cooling down twice, and flushing caches
-        options = (number, repeat, min_repeat_ms, 0, 0, 0, 0)
+        # behind the repetitions: cooling down, after how many, and flushing caches
+        options = (number, repeat, min_repeat_ms, _ZERO_TIMES, 0, 0, 0)
         evaluate = make(module, name, cpu().type_code, 0, *options, "")
         if not isinstance(evaluate, RemoteFunction):
             raise SessionError(f"the device's {_TIME_EVALUATOR} returned no function")

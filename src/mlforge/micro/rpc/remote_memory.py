@@ -47,9 +47,14 @@ class RemoteGraphMemory:
         return self._blocks[self._graph.entries[entry].storage_id]
 
     def write(self, entry: int, array: Array) -> None:
-        """Copy an array in; parameters that are part of the firmware stay as they are."""
-        if self._graph.entries[entry].storage_id not in self._linked:
-            self._remote.write(self.address(entry), np.ascontiguousarray(array).tobytes())
+        """Copy an array in, unless it is that of the firmware."""
+        key, data = self._graph.entries[entry].storage_id, np.ascontiguousarray(array).tobytes()
+        if key in self._linked:
+            if self._remote.holds(self._blocks[key], data):
+                return
+            self._blocks[key] = self._remote.allocate(max(1, len(data)), ALIGNMENT)
+            self._linked.remove(key)
+        self._remote.write(self._blocks[key], data)
 
     def read(self, entry: int, out: Array) -> None:
         """Copy a tensor out."""

@@ -26,3 +26,5 @@ size_t stack_used(void) {
   }
   return (size_t)(base - at);
 }
+
+int stack_ran_out(void) { return *bottom != paint; }

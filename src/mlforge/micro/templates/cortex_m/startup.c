@@ -22,7 +22,10 @@ void unexpected(const uint32_t *frame) __attribute__((noreturn, used));
 static void exception(void) __attribute__((naked));
 
 static void exception(void) {
-  __asm volatile("mov r0, sp\n\tbl unexpected");
+  /* a stack that ran out of its room must not stop the handler */
+  __asm volatile(
+      "mov r0, sp\n\tldr r1, =linker_stack_bottom\n\tcmp r0, r1\n\tbhs 1f\n\t"
+      "ldr r1, =linker_stack_top\n\tmov sp, r1\n1:\n\tbl unexpected");
 }
 
 void unexpected(const uint32_t *frame) {

@@ -10,7 +10,7 @@
 #include "report.h"
 #include "stack_paint.h"
 
-enum { NO_INPUTS = 2, NO_OUTPUTS = 3, MODEL_FAILED = 4, NO_REPORT = 5 };
+enum { NO_INPUTS = 2, NO_OUTPUTS = 3, MODEL_FAILED = 4, NO_REPORT = 5, NO_STACK = 6 };
 
 static int read_inputs(void) {
   const int file = host_open("inputs.bin", 0);
@@ -84,6 +84,9 @@ int main(void) {
   const int status = TVMGraphExecutor_Run(executor);
   measures.ticks = counter_ticks() - started;
   measures.stack = stack_used();
+  if (stack_ran_out()) {
+    return NO_STACK;
+  }
   if (status != 0) {
     return failed();
   }

@@ -2,6 +2,7 @@
 #include <tvm/runtime/crt/microtvm_rpc_server.h>
 #include <tvm/runtime/crt/platform.h>
 
+#include "parameters.h"
 #include "uart.h"
 
 enum { NO_MEMORY = 1, NO_SERVER = 2, LINE_IS_GONE = 3 };
@@ -17,7 +18,7 @@ int main(void) {
     return NO_MEMORY;
   }
   microtvm_rpc_server_t server = MicroTVMRpcServerInit(write_to_host, NULL);
-  if (server == NULL) {
+  if (server == NULL || parameters_register() != 0) {
     return NO_SERVER;
   }
   for (;;) {

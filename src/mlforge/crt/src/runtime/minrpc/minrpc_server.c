@@ -79,7 +79,7 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
 }
 
 /* Returns the memory that a copy reads or writes; NULL, and the request's fault, where that is not allowed. */
-static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes) {
+static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes, bool writes) {
   size_t bytes;
   uint8_t* memory;
   if (request->fault != NULL) return NULL;
@@ -87,7 +87,7 @@ static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t
     request->fault = "a copy is larger than its tensor";
     return NULL;
   }
-  if (!request_memory(tensor->data, tensor->byte_offset, (size_t)num_bytes, &memory)) {
+  if (!request_memory(tensor->data, tensor->byte_offset, (size_t)num_bytes, writes, &memory)) {
     request->fault = "a copy leaves the memory that hosts may use";
     return NULL;
   }
@@ -99,7 +99,7 @@ static tvm_crt_error_t copy_from_remote(TVMSession* session, Request* request) {
   request_tensor(request, &tensor, args.shapes[0]);
   const uint64_t num_bytes = request_u64(request);
   request_end(request);
-  const uint8_t* memory = copied_memory(request, &tensor, num_bytes);
+  const uint8_t* memory = copied_memory(request, &tensor, num_bytes, false);
   if (request->fault != NULL) return reply_exception(session, request->fault);
   return reply_bytes(session, memory, (size_t)num_bytes);
 }
@@ -108,7 +108,7 @@ static tvm_crt_error_t copy_to_remote(TVMSession* session, Request* request) {
   DLTensor tensor;
   request_tensor(request, &tensor, args.shapes[0]);
   const uint64_t num_bytes = request_u64(request);
-  uint8_t* memory = copied_memory(request, &tensor, num_bytes);
+  uint8_t* memory = copied_memory(request, &tensor, num_bytes, true);
   if (request->fault == NULL && request->left != num_bytes) request->fault = "a copy has another size than its data";
   if (request->fault != NULL) return reply_exception(session, request->fault);
   if (num_bytes > 0) memcpy(memory, request->at, (size_t)num_bytes);
@@ -145,6 +145,13 @@ static tvm_crt_error_t allocate_tensor(TVMSession* session) {
 }
 
 static tvm_crt_error_t copy_among_remote(TVMSession* session) {
+  const DLTensor* target = &args.objects[1].tensor;
+  size_t bytes;
+  uint8_t* memory;
+  if (!tvm_crt_tensor_bytes(target, &bytes) ||
+      !request_memory(target->data, target->byte_offset, bytes, true, &memory)) {
+    return reply_exception(session, "a copy leaves the memory that hosts may use");
+  }
   return reply_status(session, tvm_crt_copy_elements(&args.objects[0].tensor, &args.objects[1].tensor));
 }
 

@@ -61,9 +61,10 @@ void request_end(Request* request);
  * \param base Any address.
  * \param offset Where they start from there.
  * \param num_bytes How many; none may be anywhere.
+ * \param writes Whether they are to be written. Operators that write to constants are told by the machine.
  * \param out Where they are.
  * \return Whether the host may use them.
  */
-bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out);
+bool request_memory(const void* base, uint64_t offset, size_t num_bytes, bool writes, uint8_t** out);
 
 #endif /* TVM_RUNTIME_MINRPC_REQUEST_H_ */

@@ -12,7 +12,7 @@
  * that one which was replaced is found out.
  */
 enum { MODULE_PART = 0xFFFF, VALID = 0x8000, NUMBERS = 0x7FFF };
-enum { FEWEST_ARGS = 8, MAX_REPEAT = 4096 };
+enum { FEWEST_ARGS = 8, ARGS_WITH_ZERO_LIMIT = 11, ZERO_LIMIT = 100, ZERO_DOUBLINGS = 12, MAX_REPEAT = 4096 };
 
 static const DLDevice cpu = {kDLCPU, 0};
 
@@ -22,6 +22,7 @@ static struct {
   TVMFunctionHandle function;
   int64_t calls;
   int64_t repeat;
+  int64_t zero_limit;
   double min_seconds;
   double* seconds;
   TVMByteArray result;
@@ -80,6 +81,7 @@ int time_evaluator_create(TVMValue* args, int* type_codes, int num_args, TVMValu
   evaluator.function = function;
   evaluator.calls = args[4].v_int64;
   evaluator.repeat = args[5].v_int64;
+  evaluator.zero_limit = num_args < ARGS_WITH_ZERO_LIMIT ? ZERO_LIMIT : args[7].v_int64;
   evaluator.min_seconds = (double)args[6].v_int64 / 1000;
   evaluator.seconds = (double*)memory;
   evaluator.result.data = (const char*)memory;
@@ -113,11 +115,14 @@ int time_evaluator_call(TVMFunctionHandle handle, TVMValue* args, int* type_code
   int64_t calls = evaluator.calls;
   for (int64_t i = 0; i < evaluator.repeat; ++i) {
     double seconds = 0;
+    int64_t zeros = 0;
     for (;;) {
       const int status = timed_calls(calls, args, type_codes, num_args, &seconds);
       if (status != 0) return status;
-      if (seconds >= evaluator.min_seconds || calls > INT32_MAX / 2) break;
-      calls *= 2;
+      /* A coarse clock needs more calls; of one that does not go, nobody learns more by waiting. */
+      zeros += seconds <= 0;
+      if (seconds >= evaluator.min_seconds || zeros >= evaluator.zero_limit || calls > INT32_MAX / 2) break;
+      if (seconds > 0 || zeros < ZERO_DOUBLINGS) calls *= 2;
     }
     evaluator.seconds[i] = seconds / (double)calls;
   }

@@ -11,7 +11,8 @@
  * \brief Makes the evaluator, in place of the one before it, of the arguments of runtime.RPCTimeEvaluator.
  *
  * These are module, name, device type and id, number, repeat, min_repeat_ms, then integers, as many as the host's version
- * has, and a string: which caches to flush, and what to call before, is not for devices of this kind.
+ * has, and a string. Of them, the one behind min_repeat_ms counts where there are eleven or more: how often the clock may
+ * say that no time went by. Cooling down, flushing caches and calling something before is not for devices of this kind.
  */
 int time_evaluator_create(TVMValue* args, int* type_codes, int num_args, TVMValue* ret, int* ret_code,
                           void* resource_handle);

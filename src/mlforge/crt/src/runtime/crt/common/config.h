@@ -47,6 +47,11 @@
 #define TVM_CRT_RPC_OWN_MEMORY_ONLY 0
 #endif
 
+/* With that, what else they may read: parameters of the model that are part of the program. */
+#ifndef TVM_CRT_RPC_IS_CONSTANT
+#define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) false
+#endif
+
 /* Storage class of the error text: empty where one thread calls the runtime. */
 #ifndef TVM_CRT_THREAD_LOCAL
 #define TVM_CRT_THREAD_LOCAL

@@ -1,6 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 #include "server_functions.h"
 
+#include <mlforge_checksum.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <tvm/runtime/crt/platform.h>
@@ -13,13 +14,19 @@
 #include "../common/handles.h"
 #include "../common/tensor.h"
 
-/* A function of a module; nothing where it has none of this name. */
+/*
+ * A function of a module; nothing where it has none of this name. What imports may answer for, global functions do: firmware
+ * has there what belongs to the model and stands in no table of generated code.
+ */
 MODULE_FUNCTION(get_function) {
   TVMFunctionHandle function;
   UNUSED_PARAMETERS;
   const tvm_crt_error_t error = tvm_crt_check_arguments("tvm.rpc.server.ModuleGetFunction", "msi", codes, num_args);
   if (error != kTvmErrorNoError) return error;
-  const int status = TVMModGetFunction(args[0].v_handle, args[1].v_str, (int)args[2].v_int64, &function);
+  int status = TVMModGetFunction(args[0].v_handle, args[1].v_str, 0, &function);
+  if (status == kTvmErrorFunctionNameNotFound && args[2].v_int64 != 0) {
+    status = TVMFuncGetGlobal(args[1].v_str, &function);
+  }
   if (status == kTvmErrorFunctionNameNotFound) return 0;
   ret->v_handle = function;
   *ret_code = kTVMPackedFuncHandle;
@@ -46,6 +53,21 @@ MODULE_FUNCTION(random_fill) {
   return TVMPlatformGenerateRandom((uint8_t*)tensor->data + tensor->byte_offset, bytes);
 }
 
+/* mlforge's own: the CRC-32 of a tensor, by which a host knows whether it must send it. */
+MODULE_FUNCTION(checksum) {
+  size_t bytes;
+  UNUSED_PARAMETERS;
+  const tvm_crt_error_t error = tvm_crt_check_arguments("mlforge.checksum", "t", codes, num_args);
+  if (error != kTvmErrorNoError) return error;
+  const DLTensor* tensor = (const DLTensor*)args[0].v_handle;
+  if (!tvm_crt_tensor_bytes(tensor, &bytes)) {
+    return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "the tensor is too large");
+  }
+  ret->v_int64 = bytes == 0 ? 0 : mlforge_checksum((const uint8_t*)tensor->data + tensor->byte_offset, bytes);
+  *ret_code = kTVMArgInt;
+  return 0;
+}
+
 tvm_crt_error_t server_functions_register(void) {
   static const struct {
     const char* name;
@@ -55,6 +77,7 @@ tvm_crt_error_t server_functions_register(void) {
       {"runtime.RPCTimeEvaluator", time_evaluator_create},
       {"tvm.rpc.server.GetCRTMaxPacketSize", get_max_packet_size},
       {"tvm.contrib.random.random_fill", random_fill},
+      {"mlforge.checksum", checksum},
   };
   static bool registered = false;
   for (size_t i = 0; !registered && i < sizeof(functions) / sizeof(functions[0]); ++i) {

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
 from mlforge.errors import InternalError, OptionError
 from mlforge.library.host import HostLibrary
+from mlforge.relay import ir as relay
 from mlforge.relay.ir import IRModule
 from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.runtime.factory import FactoryModule
@@ -25,8 +26,11 @@ from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.module import Function, Module
 from mlforge.runtime.runnable import Runnable
 from mlforge.support.c_names import module_name as checked_module_name
+from mlforge.target.features import Features
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
+from mlforge.transform.lower import LoweredGroup
+from mlforge.transform.lower_stage import Stage
 
 EXECUTORS = ("aot", "graph")
 
@@ -168,6 +172,8 @@ class Factory:
                 }
                 for pool in self.plan.spans
             ]
+        if "stripes" in self.program.meta:
+            placed["stripes"] = self.program.meta["stripes"]
         if self.placement.constants:
             placed["constant_pools"] = codegen.constant_pools(self.unit, code)
         return placed
@@ -205,6 +211,7 @@ def build(
     workspace_io: bool = False,
     pools: Sequence[memory.Pool] = (),
     constants: Sequence[memory.ConstantPool] = (),
+    ram: int | None = None,
 ) -> Factory:
     """Compile a Relay module to C.
 
@@ -234,6 +241,9 @@ def build(
         Memories that the workspace is spread over, the fastest first.
     constants : sequence of ConstantPool
         Memories that constants are spread over, the fastest first.
+    ram : int, optional
+        Bytes for the workspace, inputs and outputs. Where they are more, layers are computed in stripes, if that helps:
+        more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
 
     Returns
     -------
@@ -250,8 +260,9 @@ def build(
     name = checked_module_name(module_name)
     values = dict(params or {})
     fused = transform.run(mod, values)
-    program = transform.lower(fused, chosen.features, name)
-    program, plan = _planned(program, placement)
+    program, plan = _planned(fused, chosen.features, name, placement, ram if executor == "aot" else None)
+    if "stripes" in program.meta:
+        placement = replace(placement, ram=ram)
     places = memory.place_constants(program, placement.constants)
     small, vectors = optimize == "size", chosen.features.vector_bytes > 0
     unit = codegen.Unit(
@@ -285,11 +296,25 @@ def _check_executor(executor: str, placement: memory.Placement, *, external_work
         )
 
 
-def _planned(program: Program, placement: memory.Placement) -> tuple[Program, memory.Plan]:
+def _planned(
+    fused: IRModule, features: Features, name: str, placement: memory.Placement, ram: int | None
+) -> tuple[Program, memory.Plan]:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
-    if placement.workspace_io:
-        program = memory.with_workspace_io(program)
-    plan = memory.spread(program, placement.pools) if placement.pools else memory.plan(program)
+    known: dict[relay.Function, LoweredGroup] = {}
+
+    def planned(stage: Stage | None = None, limit: int = 0) -> tuple[Program, memory.Plan]:
+        program = transform.lower(fused, features, name, stage, known)
+        if placement.workspace_io:
+            program = memory.with_workspace_io(program)
+        if placement.pools:
+            return program, memory.spread(program, placement.pools)
+        return program, memory.plan(program, limit=limit)
+
+    program, plan = planned()
+    if ram is not None:
+        lent = sum(value.nbytes for value in (*program.inputs, *program.outputs) if value.kind != "intermediate")
+        if plan.workspace_bytes + lent > ram:
+            program, plan = transform.fit(fused, (program, plan), max(0, ram - lent), planned)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan

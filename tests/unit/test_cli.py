@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,12 +215,18 @@ def test_verify_compares_with_the_reference(folder: Path, tmp_path: Path) -> Non
 
 def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: Path) -> None:
     module = json.loads(succeeded("inspect", folder / "digits.tar", "--json", cwd=tmp_path))["modules"]["digits"]
-    memory, peak = module["memory"], module["peak"]
+    memory = module["memory"]
     ram = memory["workspace_bytes"] + memory["io_bytes"]
-    result = mlforge("compile", DIGITS, "--ram", ram - 7, cwd=tmp_path)
-    assert f"{ram:,} bytes of RAM are 7 over" in result.stderr
-    assert peak["nodes"][0] in result.stderr
-    assert all(f"{tensor['name']} ({tensor['bytes']:,})" in result.stderr for tensor in peak["tensors"])
+    striped = json.loads(succeeded("compile", DIGITS, "--ram", ram - 7, "--json", cwd=tmp_path))["modules"]["digits"]
+    assert striped["stripes"]["workspace_bytes_without"] == memory["workspace_bytes"]
+    result = mlforge("compile", DIGITS, "--ram", 297, cwd=tmp_path)
+    found = re.search(r"([\d,]+) bytes of RAM are ([\d,]+) over the budget of 297: workspace ([\d,]+)", result.stderr)
+    assert found
+    used, over, workspace = (int(text.replace(",", "")) for text in found.groups())
+    assert (used - over, used - workspace) == (297, memory["io_bytes"])
+    assert workspace < striped["stripes"]["workspace_bytes_without"]
+    assert module["peak"]["nodes"][0] in result.stderr
+    assert "--workspace-io" in result.stderr
     flash = memory["constants_bytes"]
     result = mlforge("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
     assert f"{flash:,} bytes of constants are 7 over" in result.stderr

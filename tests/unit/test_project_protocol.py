@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -68,3 +71,14 @@ def test_a_line_without_end_is_skipped_and_answered(monkeypatch: Any) -> None:
     first, second = (json.loads(line) for line in replies.getvalue().splitlines())
     assert first["error"]["code"] == -32600
     assert second == {"jsonrpc": "2.0", "id": 2, "result": None}
+
+
+def test_the_server_stands_alone() -> None:
+    allowed = {*sys.stdlib_module_names, "serial"}
+    for path in sorted(Path(protocol.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path.name
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                assert (node.module or "").split(".")[0] in allowed, path.name

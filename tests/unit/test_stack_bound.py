@@ -149,6 +149,32 @@ def test_what_cannot_be_told_is_said(graph: dict[str, Function], message: str) -
     assert message in bound.untold[0]
 
 
+def label(*jumps: str, calls: tuple[str, ...] = ()) -> Function:
+    return Function(0, (*jumps, *calls), (), frozenset(jumps), grows=False)
+
+
+def test_labels_of_a_loop_in_assembler_are_no_recursion() -> None:
+    graph = {
+        "run": function(8, "divide", "inside"),
+        "divide": label("loop"),
+        "loop": label("inside", calls=("deep",)),
+        "inside": label("loop", "exit"),
+        "exit": label("divide"),
+        "deep": function(100),
+    }
+    assert deepest("run", graph).nbytes == 108
+    # from whatever label one comes, and in whatever order they are looked at
+    for name in ("divide", "loop", "inside", "exit"):
+        assert deepest("run", {**graph, "run": function(8, name)}).nbytes == 108
+        assert deepest("run", {**graph, "run": function(8, "first", name), "first": function(1, "exit")}).nbytes == 109
+    pushes = {**graph, "exit": Function(4, ("divide",), (), frozenset({"divide"}))}
+    assert "calls itself" in deepest("run", pushes).untold[0]
+    calls = {**graph, "exit": label(calls=("divide",))}
+    assert "calls itself" in deepest("run", calls).untold[0]
+    through_another = {**graph, "inside": label("loop", "exit", calls=("other",)), "other": function(4, "exit")}
+    assert "calls itself" in deepest("run", through_another).untold[0]
+
+
 def test_chains_of_calls_may_be_long() -> None:
     length = 20_000
     graph = {f"f{index}": function(1, f"f{index + 1}") for index in range(length)} | {f"f{length}": function(1)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
 _LARGEST = 5
+_IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +134,10 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     if peak is None:
         return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
+    hint = _IO_HINT if heaviest.io and heaviest.factory.executor == "aot" else ""
     return BudgetError(
         f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {heaviest.io:,}{loaded}; {peak_text(peak)}",
-        next_step="Make these tensors smaller, or quantize the model",
+        next_step=f"{hint}Make these tensors smaller, or quantize the model",
     )
 
 

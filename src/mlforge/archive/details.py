@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -10,10 +11,6 @@ import mlforge
 from mlforge import memory
 from mlforge.codegen import GeneratedCode
 from mlforge.errors import InternalError
-from mlforge.memory.liveness import LiveRange, live_ranges
-from mlforge.memory.planner import SCRATCH_ALIGNMENT
-from mlforge.memory.report import SCRATCH_NAME
-from mlforge.memory.reuse import lead_of_call
 from mlforge.support.content import ArrayContent, sha256_of_each
 from mlforge.tir.ir import KernelCall, Value
 
@@ -78,49 +75,19 @@ def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
 
 
 def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
-    """Return every block of the workspace by its first call: where it lies and which calls need it.
-
-    Blocks whose lives overlap never overlap in bytes, but for a chain of ``reuses``, an output that takes the
-    place of an input, and for ``reaches``, inputs of which an output takes bytes that are read no more: it starts
-    ``lead`` bytes before them at least. Their lives meet in the one call.
-    """
-    program, plan = factory.program, factory.plan
-
-    def offset(item: LiveRange) -> int:
-        return plan.scratch_offsets[item.first] if item.value is None else plan.offsets[item.value]
-
-    ranges = live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT)
-    ordered = sorted(ranges, key=lambda item: (item.first, item.value is None, offset(item)))
-    places = {item.value: place for place, item in enumerate(ordered) if item.value is not None}
-    taken = {
-        call.output.root: places[reused]
-        for call, reused in zip(program.calls, plan.inplace, strict=True)
-        if reused is not None
-    }
-    reaches = {
-        call.output.root: [{"block": places[root], "lead": _lead(call, root)} for root in reached]
-        for call, reached in zip(program.calls, plan.reached, strict=True)
-        if reached
-    }
+    """Return every block of the workspace by its first call: where it lies and which calls need it."""
     return [
         {
-            "name": item.value.name if item.value else SCRATCH_NAME,
-            "bytes": item.nbytes,
-            "offset": offset(item),
-            "first": item.first,
-            "last": item.last,
-            "reuses": taken.get(item.value) if item.value else None,
-            **({"reaches": reaches[item.value]} if item.value in reaches else {}),
+            "name": block.name,
+            "bytes": block.nbytes,
+            "offset": block.offset,
+            "first": block.first,
+            "last": block.last,
+            "reuses": block.reuses,
+            **({"reaches": [asdict(item) for item in block.reaches]} if block.reaches else {}),
         }
-        for item in ordered
+        for block in memory.blocks(factory.program, factory.plan)
     ]
-
-
-def _lead(call: KernelCall, root: Value) -> int:
-    found = lead_of_call(call, root)
-    if found is None:
-        raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
-    return found.nbytes
 
 
 def constants(factory: Factory) -> list[dict[str, Any]]:

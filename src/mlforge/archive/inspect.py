@@ -26,8 +26,9 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     dict
         ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
         ``executor``, ``target``, ``inputs``, ``outputs``, ``memory``, ``operators``, ``peak``, ``constants``,
-        ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``constant_pools``, ``build``,
-        ``source``, ``exported``, and ``untold``, a list of what the archive does not say; such facts are None.
+        ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``, ``constant_pools``,
+        ``build``, ``source``, ``exported``, and ``untold``, a list of what the archive does not say; such facts are
+        None.
 
     Raises
     ------
@@ -92,6 +93,7 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "devices": list(module.files.devices),
         "workspace_io": bool(details.get("workspace_io")),
         "pools": details.get("pools"),
+        "stripes": details.get("stripes"),
         "constant_pools": details.get("constant_pools"),
         "build": details.get("build"),
         "source": details.get("source"),

@@ -165,6 +165,8 @@ def _placement(placement: Placement) -> dict[str, Any]:
         asked["constants"] = [
             {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in placement.constants
         ]
+    if placement.ram is not None:
+        asked["ram"] = placement.ram
     return asked
 
 

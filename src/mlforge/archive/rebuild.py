@@ -27,6 +27,7 @@ def rebuild(
     workspace_io: bool | None = None,
     pools: Sequence[Pool] | None = None,
     constants: Sequence[ConstantPool] | None = None,
+    ram: int | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -34,7 +35,7 @@ def rebuild(
     ----------
     path : path
         An archive that mlforge wrote with source parameters.
-    target, executor, optimize, external_workspace, workspace_io, pools, constants
+    target, executor, optimize, external_workspace, workspace_io, pools, constants, ram
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -59,11 +60,14 @@ def rebuild(
         "workspace_io": workspace_io,
         "pools": pools,
         "constants": constants,
+        "ram": ram,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
+        if len(archive.record.modules) > 1:
+            chosen.pop("ram", None)  # it is for all of them together
         return [_module(archive, name, chosen) for name in archive.record.modules]
 
 
@@ -121,4 +125,5 @@ def _recorded_placement(recorded: Mapping[str, Any]) -> dict[str, Any]:
         "constants": [
             ConstantPool(item["name"], item["bytes"], item["external"]) for item in recorded.get("constants", ())
         ],
+        "ram": recorded.get("ram"),
     }

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from mlforge.cli import compile_options as options
-from mlforge.cli.compiling import BuildOptions, board_target, compile_archive, compile_files, is_archive
+from mlforge.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
 from mlforge.cli.options import Board, Json, parse_models
 from mlforge.cli.placing import asked_placement
+from mlforge.cli.stripes_line import stripes_line
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.progress import stage
+from mlforge.support.text import printable
 
 if TYPE_CHECKING:
     from mlforge.archive.options import ExportOptions
@@ -88,8 +92,10 @@ def compile_models(
     memories = asked_placement(
         workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
     )
-    chosen = target if board is None else board_target(board, target)
-    wanted = BuildOptions(chosen, optimize, numerics, executor or (), external_workspace, shape or (), memories)
+    chosen, limit = (target, ram) if board is None else board_asks(board, target, ram)
+    if ram is None and memories.get("pools"):
+        limit = None  # pools have limits of their own
+    wanted = BuildOptions(chosen, optimize, numerics, executor or (), external_workspace, shape or (), memories, limit)
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     table = fitting_memory(factories, board, ram, flash, export)
     with stage(f"writing {place}"):
@@ -150,7 +156,10 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
 
     details = {factory.module_name: module_details(factory) for factory in factories}
     if as_json:
-        modules = {name: {"entry": item["entry"], "memory": item["memory"]} for name, item in details.items()}
+        modules = {
+            name: {key: item[key] for key in ("entry", "memory", "stripes") if key in item}
+            for name, item in details.items()
+        }
         print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
         return
     rows = [
@@ -163,6 +172,9 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
         )
         for name, item in details.items()
     ]
+    for item in details.values():
+        if "stripes" in item:
+            typer.echo(printable(stripes_line(item["stripes"], len(item["operators"]))))
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
     if table is not None:
         print_memory(table)

@@ -111,7 +111,10 @@ Emit: TypeAlias = Annotated[
 ]
 Ram: TypeAlias = Annotated[
     int | None,
-    typer.Option("--ram", help="Fail if workspace, inputs and outputs, with --board the stack too, have more bytes."),
+    typer.Option(
+        "--ram",
+        help="For workspace, inputs, outputs, with --board the stack too: if more, compute layers in stripes or fail.",
+    ),
 ]
 Flash: TypeAlias = Annotated[
     int | None,

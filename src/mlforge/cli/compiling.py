@@ -30,6 +30,8 @@ class BuildOptions:
         ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
     placement : mapping of str to value
         Arguments of `build` that say where memory lies.
+    ram : int or None
+        Bytes for workspace, inputs and outputs; layers of a single model are computed in stripes to keep within it.
     """
 
     target: str | None
@@ -39,6 +41,7 @@ class BuildOptions:
     external_workspace: bool | None
     shapes: Sequence[str]
     placement: Mapping[str, Any]
+    ram: int | None = None
 
 
 def is_archive(path: Path) -> bool:
@@ -69,6 +72,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             executor=executors.get(""),
             optimize=options.optimize,
             external_workspace=options.external_workspace,
+            ram=options.ram,
             **options.placement,
         )
 
@@ -96,6 +100,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     optimize=options.optimize or "speed",
                     numerics=numerics,
                     external_workspace=bool(options.external_workspace) and executor == "aot",
+                    ram=options.ram if len(named) == 1 else None,
                     # of several modules, those for the graph executor have nothing to place
                     **(options.placement if executor == "aot" or len(named) == 1 else {}),
                 )
@@ -103,13 +108,22 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     return factories
 
 
-def board_target(board: str, target: str | None) -> str:
-    """Return the target of a board; raise OptionError if the user named one."""
+def board_asks(board: str, target: str | None, ram: int | None) -> tuple[str, int | None]:
+    """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
+
+    Raises
+    ------
+    OptionError
+        If there is no such board, or the user named a target.
+    """
     from mlforge.micro.board import find_board
 
     if target is not None:
         raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
-    return find_board(board).target
+    found = find_board(board)
+    if ram is None and found.memories:
+        ram = max(0, found.ram.nbytes - found.stack_bytes)
+    return found.target, ram
 
 
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 
 from mlforge.cli.memory import planned_memory, print_memory
 from mlforge.cli.options import Json, Module, Shapes
+from mlforge.cli.stripes_line import stripes_line
 from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.text import printable, shortened
@@ -151,6 +152,8 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
     if memory:
         print_table("memory", ("", "bytes"), memory)
+    if module["stripes"]:
+        typer.echo(printable(stripes_line(module["stripes"], len(module["operators"]))))
     if module["peak"]:
         _print_peak(module)
 

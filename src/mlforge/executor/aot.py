@@ -187,9 +187,11 @@ class AotExecutor:
         return arguments
 
     def _address(self, value: Value, buffer: Buffer, pointers: Mapping[Value, str], *, is_output: bool) -> str:
-        root = value.root
+        root, start = value.root, value.root_start
+        kind = scalar_type(buffer.dtype)
+        const = "" if is_output else "const "
         if root in pointers:
-            return pointers[root]
+            return f"({const}{kind} *)(({const}uint8_t *){pointers[root]} + {start})" if start else pointers[root]
         if root.kind == "constant":
             loaded = self.constants.loaded_place(root)
             if loaded is not None:
@@ -199,11 +201,10 @@ class AotExecutor:
             return symbol if same else f"(const {scalar_type(buffer.dtype)} *){symbol}"
         if root.kind != "intermediate":
             raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
-        pool, offset = self.plan.place(self.plan.offset(root))
+        pool, offset = self.plan.place(self.plan.offset(value))
         name = _pool_parameter(pool.name)
         place = f"({name} + {offset})" if offset else name
-        kind = scalar_type(buffer.dtype)
-        return place if kind == "uint8_t" and not offset else f"({'' if is_output else 'const '}{kind} *){place}"
+        return place if kind == "uint8_t" and not offset else f"({const}{kind} *){place}"
 
 
 def _input(field: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlforge.memory.blocks import Block, blocks
 from mlforge.memory.constant_places import place_constants
 from mlforge.memory.planner import Plan, plan
 from mlforge.memory.pools import ConstantPool, Placement, Pool, Span
@@ -12,6 +13,7 @@ from mlforge.memory.storage import Storages, assign_storages
 from mlforge.memory.workspace_io import with_workspace_io
 
 __all__ = [
+    "Block",
     "ConstantPool",
     "Placement",
     "Plan",
@@ -20,6 +22,7 @@ __all__ = [
     "Span",
     "Storages",
     "assign_storages",
+    "blocks",
     "place_constants",
     "plan",
     "prove",

@@ -89,12 +89,45 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
                 ends[index] = min(low, shift), max(high, shift + item.nbytes)
         for index, (low, high) in ends.items():
             total[index] += high - low
-    met: dict[Value, list[tuple[int, int]]] = {}
     by_value = {item.value: item for block in blocks for item, _ in block}
-    for (source, output), least in leads.items():
-        met.setdefault(output, []).append((by_value[source].nbytes, least))
-    for output, sources in met.items():
-        own, apart = by_value[output], sum(nbytes for nbytes, _ in sources)
-        together = max(own.nbytes, apart + min(least for _, least in sources))
-        total[own.first] -= max(0, own.nbytes + apart - together)
+    for call, pairs in _pairs_by_call(leads, by_value).items():
+        total[call] -= sum(map(_saved, _connected(pairs)))
     return tuple(total)
+
+
+_Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
+
+
+def _pairs_by_call(leads: Leads, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
+    """Return by call the inputs and outputs that are live and may share bytes, and how far."""
+    pairs: dict[int, list[_Pair]] = {}
+    for (source, output), least in leads.items():
+        one, other = by_value[source], by_value[output]
+        for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
+            pairs.setdefault(call, []).append((one, other, least))
+    return pairs
+
+
+def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+    """Return the pairs in groups that have no range in common."""
+    groups: list[tuple[set[LiveRange], list[_Pair]]] = []
+    for pair in pairs:
+        touching = [group for group in groups if group[0] & {pair[0], pair[1]}]
+        members = {pair[0], pair[1]}.union(*(group[0] for group in touching))
+        joined = [item for group in touching for item in group[1]] + [pair]
+        groups = [group for group in groups if all(group is not other for other in touching)]
+        groups.append((members, joined))
+    return [group[1] for group in groups]
+
+
+def _saved(pairs: Sequence[_Pair]) -> int:
+    """Return how many bytes ranges that may share some take less than apart, at most."""
+    members = {item for source, output, _ in pairs for item in (source, output)}
+    apart = sum(item.nbytes for item in members)
+    largest = max(item.nbytes for item in members)
+    outputs = {output for _, output, _ in pairs}
+    if len(outputs) > 1 or any(source in outputs for source, _, _ in pairs):
+        return apart - largest
+    # inputs of one output lie apart from one another
+    sources = apart - sum(output.nbytes for output in outputs)
+    return apart - max(largest, sources + max(0, min(least for _, _, least in pairs)))

@@ -119,12 +119,18 @@ class Layout:
             lambda i: (-breadth[i], -self.sizes[i], first[i]),
             lambda i: (-breadth[i], -life[i], first[i]),
             lambda i: (first[i], -self.sizes[i]),
-            lambda i: (-first[i], -self.sizes[i]),  # inputs above the outputs that reach into them
+            # inputs above the outputs that reach into them
+            lambda i: (-first[i], -self.sizes[i]),
+            lambda i: (-self.sizes[i], -first[i]),
+            lambda i: (-breadth[i], -first[i], -self.sizes[i]),
         ]
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
-    def solve(self, goal: int) -> Placement:
-        """Return the smallest placement found; stop as soon as one is not larger than `goal`."""
+    def solve(self, goal: int, *, search: bool = True) -> Placement:
+        """Return the smallest placement found; stop as soon as one is not larger than `goal`.
+
+        Without `search` the greedy orders are all that is tried.
+        """
         best, best_order, best_fit = Placement((), 0), Order(), False
         for order in self.greedy_orders():
             for fit in (False, True):
@@ -133,7 +139,7 @@ class Layout:
                     best, best_order, best_fit = placed, order, fit
                 if best.size <= goal:
                     return best
-        return self._climb(best, best_order, goal, best_fit=best_fit)
+        return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
 
     def _climb(self, best: Placement, order: Order, goal: int, *, best_fit: bool) -> Placement:
         """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
@@ -178,6 +184,6 @@ def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, be
 
 def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int, size: int) -> list[int]:
     """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
-    ends = {-(-end // alignment) * alignment for _, end, _ in taken}
+    ends = {-(-end // alignment) * alignment for _, end, _ in taken if end > 0}
     reaching = {(begin - own) // alignment * alignment for begin, _, own in taken if own < min(size, begin + 1)}
     return sorted({0, *ends, *reaching})

@@ -73,7 +73,7 @@ class Plan:
     def offset(self, value: Value) -> int:
         """Return the byte offset of an intermediate or of a view of one."""
         try:
-            return self.offsets[value.root]
+            return self.offsets[value.root] + value.root_start
         except KeyError:
             raise InternalError(f"'{value.name}' has no place in the workspace") from None
 
@@ -115,12 +115,14 @@ def plan(
     live = live_bytes(clusters, num_calls, leads)
     bound = max(live, default=0)
     goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
-    placement = Layout(clusters, num_calls, leads).solve(goal)
+    # a plan that cannot meet its limit is not worth a search
+    search = not limit or bound <= limit
+    placement = Layout(clusters, num_calls, leads).solve(goal, search=search)
     if placement.size > goal:
         needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
         fewer_leads = free_leads(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Layout(fewer, num_calls, fewer_leads).solve(goal)
+        other = Layout(fewer, num_calls, fewer_leads).solve(goal, search=search)
         if other.size < placement.size:
             clusters, placement, choice = fewer, other, needed
 
@@ -158,7 +160,8 @@ def _reached(call: KernelCall, offsets: Mapping[Value, int], reused: Value | Non
     output = call.output.root
     if output not in offsets:
         return ()
-    begin, end = offsets[output], offsets[output] + output.nbytes
+    begin = offsets[output] + call.output.root_start
+    end = begin + call.output.nbytes
     return tuple(
         root
         for root in dict.fromkeys(value.root for value in call.inputs)

@@ -57,11 +57,14 @@ class Placement:
         Of the workspace, in the order of preference.
     constants : tuple of ConstantPool
         Of constants, in the order of preference.
+    ram : int or None
+        The bytes for workspace, inputs and outputs for which layers are computed in stripes; None where none are.
     """
 
     workspace_io: bool = False
     pools: tuple[Pool, ...] = ()
     constants: tuple[ConstantPool, ...] = ()
+    ram: int | None = None
 
     def __post_init__(self) -> None:
         found = [*_faults(self.pools, "pool"), *_faults(self.constants, "constants")]

@@ -62,9 +62,9 @@ def prove(program: Program, plan: Plan) -> None:
     for index, call in enumerate(program.calls):
         place = f"call {index} ({call.kernel.name})"
         scratch = _scratch(call, index, plan, place)
-        output = _extent(call.output.root, plan, place)
+        output = _extent(call.output, plan, place)
         for value in call.inputs:
-            held = _extent(value.root, plan, place)
+            held = _extent(value, plan, place)
             if held is not None and not memory.owned(held, value.root):
                 raise InternalError(
                     f"the bytes of '{value.root.name}' are overwritten before they are read", place=place
@@ -74,19 +74,23 @@ def prove(program: Program, plan: Plan) -> None:
         if output is not None:
             memory.write(output, call.output.root)
     for value in program.outputs:
-        held = _extent(value.root, plan, "end")
+        held = _extent(value, plan, "end")
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the bytes of the output '{value.name}' are overwritten before the end")
 
 
-def _extent(root: Value, plan: Plan, place: str) -> Extent | None:
+def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
     """Return the bytes of a value in the arena, checked; None for what lies elsewhere."""
-    if root.kind != "intermediate":
+    if value.root.kind != "intermediate":
         return None
-    begin = plan.offset(root)
-    if begin < 0 or begin + root.nbytes > plan.size or begin % dtypes.nbytes(root.dtype):
-        raise InternalError(f"'{root.name}' lies outside the arena of {plan.size} bytes or is not aligned", place=place)
-    return begin, begin + root.nbytes
+    begin = plan.offset(value)
+    if begin < 0 or begin + value.nbytes > plan.size or begin % dtypes.nbytes(value.dtype):
+        raise InternalError(
+            f"'{value.name}' lies outside the arena of {plan.size} bytes or is not aligned", place=place
+        )
+    if value.root_start + value.nbytes > value.root.nbytes:
+        raise InternalError(f"'{value.name}' is no part of '{value.root.name}'", place=place)
+    return begin, begin + value.nbytes
 
 
 def _scratch(call: KernelCall, index: int, plan: Plan, place: str) -> Extent:
@@ -103,7 +107,7 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
     if output is not None and _overlap(output, scratch):
         raise InternalError(f"scratch overlaps the output '{call.output.name}'", place=place)
     for position, value in enumerate(call.inputs):
-        held = _extent(value.root, plan, place)
+        held = _extent(value, plan, place)
         if held is None:
             continue
         if _overlap(held, scratch):

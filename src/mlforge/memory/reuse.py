@@ -10,6 +10,8 @@ from mlforge.memory.liveness import LiveRange
 from mlforge.tir.ir import KernelCall, Program, Value
 from mlforge.tir.overlap import Lead, lead
 
+_FAR = 1 << 40
+
 
 @dataclass(frozen=True, eq=False)
 class Reuse:
@@ -40,7 +42,7 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
         Whether the place may be taken in part too, where the kernel then needs a certain distance.
     """
     output = ranges.get(call.output.root)
-    if output is None or output.first != index:
+    if output is None or output.first != index or not call.output.is_whole:
         return None
     best: Reuse | None = None
     saved = 0
@@ -57,44 +59,86 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
 def free_leads(
     program: Program, ranges: Mapping[Value, LiveRange], choice: Sequence[Reuse | None]
 ) -> dict[tuple[Value, Value], int]:
-    """Return which outputs may start at any distance from a certain one on before an input that dies.
+    """Return which values may start at any distance from a certain one on before one that dies while they live.
 
+    What has been written of the one must end before what is still accessed of the other. So outputs reach into the
+    inputs of their call, and what is made in parts reaches into what is read in parts.
     Only for programs whose meta say that memory is worth it: C compilers know less of pointers that may overlap.
     Distances are rounded up to what the alignment of both blocks makes of them.
     """
-    found: dict[tuple[Value, Value], int] = {}
     if not program.meta.get("overlap"):
-        return found
-    for index, (call, reuse) in enumerate(zip(program.calls, choice, strict=True)):
-        output = ranges.get(call.output.root)
-        if output is None or output.first != index:
-            continue
-        for held in _dying(call, index, ranges):
-            assert held.value is not None
-            needed = lead_of_call(call, held.value)
-            if needed is not None and needed.step == 1 and (reuse is None or reuse.source is not held.value):
-                align = min(held.alignment, output.alignment)
-                found[held.value, call.output.root] = -(-needed.nbytes // align) * align
+        return {}
+    uses = {root: found for root, found in uses_of(program).items() if root in ranges}
+    fixed = {(reuse.source, call.output.root) for call, reuse in zip(program.calls, choice, strict=True) if reuse}
+    leads: dict[tuple[Value, Value], int] = {}
+    for output, own in uses.items():
+        for source, other in uses.items():
+            one, two = ranges[source], ranges[output]
+            if two.first <= one.last <= two.last and one.first <= two.last and (source, output) not in fixed:
+                least = _distance(program, own, source, other)
+                align = min(one.alignment, two.alignment)
+                rounded = -(-least // align) * align
+                if rounded < two.nbytes:
+                    leads[source, output] = rounded
+    return leads
+
+
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """Where calls write and read a value: call, first byte, end."""
+
+    writes: list[tuple[int, int, int]]
+    reads: list[tuple[int, int, int]]
+
+
+def uses_of(program: Program) -> dict[Value, Uses]:
+    """Return where calls write and read each value that owns its bytes; inputs are written before all calls."""
+    found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
+    for index, call in enumerate(program.calls):
+        for value in call.inputs:
+            uses = found.setdefault(value.root, Uses([], []))
+            uses.reads.append((index, value.root_start, value.root_start + value.nbytes))
+        output = call.output
+        uses = found.setdefault(output.root, Uses([], []))
+        uses.writes.append((index, output.root_start, output.root_start + output.nbytes))
     return found
+
+
+def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
+    """Return how many bytes before `source` a value must start so that neither spoils the other."""
+    least = -_FAR
+    for index, start, end in own.writes:
+        accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index]
+        least = max([least, *(end - first for first in accessed)])
+        for value, needed in leads_of_inputs(program.calls[index], source):
+            distance = start + needed.nbytes if needed is not None and needed.step == 1 else end
+            least = max(least, distance - value.root_start)
+    return least
+
+
+def leads_of_inputs(call: KernelCall, root: Value) -> Iterator[tuple[Value, Lead | None]]:
+    """Yield the inputs of a call that are `root` or parts of it, with what the output needs to reach into them."""
+    for position, value in enumerate(call.inputs):
+        if value.root is root:
+            yield value, lead(call.kernel, position)
 
 
 def lead_of_call(call: KernelCall, root: Value) -> Lead | None:
     """Return how far before its input `root` the output of a call may start; None where they must not meet."""
     found = Lead(0)
-    for position, value in enumerate(call.inputs):
-        if value.root is root:
-            needed = lead(call.kernel, position)
-            if needed is None:
-                return None
-            found = Lead(max(found.nbytes, needed.nbytes), lcm(found.step, needed.step))
+    for _, needed in leads_of_inputs(call, root):
+        if needed is None:
+            return None
+        found = Lead(max(found.nbytes, needed.nbytes), lcm(found.step, needed.step))
     return found
 
 
 def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> Iterator[LiveRange]:
-    """Yield the inputs in the workspace that nothing reads after call number `index`, each once."""
+    """Yield the inputs in the workspace that are passed as a whole and read no more after call `index`, each once."""
+    parts = {value.root for value in call.inputs if not value.is_whole}
     for root in dict.fromkeys(value.root for value in call.inputs):
         held = ranges.get(root)
-        if held is not None and held.last == index and root is not call.output.root:
+        if held is not None and held.last == index and root is not call.output.root and root not in parts:
             yield held
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mlforge.errors import ToolchainError
 from mlforge.micro.board import Board
-from mlforge.micro.disassembly import RULES, MachineFunction, read_functions
+from mlforge.micro.disassembly import RULES, MachineFunction, Rules, read_functions
 from mlforge.micro.programs import need, run
 
 _LISTED = 5
@@ -54,9 +54,13 @@ class StackBound:
 
 @dataclass(frozen=True)
 class _Function:
+    """What the graph of calls says of a function; of its callees, `jumps` are those that it goes to for good."""
+
     frame: int
     callees: tuple[str, ...]
-    untold: tuple[str, ...]
+    untold: tuple[str, ...] = ()
+    jumps: frozenset[str] = frozenset()
+    grows: bool = True
 
 
 def stack_bound(
@@ -85,7 +89,7 @@ def stack_bound(
     if rules is None:
         return StackBound(None, untold=(f"the instructions of {board.core} are not known to mlforge",))
     machine = read_functions(disassembled(elf, board), rules)
-    return deepest(entry, _functions(machine, stated_frames(statements) if statements else {}, is_library))
+    return deepest(entry, _functions(machine, stated_frames(statements) if statements else {}, rules, is_library))
 
 
 def disassembled(elf: Path, board: Board) -> str:
@@ -133,7 +137,10 @@ def stated_frames(folder: Path) -> dict[str, Stated]:
 
 
 def _functions(
-    machine: Mapping[str, MachineFunction], stated: Mapping[str, Stated], is_library: Callable[[int], bool]
+    machine: Mapping[str, MachineFunction],
+    stated: Mapping[str, Stated],
+    rules: Rules,
+    is_library: Callable[[int], bool],
 ) -> dict[str, _Function]:
     found = {}
     for name, item in machine.items():
@@ -148,7 +155,8 @@ def _functions(
         elif said.is_dynamic:
             untold.append(f"{name} takes stack by its data")
         frame = max(item.frame, said.nbytes if said else 0)
-        found[name] = _Function(frame, tuple(sorted(callees)), tuple(untold))
+        jumps = frozenset(callees - item.called)
+        found[name] = _Function(frame, tuple(sorted(callees)), tuple(untold), jumps, frame > rules.call_bytes)
     return found
 
 
@@ -159,6 +167,7 @@ def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
     below: dict[str, int] = {}
     chosen: dict[str, str | None] = {}
     untold: list[str] = []
+    functions = _without_loops(functions)
     for name, cycle in _callees_first(entry, functions):
         if cycle is not None:
             untold.append(f"a function calls itself: {cycle}")
@@ -175,6 +184,40 @@ def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
         path.append(Frame(at, functions[at].frame))
         at = chosen[at]
     return StackBound(below[entry], tuple(path))
+
+
+def _without_loops(functions: Mapping[str, _Function]) -> dict[str, _Function]:
+    """Return functions with labels of assembler made one where they go round in a loop and take no stack.
+
+    They look like functions that call each other; one that calls its own loop still calls itself.
+    """
+    reached = {name: _gone_to(name, functions) for name, item in functions.items() if item.jumps and not item.grows}
+    # a loop is known by the first of its labels
+    first = {
+        name: min((other for other in there if name in reached.get(other, ())), default=name)
+        for name, there in reached.items()
+    }
+    found: dict[str, _Function] = {}
+    for name, item in functions.items():
+        one = first.get(name, name)
+        callees = {first.get(callee, callee) for callee in item.callees if callee not in item.jumps}
+        callees |= {first.get(callee, callee) for callee in item.jumps} - {one}
+        other = found.get(one, _Function(0, ()))
+        found[one] = _Function(
+            max(item.frame, other.frame), tuple(sorted({*callees, *other.callees})), (*other.untold, *item.untold)
+        )
+    return {name: found[first.get(name, name)] for name in functions}
+
+
+def _gone_to(name: str, functions: Mapping[str, _Function]) -> set[str]:
+    """Return what is reached from a function by jumps alone, as long as no stack is taken."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = {target for target in functions[waiting.pop()].jumps if not functions[target].grows} - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _callees_first(entry: str, functions: Mapping[str, _Function]) -> Iterator[tuple[str, str | None]]:

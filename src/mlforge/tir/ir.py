@@ -319,7 +319,7 @@ class PrimFunc:
 class Value:
     """A tensor of a program: model input or output, constant, or intermediate.
 
-    `alias_of`: this value is a view of the whole of another one (the same bytes, another shape).
+    `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
     """
 
     name: str
@@ -328,6 +328,7 @@ class Value:
     kind: str  # input | output | constant | intermediate
     data: npt.NDArray[np.generic] | None = None
     alias_of: Value | None = None
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -341,6 +342,16 @@ class Value:
         while value.alias_of is not None:
             value = value.alias_of
         return value
+
+    @property
+    def root_start(self) -> int:
+        """Where the bytes begin in those of `root`."""
+        return self.start + (self.alias_of.root_start if self.alias_of is not None else 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all bytes of `root`."""
+        return self.nbytes == self.root.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,6 +374,7 @@ class Program:
     meta : dict
         ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
         ``overlap``: whether outputs may reach into the place of inputs that die (default: they may not).
+        ``stripes``: which layers are computed in stripes of rows, and what that saves (default: none).
     """
 
     name: str

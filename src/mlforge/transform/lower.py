@@ -28,6 +28,7 @@ from mlforge.tir.instance import without_single_trips
 from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlforge.tir.lanes import vectorize
 from mlforge.tir.narrow import narrow
+from mlforge.transform.lower_stage import Stage, StageLowering
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -44,7 +45,13 @@ class LoweredGroup:
     constants: tuple[npt.NDArray[Any], ...]
 
 
-def lower(module: relay.IRModule, features: Features, name: str = "default") -> Program:
+def lower(
+    module: relay.IRModule,
+    features: Features,
+    name: str = "default",
+    stage: Stage | None = None,
+    known: dict[relay.Function, LoweredGroup] | None = None,
+) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
     Parameters
@@ -55,13 +62,17 @@ def lower(module: relay.IRModule, features: Features, name: str = "default") -> 
         What the target can do.
     name : str
         The program's name.
+    stage : Stage, optional
+        Layers that are computed in stripes.
+    known : dict, optional
+        What groups of the same module and features were lowered to, to be used and added to.
 
     Returns
     -------
     Program
         Equal kernels appear once.
     """
-    return _ProgramBuilder(features).build(module, name)
+    return _ProgramBuilder(features, stage, {} if known is None else known).build(module, name)
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -70,8 +81,11 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
 
 
 class _ProgramBuilder:
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: Features, stage: Stage | None, known: dict[relay.Function, LoweredGroup]) -> None:
         self._features = features
+        self._stage = stage
+        self._known = known
+        self._striped = {id(layer.call) for layer in stage.layers} if stage else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
         self._names: dict[str, int] = {}
@@ -139,26 +153,49 @@ class _ProgramBuilder:
                 raise InternalError(f"{expr.op.name} was left outside every fused group", place=_place(expr))
             source = self._values[id(expr.args[0])]
             self._declare(expr, expr.span.tensor or source.name, source.kind, source)
+        elif id(expr) in self._striped:
+            self._visit_stage(expr, output_name)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
             self._visit_group(expr, expr.op, output_name)
         elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=_place(expr))
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
+        group = self._group(function, expr)
+        output = self._declare_result(expr, output_name, group.prim.name)
+        args = [self._values[id(arg)] for arg in expr.args]
+        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _declare_result(self, expr: relay.Expr, output_name: str | None, otherwise: str) -> Value:
+        if output_name is not None:  # which may be empty
+            return self._declare(expr, output_name, "output")
+        nodes = expr.span.nodes
+        return self._declare(expr, expr.span.tensor or (nodes[-1] if nodes else otherwise), "intermediate")
+
+    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
         self._jumps = self._jumps or any(_operator(call).jumps for call in inside)
         try:
-            group = lower_group(function, self._features)
+            if function not in self._known:
+                self._known[function] = lower_group(function, self._features)
+            return self._known[function]
         except MlforgeError as error:
             if error.place is None:
                 error.place = _place(expr)
             raise
-        tensor = expr.span.tensor or (expr.span.nodes[-1] if expr.span.nodes else group.prim.name)
-        # an output's name may be empty
-        name, kind = (tensor, "intermediate") if output_name is None else (output_name, "output")
-        output = self._declare(expr, name, kind)
-        args = [self._values[id(arg)] for arg in expr.args]
-        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _visit_stage(self, expr: relay.Expr, output_name: str | None) -> None:
+        """Lower the whole stage where its last layer stands."""
+        assert self._stage is not None
+        layers = self._stage.layers
+        if expr is not layers[-1].call:
+            return
+        result = self._declare_result(expr, output_name, "stage")
+
+        def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
+            self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
+
+        StageLowering(self._stage, emit).run(self._values[id(layers[0].call.args[0])], result)
 
     def _kernel_call(
         self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]

@@ -1,0 +1,110 @@
+"""Stripes of rows: what a schedule says is all that each row needs, and nothing is computed twice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mlforge
+from mlforge import memory
+from mlforge.errors import InternalError
+from mlforge.relay import ir
+from mlforge.tir.ir import Program, Value
+from mlforge.transform.lower_stage import rows_of
+from mlforge.transform.stripes import Layer, schedule
+
+NO_CALL = ir.call("copy", [ir.Var("x", ir.TensorType((1,), "int8"))])
+
+
+@st.composite
+def stages(draw: st.DrawFn) -> list[Layer]:
+    layers = []
+    rows = draw(st.integers(6, 40))
+    for _ in range(draw(st.integers(1, 5))):
+        window = draw(st.integers(1, min(5, rows)))
+        stride = draw(st.integers(1, window))
+        top, bottom = draw(st.integers(0, window - 1)), draw(st.integers(0, window - 1))
+        out_rows = (rows + top + bottom - window) // stride + 1
+        if out_rows < 1:
+            break
+        layers.append(Layer(NO_CALL, rows, out_rows, window, stride, top))
+        rows = out_rows
+    return layers
+
+
+@given(stages(), st.integers(1, 9))
+def test_every_row_is_computed_once_from_rows_that_are_there(layers: list[Layer], rows: int) -> None:
+    if not layers:
+        return
+    stripes = schedule(layers, rows)
+    held = [set(range(layers[0].in_rows)), *(set() for _ in layers)]  # rows of each layer's input, and of the result
+    for number, pieces in enumerate(stripes):
+        for index, (layer, piece) in enumerate(zip(layers, pieces, strict=True)):
+            if piece is None:
+                continue
+            for row in range(piece.first, piece.end):
+                wanted = range(row * layer.stride - layer.top, row * layer.stride - layer.top + layer.window)
+                needed = {place for place in wanted if 0 <= place < layer.in_rows}
+                assert needed <= set(range(piece.needs_first, piece.needs_end))
+                assert needed <= held[index]
+                assert row not in held[index + 1]
+                held[index + 1].add(row)
+            top, bottom = layer.padding(piece)
+            height = piece.needs_end - piece.needs_first + top + bottom
+            assert (height - layer.window) // layer.stride + 1 == piece.end - piece.first
+            if index:  # what was carried over is what the stripe before had
+                before = [item[index] for item in stripes[:number] if item[index] is not None]
+                assert piece.carried <= (before[-1].needs_end - before[-1].needs_first if before else 0)
+                # only what is needed again is kept
+                held[index] -= set(range(piece.needs_first))
+    assert held[-1] == set(range(layers[-1].out_rows))
+
+
+def test_parts_of_values_know_where_they_lie() -> None:
+    whole = Value("x", (1, 10, 4, 3), "int16", "intermediate")
+    assert rows_of(whole, 0, 10) is whole
+    part = rows_of(rows_of(whole, 2, 9), 1, 3)
+    assert (part.shape, part.root, part.root_start, part.is_whole) == ((1, 2, 4, 3), whole, 3 * 4 * 3 * 2, False)
+
+
+@pytest.mark.parametrize("workspace_io", [False, True])
+def test_plans_of_stripes_are_proved_and_listed(models: Path, workspace_io: bool) -> None:
+    mod, params = mlforge.import_model(models / "vww_96_int8.tflite")
+    factory = mlforge.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
+    program, plan = factory.program, factory.plan
+    assert plan.size + (0 if workspace_io else 27_650) <= 41_473
+    assert ("stripes" in program.meta) is not workspace_io  # with its inputs inside it fits without
+    blocks = memory.blocks(program, plan)
+    # every byte in every half of a call belongs to one block
+    for call in range(len(program.calls)):
+        for half in (0, 1):
+            taken: list[tuple[int, int]] = []
+            for number, block in enumerate(blocks):
+                heir = block.reuses is not None or bool(block.reaches)
+                heirs = [
+                    other for other in blocks
+                    if other.first == block.last and number in (other.reuses, *(item.block for item in other.reaches))
+                ]  # fmt: skip
+                starts = 2 * block.first + heir
+                ends = 2 * block.last + (not heirs)
+                if starts <= 2 * call + half <= ends and block.nbytes:
+                    taken.append((block.offset, block.offset + block.nbytes))
+            taken.sort()
+            assert all(one[1] <= other[0] for one, other in pairwise(taken))
+
+
+def test_the_proof_sees_a_part_that_is_missing(models: Path) -> None:
+    mod, params = mlforge.import_model(models / "vww_96_int8.tflite")
+    factory = mlforge.build(mod, "c -mcpu=cortex-m4", params, ram=41_473)
+    calls = list(factory.program.calls)
+    parts = [index for index, call in enumerate(calls) if not call.output.is_whole]
+    for index in (parts[0], parts[-1]):
+        fewer = Program(
+            "p", factory.program.inputs, factory.program.outputs, (), (), tuple(calls[:index] + calls[index + 1 :])
+        )
+        with pytest.raises(InternalError):
+            memory.prove(fewer, factory.plan)

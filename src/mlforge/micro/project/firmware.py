@@ -21,7 +21,7 @@ HOST_DRIVEN = "host_driven"
 """The type of project whose firmware runs operators for a host."""
 
 FIRMWARE_OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3", optional=(BUILD,)),
+    ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
     ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
     ProjectOption("trace", "Print a checksum and the time of every operator", "bool", optional=(BUILD,)),
 )

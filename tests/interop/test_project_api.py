@@ -214,6 +214,24 @@ def test_a_line_that_is_not_open_is_closed(connect: Any, echoing: Path) -> None:
         assert (error["code"], error["message"]) == (-32000, "TransportClosedError")
 
 
+def test_a_serial_port_is_a_line_too(connect: Any, generated: Path) -> None:
+    device, port = os.openpty()
+    client = connect(generated)
+    client.result("open_transport", options={"port": os.ttyname(port)})
+    client.result("write_transport", data=base64.b85encode(b"\xff\r\n\x00").decode(), timeout_sec=5.0)
+    assert os.read(device, 100) == b"\xff\r\n\x00"
+    os.write(device, b"\x03\xfe\n")
+    assert base64.b85decode(client.result("read_transport", n=3, timeout_sec=20.0)["data"]) == b"\x03\xfe\n"
+    assert client.error("read_transport", n=1, timeout_sec=0.2)["message"] == "IoTimeoutError"
+    client.result("close_transport")
+    assert client.error("open_transport", options={"port": "/dev/no-such-port"})["message"].startswith(
+        "the serial port"
+    )
+    assert client.close() == 0
+    os.close(device)
+    os.close(port)
+
+
 def test_firmware_that_ends_closes_the_line(connect: Any, echoing: Path) -> None:
     (echoing / "echo.py").write_text("print('ok', end='', flush=True)")
     client = connect(echoing)

@@ -306,15 +306,22 @@ def _planned(
         program = transform.lower(fused, features, name, stage, known)
         if placement.workspace_io:
             program = memory.with_workspace_io(program)
-        if placement.pools:
-            return program, memory.spread(program, placement.pools)
-        return program, memory.plan(program, limit=limit)
+        return program, plan_of(program, limit)
 
-    program, plan = planned()
+    def plan_of(program: Program, limit: int = 0) -> memory.Plan:
+        if placement.pools:
+            return memory.spread(program, placement.pools)
+        return memory.plan(program, limit=limit)
+
+    program, plan = whole = planned()
+    other = memory.reordered(program) if not features.vector_bytes else program
+    if other is not program and (found := plan_of(other)).workspace_bytes < plan.workspace_bytes:
+        program, plan = other, found
     if ram is not None:
         lent = sum(value.nbytes for value in (*program.inputs, *program.outputs) if value.kind != "intermediate")
         if plan.workspace_bytes + lent > ram:
-            program, plan = transform.fit(fused, (program, plan), max(0, ram - lent), planned)
+            fitted = transform.fit(fused, whole, max(0, ram - lent), planned)
+            program, plan = min((program, plan), fitted, key=lambda item: item[1].workspace_bytes)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan

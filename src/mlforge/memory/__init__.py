@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlforge.memory.blocks import Block, blocks
 from mlforge.memory.constant_places import place_constants
+from mlforge.memory.order import reordered
 from mlforge.memory.planner import Plan, plan
 from mlforge.memory.pools import ConstantPool, Placement, Pool, Span
 from mlforge.memory.proof import prove
@@ -27,6 +28,7 @@ __all__ = [
     "plan",
     "prove",
     "prove_pools",
+    "reordered",
     "report",
     "spread",
     "with_workspace_io",

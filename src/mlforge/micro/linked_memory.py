@@ -161,7 +161,8 @@ def linked_table(program: LinkedProgram, details: Mapping[str, Any], board: Boar
     rows.append(Row(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; ")))
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
-    folded = program.folded(details.get("constants") or ())
+    # code for the graph executor takes its constants as arguments, so it defines none
+    folded = program.folded(details.get("constants") or ()) if details.get("entry") is not None else ()
     loaded = sum(pool["bytes"] for pool in details.get("constant_pools") or () if pool["file"] is not None)
     if loaded:
         # a file holds several, and which is not listed

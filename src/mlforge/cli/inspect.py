@@ -83,7 +83,7 @@ def inspect(
 
 
 def _show_board_memory(artifact: Path, board: str, module: str | None, shape: list[str] | None, as_json: bool) -> None:
-    table, _ = planned_memory(artifact, board, module, shape)
+    table = planned_memory(artifact, board, module, shape)
     if as_json:
         print_json(table.as_json())
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlforge.compiler import Factory
     from mlforge.micro.board import Board
     from mlforge.micro.memory_table import MemoryTable
+    from mlforge.support.content import Data
 
 _COLUMNS = ("region", "what", "bytes", "how it is known")
 
@@ -65,18 +66,15 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
     return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
 
 
-def planned_memory(
-    artifact: Path, board: str, module: str | None, shape: list[str] | None
-) -> tuple[MemoryTable, dict[str, Any]]:
-    """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
+def planned_memory(artifact: Path, board: str, module: str | None, shape: list[str] | None) -> MemoryTable:
+    """Return what a module of an archive, or a model that is compiled for the board, will take of it."""
+    from mlforge.archive.module_parts import read_parts
     from mlforge.micro.board import find_board
 
     found = find_board(board)
     if not is_compiled(artifact, module, shape):
-        return factory_memory(compiled_model(artifact, shape, found.target), found)
-    from mlforge.archive.module_parts import read_parts
-    from mlforge.micro.planned_memory import planned_table
-
+        factory = compiled_model(artifact, shape, found.target)
+        return _measured(factory.module_name, factory.code.files, _details(factory), found)
     parts = read_parts(artifact, module)
     if parts.record.details is None:
         raise OptionError(
@@ -84,19 +82,20 @@ def planned_memory(
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    details = dict(parts.record.details)
-    with stage(f"compiling {parts.record.name} alone for {found.name}"):
-        return planned_table(parts.record.name, parts.code, details, found), details
+    return _measured(parts.record.name, parts.code, parts.record.details, found)
 
 
-def factory_memory(factory: Factory, board: Board) -> tuple[MemoryTable, dict[str, Any]]:
-    """Return what a compiled module will take of a board, and the module's details."""
+def _details(factory: Factory) -> dict[str, Any]:
     from mlforge.archive.details import module_details, storage_details
+
+    return {**module_details(factory), **storage_details(factory)}
+
+
+def _measured(name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board) -> MemoryTable:
     from mlforge.micro.planned_memory import planned_table
 
-    details = {**module_details(factory), **storage_details(factory)}
-    with stage(f"compiling {factory.module_name} alone for {board.name}"):
-        return planned_table(factory.module_name, factory.code.files, details, board), details
+    with stage(f"compiling {name} alone for {board.name}"):
+        return planned_table(name, code, details, board)
 
 
 def fitting_memory(
@@ -123,6 +122,7 @@ def fitting_memory(
     from mlforge.micro.board import find_board
     from mlforge.micro.fit import check_fit
     from mlforge.micro.memory_table import region_name
+    from mlforge.micro.planned_memory import plan_table
 
     found = None if board is None else find_board(board)
     if found is not None and found.memories and len(factories) > 1:
@@ -131,7 +131,11 @@ def fitting_memory(
     check_budget(factories, ram=ram, flash=flash, options=options)
     if found is None or len(factories) > 1:
         return None
-    table, details = factory_memory(factories[0], found)
     places = {region_name(found, "ram"): ram, region_name(found, "flash"): flash}
-    check_fit(table, details, {place: limit for place, limit in places.items() if place and limit is not None})
+    limits = {place: limit for place, limit in places.items() if place and limit is not None}
+    factory, details = factories[0], _details(factories[0])
+    # what the plan alone makes too large need not be compiled
+    check_fit(plan_table(details, found), details, limits)
+    table = _measured(factory.module_name, factory.code.files, details, found)
+    check_fit(table, details, limits)
     return table

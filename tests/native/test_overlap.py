@@ -89,6 +89,13 @@ def test_channels_that_are_worked_on_one_after_another_keep_whole_pixels_apart()
     assert not np.array_equal(together, apart)
 
 
+def test_types_that_compilers_take_for_apart_never_meet() -> None:
+    x = ir.Var("x", ir.TensorType((64,), "int32"))
+    for dtype, expected in (("float32", None), ("int8", Lead(0))):
+        kernel = build(group_of(ir.call("cast", [x], dtype=dtype), [x]), PLAIN, ("-O1",))
+        assert lead(kernel.group.prim, 0) == expected
+
+
 @given(low=st.integers(-40, 40), high=st.integers(0, 30), other=st.integers(1, 9), start=st.integers(-9, 9))
 def test_spans_hold_every_value(low: int, high: int, other: int, start: int) -> None:
     a, b = tir.Var("a"), tir.Var("b")

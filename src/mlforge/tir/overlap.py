@@ -29,6 +29,8 @@ _Numbers: TypeAlias = "npt.NDArray[np.int64]"
 # iterations that are followed one by one; what lies further in counts as one moment
 _MOST = 1 << 14
 _OUTSIDE = -1
+# C compilers may take pointers to different types for apart, but for those to bytes
+_BYTES = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def _joined(parts: Sequence[_Accesses]) -> _Accesses:
 
 
 def _lead(prim: PrimFunc, buffer: Buffer) -> Lead | None:
+    if buffer.dtype != prim.output.dtype and not {buffer.dtype, prim.output.dtype}.intersection(_BYTES):
+        return None
     follower = _Follower(buffer, prim.output)
     follower.follow(prim.body)
     if not follower.reads or not follower.writes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
         ('-mcpu=cortex-m4"\narch', '-mcpu=cortex-m44"\narch', "cortex-m4"),
         ('core = "', 'coer = "', "coer"),
         ('"-mthumb"', '"-mthumb; rm -rf ."', "does not match"),
+        ('description = "', 'description = "one\\ntwo', "description.*does not match"),
         ("bytes = 0x00400000", "bytes = -1", "less than"),
         ('description = "', "description = ", "TOML"),
         ("[toolchain]", "[tools]", "'toolchain' is missing"),
@@ -66,6 +68,15 @@ def test_all_faults_are_named_at_once() -> None:
     with pytest.raises(ProblemsError) as caught:
         parse_board(text.replace("stack_bytes = 65536", "stack_bytes = 16777216"), "mine.toml")
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("arch", ['arch = "cortex-m"', 'arch = "avr"'])
+def test_a_description_stays_in_its_comment(arch: str) -> None:
+    text = GOOD.replace('description = "', 'description = "*/ INCLUDE other.ld /*').replace('arch = "cortex-m"', arch)
+    script = linker_script(parse_board(text, "mine.toml"))
+    outside = re.sub(r"/\*.*?\*/", "", script, flags=re.DOTALL)
+    assert "INCLUDE" in script
+    assert "INCLUDE" not in outside
 
 
 @pytest.mark.parametrize("name", ["nothing-like-it", "missing.toml", "mps2-an38"])

@@ -63,6 +63,11 @@ FAULTS = {
         errors.MalformedReplyError,
         "does not say what it is",
     ),
+    "has_options_without_names": (
+        "reply(json.loads(requests.readline()), {**INFO, 'project_options': [7, {'type': 'str'}]})",
+        errors.MalformedReplyError,
+        "options without names",
+    ),
     "speaks_another_version": (
         "reply(json.loads(requests.readline()), {**INFO, 'protocol_version': 2})",
         errors.ProjectError,
@@ -110,6 +115,20 @@ def test_a_server_that_takes_nothing_is_ended_in_time(tmp_path: Path) -> None:
         connection.call("write_transport", {"data": "x" * 1_000_000, "timeout_sec": None}, 1.0)
 
 
+@pytest.mark.parametrize("seconds", ["float('nan')", "float('inf')", "-1", "1e308", "10**400", "None"])
+def test_times_that_nobody_can_wait_are_refused(tmp_path: Path, seconds: str) -> None:
+    names = "'session_start_retry_timeout_sec', 'session_start_timeout_sec', 'session_established_timeout_sec'"
+    text = f"""reply(json.loads(requests.readline()), INFO)
+reply(json.loads(requests.readline()), {{'timeouts': {{name: {seconds} for name in ({names})}}}})
+requests.readline()
+"""
+    with (
+        GeneratedProject(server(tmp_path, text)) as project,
+        pytest.raises(errors.MalformedReplyError, match="timeouts"),
+    ):
+        project.transport().open()
+
+
 def told(folder: Path, error: dict[str, object]) -> errors.MlforgeError:
     answer = f"request = json.loads(requests.readline()); answer({{'jsonrpc': '2.0', 'id': 1, 'error': {error!r}}})"
     connection = ServerConnection(server(folder, answer))
@@ -128,6 +147,10 @@ def test_errors_of_servers_become_ours(tmp_path: Path) -> None:
     assert type(told(tmp_path, {"code": -32000, "message": "ValueError"})) is errors.OptionError
     # only the code of servers' errors makes a name of the message
     assert type(told(tmp_path, {"code": -32603, "message": "ValueError"})) is errors.ProjectError
+
+
+def test_an_error_without_end_is_cut(tmp_path: Path) -> None:
+    assert len(str(told(tmp_path, {"code": -32000, "message": "x" * 10_000_000}))) < 100_000
 
 
 def test_projects_and_templates_are_told_apart(tmp_path: Path) -> None:

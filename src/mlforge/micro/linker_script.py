@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlforge.codegen.writer import comment_text
 from mlforge.micro.board import Board, Memory
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
@@ -53,10 +54,11 @@ def lays_out(board: Board) -> bool:
 
 def linker_script(board: Board) -> str:
     """Return the script: start-up first, code and constants in flash, data and stack in RAM, pools where they say."""
+    description = comment_text(board.description)
     if not lays_out(board):
-        return _ADDED.format(description=board.description, licence=_LICENCE, ram=board.ram.name, end=board.ram.end)
+        return _ADDED.format(description=description, licence=_LICENCE, ram=board.ram.name, end=board.ram.end)
     layout, flash, ram = _LAYOUTS[board.arch], board.flash, board.ram
-    lines = [f"/* Memory of {board.description}. {_LICENCE} */", f"ENTRY({layout.entry})", "MEMORY", "{"]
+    lines = [f"/* Memory of {description}. {_LICENCE} */", f"ENTRY({layout.entry})", "MEMORY", "{"]
     for item in board.memories:
         access = "rx" if item.kind == "flash" else "rwx"
         lines.append(f"  {item.name} ({access}) : ORIGIN = 0x{item.origin:08x}, LENGTH = 0x{item.nbytes:x}")

@@ -51,6 +51,8 @@ class _Project:
         info = self.call("server_info_query", {"tvm_version": CLIENT_VERSION}, _INFO_SECONDS)
         if not isinstance(info, dict) or not isinstance(info.get("project_options"), list):
             raise MalformedReplyError("the API server does not say what it is", place=str(self.folder))
+        if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in info["project_options"]):
+            raise MalformedReplyError("the API server lists options without names", place=str(self.folder))
         if info.get("protocol_version") != PROTOCOL_VERSION:
             raise ProjectError(
                 f"the API server speaks version {info.get('protocol_version')!r:.20} of the protocol, "
@@ -231,9 +233,13 @@ class ProjectTransport:
         """Start the firmware, or open the port."""
         result = self._project.call("open_transport", {"options": dict(self._options)}, _OPEN_SECONDS)
         try:
-            return Timeouts(**{name: float(value) for name, value in result["timeouts"].items()})
-        except (TypeError, KeyError, ValueError, AttributeError):
-            raise MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder)) from None
+            timeouts = {name: float(value) for name, value in result["timeouts"].items()}
+            # what is no number compares as false
+            if all(0 <= seconds <= _STEP_SECONDS for seconds in timeouts.values()):
+                return Timeouts(**timeouts)
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+            pass
+        raise MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder))
 
     def close(self) -> None:
         """Close the line; does nothing where it is closed."""

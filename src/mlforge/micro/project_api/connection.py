@@ -36,6 +36,8 @@ _NAMED: Mapping[str, type[MlforgeError]] = {
     "ValueError": OptionError,
 }
 _TRACEBACK = "MLFORGE_TRACEBACK"
+# the last lines of a tool fit
+_SAID_CHARACTERS = 65536
 
 
 class ServerConnection:
@@ -165,7 +167,7 @@ class ServerConnection:
             return self._malformed("an error has a message")
         data = error.get("data")
         text = data.get("text") if isinstance(data, dict) else None
-        said = text if isinstance(text, str) and text else message
+        said = shortened(text if isinstance(text, str) and text else message, _SAID_CHARACTERS)
         if error.get("code") == SERVER_ERROR and message in _NAMED:
             return _NAMED[message](said, place=self._place)
         return ProjectError(said, place=self._place)

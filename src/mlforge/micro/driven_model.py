@@ -20,11 +20,12 @@ from mlforge.micro.rpc.remote import PreparedRemoteCall
 from mlforge.micro.rpc.session import Session
 from mlforge.micro.rpc.transport import Transport
 from mlforge.runtime.arrays import Array, by_name, require_readable
+from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.profile import Profile
-from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.runtime.runnable import HasModel
 
 
-class DrivenModel:
+class DrivenModel(HasModel):
     """A model whose operators run on a device, with its parameters copied there.
 
     Parameters
@@ -49,21 +50,12 @@ class DrivenModel:
             )
         lib.params = source.params
         self._session = session
-        self.model = source.load(lib, session.device)
+        self._model = source.load(lib, session.device)
 
     @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model takes, in order."""
-        return self.model.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model gives, in order."""
-        return self.model.outputs
-
-    def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
-        return self.model.run(*inputs)
+    def model(self) -> GraphModule:
+        """The graph executor that runs it."""
+        return self._model
 
     def tensors(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
         """Run operator after operator, and return all that they make by the names of the graph's nodes."""

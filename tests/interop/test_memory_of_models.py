@@ -55,3 +55,16 @@ def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file:
             closer = {**plan.offsets, call.output.root: plan.offsets[root] + 16}
             with pytest.raises(InternalError):
                 memory.prove(program, replace(plan, offsets=closer, size=plan.size + (1 << 20)))
+
+
+@pytest.mark.parametrize("workspace_io", [False, True])
+@pytest.mark.parametrize("optimize", ["speed", "size"])
+@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m55", "generic-rv32"])
+def test_every_way_to_compile_for_a_microcontroller_is_proved(
+    models: Path, cpu: str, optimize: str, workspace_io: bool
+) -> None:
+    module, params = mlforge.import_model(models / "vww_96_int8.tflite")
+    # building proves the plan
+    factory = mlforge.build(module, f"c -mcpu={cpu}", params, optimize=optimize, workspace_io=workspace_io)
+    largest = max(call.output.nbytes for call in factory.program.calls)
+    assert largest <= factory.plan.size <= largest + (largest // 3 if workspace_io else 4_096)

@@ -54,6 +54,43 @@ def test_a_flash_tool_gets_the_file_and_the_port(flashed: Path) -> None:
     assert called.endswith("flash-it --port=/dev/ttyX --file firmware.elf\n")
 
 
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project whose build calls a make that only says how it was called."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for name in ("make", "arm-none-eabi-gcc"):
+        tool(tmp_path, "exit 5")
+        (tmp_path / "bin" / "flash-it").rename(tmp_path / "bin" / name)
+    options = ("--template", "makefile", "--board", "mps2-an386", "--option", "trace=true")
+    succeeded("project", "create", DIGITS, "made", *options, cwd=tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("verbose=off", "-j2 TRACE=1"),
+        ("trace=false", "-j2"),
+        ("trace=yes", "-j2 TRACE=1"),
+        ("stack_bytes=4096", "-j2 STACK_BYTES=4096 TRACE=1"),
+    ],
+)
+def test_options_of_the_build_have_their_types(made: Path, option: str, arguments: str) -> None:
+    mlforge("project", "build", "made", "--option", option, cwd=made)
+    assert (made / "made" / "called").read_text().strip().endswith(f"make {arguments}")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("verbose=maybe", "true or false"), ("stack_bytes=many", "an integer"), ("stack_bytes=-1", "not less than 0")],
+)
+def test_options_of_the_build_of_another_type_are_refused(made: Path, option: str, message: str) -> None:
+    result = mlforge("project", "build", "made", "--option", option, cwd=made)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (made / "made" / "called").exists()
+
+
 @pytest.mark.parametrize(
     ("ending", "options", "message"),
     [

@@ -180,6 +180,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no_vectors": ({"project_type": "selftest"}, "no test vectors.*--test-vectors"),
     "make_in_an_option": ({"cflags": "$(shell touch made)"}, "characters that make or CMake"),
     "a_number_that_is_none": ({"stack_bytes": "many"}, "'many' of the option 'stack_bytes'.*an integer"),
+    "a_number_below_all": ({"stack_bytes": "-8"}, "'-8' of the option 'stack_bytes'.*not less than 0"),
     "a_huge_number": ({"stack_bytes": "9" * 5000}, "an integer"),
     "neither_true_nor_false": ({"trace": "maybe"}, "'maybe' of the option 'trace'.*true or false"),
     "a_board_of_a_file_that_is_not_there": ({"board": "none.toml"}, "cannot be read"),
@@ -267,8 +268,8 @@ def test_options_are_read_and_checked() -> None:
         ProjectOption("port", "", required=("flash",)),
     )
     assert checked_options(options, {}, "build") == {"count": 3, "trace": None, "port": None}
-    given = {"count": "-7", "trace": "off", "port": "/dev/ttyACM0"}
-    assert checked_options(options, given, "flash") == {"count": -7, "trace": False, "port": "/dev/ttyACM0"}
+    given = {"count": "7", "trace": "off", "port": "/dev/ttyACM0"}
+    assert checked_options(options, given, "flash") == {"count": 7, "trace": False, "port": "/dev/ttyACM0"}
     assert checked_options(options, {"count": 4, "trace": True}, "build") == {"count": 4, "trace": True, "port": None}
     with pytest.raises(OptionError, match="Option 'port' is required"):
         checked_options(options, {}, "flash")

@@ -9,13 +9,12 @@ from typing import Any
 
 from mlforge.errors import OptionError
 from mlforge.micro.project.template import ProjectOption, Template
+from mlforge.micro.project_server.option_values import refused_value, typed_value
 
 GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
 _EVERY_STEP = (BUILD, FLASH, OPEN)
-_TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 # values reach build files and commands: nothing that make, CMake or a shell gives a meaning to
 _TEXT = re.compile(r"[A-Za-z0-9_@%+=:,./\\ ~-]{0,1000}")
-_LARGEST = 1 << 40
 
 
 def template_options(template: Template, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
@@ -88,18 +87,18 @@ def checked_options(
 
 
 def _checked(option: ProjectOption, value: Any) -> str | int | bool:
-    if option.type == "bool":
-        read = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())
-        if read is None:
-            raise _refused(option, value, "it is true or false")
-        return read
-    if option.type == "int":
-        if isinstance(value, bool) or not re.fullmatch(r"-?[0-9]{1,13}", str(value)) or abs(int(value)) > _LARGEST:
-            raise _refused(option, value, "it is an integer")
-        return int(value)
-    text = str(value)
-    if not _TEXT.fullmatch(text):
-        raise _refused(option, value, "it has characters that make or CMake would not take as they are")
+    try:
+        typed = typed_value(option.name, option.type, value)
+        if not isinstance(typed, str):
+            return typed
+        if not _TEXT.fullmatch(typed):
+            raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    return _chosen(option, typed)
+
+
+def _chosen(option: ProjectOption, text: str) -> str:
     # the path of a file names a board of the user's own
     is_file = option.name == "board" and text.endswith(".toml")
     if option.choices is not None and text not in option.choices and not is_file:
@@ -110,7 +109,3 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
             next_step=f"Did you mean {' or '.join(near)}?" if near else None,
         )
     return text
-
-
-def _refused(option: ProjectOption, value: Any, why: str) -> OptionError:
-    return OptionError(f"the value {str(value)[:100]!r} of the option '{option.name}' cannot be: {why}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import mlforge
+import mlforge.ops
 from mlforge.archive.load import load_factory
-from tests.harness import edge_inputs, seeded_inputs
+from mlforge.archive.validate import validate
+from mlforge.relay import ir
+from tests.harness import edge_inputs, module_of, seeded_inputs
 
 CASES = [
     ("vww_96_int8", "c -mcpu=cortex-m4", 41_473, False),
@@ -39,3 +44,59 @@ def test_results_are_the_same(models: Path, file: str, target: str, ram: int, wo
         expected, got = one.run(inputs), other.run(inputs)
         for name, array in expected.items():
             np.testing.assert_array_equal(got[name], array)
+
+
+def convolved(data: ir.Expr, filters: int, kernel: tuple[int, int], **attrs: Any) -> ir.Expr:
+    """Return an int8 convolution of random weights, whose results spread over the whole range."""
+    shape = (*kernel, ir.tensor_type(data).shape[3], filters)
+    weights = np.random.default_rng(filters).integers(-127, 128, shape).astype(np.int8)
+    zero, scale = ir.const(np.int32(0)), ir.const(np.float32(0.5))
+    fitting = ir.const(np.float32(0.007 / np.sqrt(np.prod(shape[:3]))))
+    sums = ir.call(
+        "qnn.conv2d", [data, ir.const(weights), zero, zero, scale, scale], channels=filters, kernel_size=kernel,
+        data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32", **attrs,
+    )  # fmt: skip
+    return ir.call(
+        "qnn.requantize", [sums, fitting, zero, ir.const(np.float32(1)), zero], axis=3,
+        rounding="DOUBLE", out_dtype="int8",
+    )  # fmt: skip
+
+
+def more_padding_than_window(x: ir.Expr) -> ir.Expr:
+    first = convolved(x, 16, (3, 3), padding=(1, 1, 1, 1))
+    second = convolved(first, 4, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    return convolved(convolved(second, 3, (1, 1), padding=(3, 3, 3, 3)), 2, (15, 10))
+
+
+def rows_that_several_stripes_carry(x: ir.Expr) -> ir.Expr:
+    first = convolved(x, 16, (3, 3), padding=(1, 1, 1, 1))
+    return convolved(convolved(first, 3, (5, 3), padding=(2, 1, 2, 1)), 2, (17, 8))
+
+
+def sums_with_their_own_input(x: ir.Expr) -> ir.Expr:
+    first = convolved(x, 16, (3, 3), padding=(1, 1, 1, 1))
+    second = convolved(first, 4, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    third = ir.call("maximum", [convolved(second, 4, (3, 3), padding=(1, 1, 1, 1)), second])
+    return convolved(third, 2, (9, 4))
+
+
+@pytest.mark.parametrize("target", ["c -mcpu=cortex-m4", "c -mcpu=generic-rv32"])
+@pytest.mark.parametrize(
+    "layers", [more_padding_than_window, rows_that_several_stripes_carry, sums_with_their_own_input]
+)
+def test_odd_chains_give_what_they_give_whole(
+    layers: Callable[[ir.Expr], ir.Expr], target: str, tmp_path: Path
+) -> None:
+    module = module_of({"x": np.zeros((1, 17, 8, 4), np.int8)}, {"y": lambda v: layers(v["x"])})
+    whole = load_factory(mlforge.build(module, target, module_name="whole"))
+    inputs = seeded_inputs(whole.inputs, 0)
+    expected = whole.run(inputs)["y"]
+    assert np.ptp(expected) > 0
+    striped = 0
+    for ram in (900, 1300, 1900):
+        factory = mlforge.build(module, target, module_name="striped", ram=ram)
+        striped += "stripes" in factory.program.meta
+        path = mlforge.export_model_library_format(factory, tmp_path / "striped.tar")
+        assert [str(fault) for fault in validate(path)] == []
+        np.testing.assert_array_equal(mlforge.load(path).run(inputs)["y"], expected)
+    assert striped

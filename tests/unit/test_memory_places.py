@@ -119,6 +119,44 @@ def test_an_input_may_be_overwritten_in_place_only_when_it_dies():
     assert plan.size == 128
 
 
+def test_an_output_is_read_after_the_last_call_that_reads_it():
+    x, early, last = make_value("x", 64, "input"), make_value("early", 64, "output"), make_value("last", 64, "output")
+    calls = [make_call([x], early, inplace=[0]), make_call([early], last, inplace=[0])]
+    program = memory.with_workspace_io(replace(make_program(calls, [early, last]), inputs=(x,)))
+    plan = memory.plan(program)
+    memory.prove(program, plan)
+    replay(program, plan)
+    assert plan.size == 128
+
+
+def test_inputs_lie_apart_from_one_another_even_if_nothing_reads_them():
+    arrays = {"unused": np.zeros((65,), np.int8), "x": np.zeros((20,), np.int8)}
+    module = module_of(arrays, {"y": lambda v: ir.call("nn.pad", [v["x"], ir.const(0)], pad_width=((40, 12),))})
+    factory = mlforge.build(module, "c -mcpu=cortex-m4", workspace_io=True)
+    unused, x = (factory.plan.offset(value) for value in factory.program.inputs)
+    assert x + 20 <= unused or unused + 65 <= x
+    together = replace(factory.plan, offsets={**factory.plan.offsets, factory.program.inputs[1]: unused})
+    with pytest.raises(InternalError, match="the input 'unused' shares bytes with another one"):
+        memory.prove(factory.program, together)
+
+
+@pytest.mark.parametrize("operator", ["nn.relu", "nn.max_pool2d"])
+def test_the_list_of_blocks_knows_inputs_whose_place_the_first_call_takes(operator):
+    x = np.zeros((1, 6, 6, 3), np.int8)
+    attrs = {"pool_size": (2, 2), "layout": "NHWC"} if operator == "nn.max_pool2d" else {}
+    module = module_of({"x": x}, {"y": lambda v: ir.call(operator, [v["x"]], **attrs)})
+    factory = mlforge.build(module, "c -mcpu=cortex-m4", workspace_io=True)
+    found = {block.name: block for block in memory.blocks(factory.program, factory.plan)}
+    assert (found["x"].reuses, found["x"].reaches) == (None, ())
+    assert found["y"].reuses is not None or found["y"].reaches
+
+
+def test_pools_of_a_program_without_workspace_hold_nothing():
+    module = module_of({"x": np.zeros((4,), np.float32)}, {"y": lambda v: ir.call("exp", [v["x"]])})
+    plan = mlforge.build(module, pools=[Pool("fast", 64), Pool("slow")]).plan
+    assert (plan.spans, plan.live, plan.size) == ((), (0,), 0)
+
+
 def test_a_planted_fault_of_inputs_is_found():
     x, y, z = make_value("x", 64, "input"), make_value("y", 64, "output"), make_value("z", 64, "output")
     calls = [make_call([x], y), make_call([x], z)]

@@ -75,29 +75,33 @@ def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
     uses = uses_of(program)
-    returned = {value.root for value in program.outputs}
     found = []
     for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
         if item.value is None:
             offset = plan.scratch_offsets[item.first]
             found.append(_Piece(None, 0, item.nbytes, offset, item.first, item.last))
             continue
-        for start, end, first, last in _lives(uses[item.value], item, returned=item.value in returned):
+        for start, end, first, last in _lives(uses[item.value], item):
             offset = plan.offset(item.value) + start
             found.append(_Piece(item.value, start, end - start, offset, first, last))
     return found
 
 
-def _lives(uses: Uses, item: LiveRange, *, returned: bool) -> list[tuple[int, int, int, int]]:
-    """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads."""
+def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
+    """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads.
+
+    Bytes of an input that no call reads have none.
+    """
     edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
     found: list[tuple[int, int, int, int]] = []
     for start, end in pairwise(edges):
-        written = (call for call, low, high in uses.writes if low <= start and end <= high)
-        first = max(item.first, next(written, item.first))
+        written = next((call for call, low, high in uses.writes if low <= start and end <= high), item.first)
         reads = [call for call, low, high in uses.reads if low <= start and end <= high]
-        last = item.last if returned else max(reads, default=first)
-        if found and found[-1][2:] == (first, last):
+        if written < 0 and not reads:
+            continue
+        first = max(item.first, written)
+        last = min(item.last, max(reads, default=first))
+        if found and found[-1][1:] == (start, first, last):
             start = found.pop()[0]  # noqa: PLW2901  (one stretch with the one before)
         found.append((start, end, first, last))
     return found
@@ -106,10 +110,17 @@ def _lives(uses: Uses, item: LiveRange, *, returned: bool) -> list[tuple[int, in
 def _block(
     program: Program, plan: Plan, pieces: Sequence[_Piece], piece: _Piece, of_root: dict[Value, list[int]]
 ) -> Block:
-    reuses, reaches = None, []
-    if piece.value is not None:
-        call, reused = program.calls[piece.first], plan.inplace[piece.first]
-        reuses = of_root[reused][0] if reused is not None else None
+    reuses: int | None = None
+    reaches: list[Reached] = []
+    call = program.calls[piece.first]
+    if piece.value is call.output.root:  # and no input, which is there before the first call writes
+        reused = plan.inplace[piece.first]
+        taken = of_root[reused] if reused is not None else []
+        if len(taken) == 1:
+            reuses = taken[0]
+        else:  # at the same distance, byte by byte
+            ending = (number for number in taken if pieces[number].last == piece.first)
+            reaches = [Reached(number, pieces[number].offset - piece.offset) for number in ending]
         for root in plan.reached[piece.first]:
             for number in of_root[root]:
                 if pieces[number].last == piece.first:

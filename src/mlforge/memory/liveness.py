@@ -22,6 +22,8 @@ class LiveRange:
     nbytes : int
     alignment : int
         What the offset must be a multiple of.
+    returned : bool
+        The caller reads it after the last call.
     """
 
     value: Value | None
@@ -29,6 +31,7 @@ class LiveRange:
     last: int
     nbytes: int
     alignment: int
+    returned: bool = False
 
 
 Leads: TypeAlias = Mapping[tuple[Value, Value], int]
@@ -55,10 +58,17 @@ def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tup
         root = call.output.root
         first_write.setdefault(root, index)
         last_use[root] = index
-    for value in program.outputs:
-        last_use[value.root] = len(program.calls) - 1
+    returned = {value.root for value in program.outputs}
+    last_use.update(dict.fromkeys(returned, len(program.calls) - 1))
     ranges = [
-        LiveRange(value, first_write[value], last_use[value], value.nbytes, alignment_of(value.nbytes, alignment))
+        LiveRange(
+            value,
+            first_write[value],
+            last_use[value],
+            value.nbytes,
+            alignment_of(value.nbytes, alignment),
+            value in returned,
+        )
         for value in program.intermediates()
     ]
     ranges += [

@@ -59,6 +59,10 @@ def prove(program: Program, plan: Plan) -> None:
         held = _extent(value.root, plan, "start")
         if held is not None:
             memory.write(held, value.root)
+    for value in program.inputs:  # which the caller may write in any order
+        held = _extent(value.root, plan, "start")
+        if held is not None and not memory.owned(held, value.root):
+            raise InternalError(f"the input '{value.name}' shares bytes with another one")
     for index, call in enumerate(program.calls):
         place = f"call {index} ({call.kernel.name})"
         scratch = _scratch(call, index, plan, place)

@@ -92,7 +92,10 @@ class Uses:
 
 
 def uses_of(program: Program) -> dict[Value, Uses]:
-    """Return where calls write and read each value that owns its bytes; inputs are written before all calls."""
+    """Return where calls write and read each value that owns its bytes.
+
+    The caller counts as a call: it writes the inputs before the first one, -1, and reads the outputs after the last one.
+    """
     found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
     for index, call in enumerate(program.calls):
         for value in call.inputs:
@@ -101,6 +104,9 @@ def uses_of(program: Program) -> dict[Value, Uses]:
         output = call.output
         uses = found.setdefault(output.root, Uses([], []))
         uses.writes.append((index, output.root_start, output.root_start + output.nbytes))
+    for value in program.outputs:
+        uses = found.setdefault(value.root, Uses([], []))
+        uses.reads.append((len(program.calls), value.root_start, value.root_start + value.nbytes))
     return found
 
 
@@ -108,7 +114,8 @@ def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
     """Return how many bytes before `source` a value must start so that neither spoils the other."""
     least = -_FAR
     for index, start, end in own.writes:
-        accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index]
+        # in which order the caller writes inputs is its own business
+        accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index or index < 0]
         least = max([least, *(end - first for first in accessed)])
         for value, needed in leads_of_inputs(program.calls[index], source):
             distance = start + needed.nbytes if needed is not None and needed.step == 1 else end
@@ -138,7 +145,8 @@ def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> I
     parts = {value.root for value in call.inputs if not value.is_whole}
     for root in dict.fromkeys(value.root for value in call.inputs):
         held = ranges.get(root)
-        if held is not None and held.last == index and root is not call.output.root and root not in parts:
+        dies = held is not None and held.last == index and not held.returned
+        if held is not None and dies and root is not call.output.root and root not in parts:
             yield held
 
 

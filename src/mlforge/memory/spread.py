@@ -173,7 +173,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
             if index in filling.keys:
                 scratch[index] = base + part.scratch_offsets[index]
         parts.append(part)
-    live = tuple(map(sum, zip(*(part.live for part in parts), strict=True)))
+    live = tuple(sum(part.live[index] for part in parts) for index in range(len(program.calls)))
     return Plan(
         size=end,
         lower_bound=max(live, default=0),

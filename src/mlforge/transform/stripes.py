@@ -137,7 +137,15 @@ def _layer(call: ir.Call) -> Layer | None:
     anchors = [expr for expr in inside if ir.op_name(expr) in (*_CONVOLUTIONS, *_POOLS)]
     if len(anchors) != 1 or not all(_is_by_row(expr) for expr in inside if expr is not anchors[0]):
         return None
+    if _reads_around(inside, anchors[0]):
+        return None
     return _windowed(call, anchors[0], source[1], result[1])
+
+
+def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
+    """Tell whether what follows the anchor reads, beside its result, what the anchor reads more rows of."""
+    before = {expr for expr in post_order(anchor) if not isinstance(expr, ir.Constant)} - {anchor}
+    return any(arg in before for expr in inside if expr not in before | {anchor} for arg in expr.args)
 
 
 def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> Layer | None:
@@ -154,7 +162,10 @@ def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> La
         data, weight = (ir.tensor_type(arg) for arg in anchor.args[:2])
         conv = conv_types.conv_geometry("stripes", data, weight, attrs)
         window, stride = conv.extents[0], conv.strides[0]
-    return Layer(call, in_rows, out_rows, window, stride, top) if stride <= window else None
+    layer = Layer(call, in_rows, out_rows, window, stride, top)
+    # rows that are made of padding alone need no row of the input
+    edges = (layer.needs(0, 1), layer.needs(out_rows - 1, out_rows))
+    return layer if stride <= window and all(first < end for first, end in edges) else None
 
 
 def _is_by_row(call: ir.Call) -> bool:

@@ -94,7 +94,7 @@ class Uses:
 def uses_of(program: Program) -> dict[Value, Uses]:
     """Return where calls write and read each value that owns its bytes.
 
-    The caller counts as a call: it writes the inputs before the first one, -1, and reads the outputs after the last one.
+    The caller counts as a call: it writes the inputs before the first one, as -1, and reads the outputs after the last.
     """
     found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
     for index, call in enumerate(program.calls):

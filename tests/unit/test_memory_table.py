@@ -228,3 +228,13 @@ def test_a_limit_stands_for_the_region(details: dict[str, Any]) -> None:
     check_fit(table, details, {"ram": used})
     with pytest.raises(BudgetError, match=r"1 over the .* of 'ram': .*the peak is in .*the largest tensors there: "):
         check_fit(table, details, {"ram": used - 1})
+
+
+def test_smaller_code_is_offered_where_it_may_help(details: dict[str, Any]) -> None:
+    table = plan_table(details, find_board("mps2-an386"))
+    hints = {}
+    for region, goal in (("flash", "speed"), ("flash", "size"), ("ram", "speed")):
+        with pytest.raises(BudgetError) as caught:
+            check_fit(table, {**details, "optimize": goal}, {region: 1})
+        hints[region, goal] = "--optimize size" in str(caught.value)
+    assert hints == {("flash", "speed"): True, ("flash", "size"): False, ("ram", "speed"): False}

@@ -157,7 +157,15 @@ def list_templates(as_json: Json = False) -> None:
             }
         )
         return
-    rows = [(item.name, item.description, ", ".join(item.project_types), item.built_by_tests) for item in found]
+    rows = [
+        (
+            item.name,
+            item.description,
+            ", ".join(item.project_types),
+            "yes" if item.built_by_tests else "structure alone",
+        )
+        for item in found
+    ]
     print_table("templates", ("template", "makes", "types", "built by tests"), rows)
     shared = set.intersection(*({option.name for option in options} for options in known.values()))
     first = next(iter(known.values()))

@@ -37,6 +37,8 @@ _PARTS = {
     "avr": (*_COMMON, "common/stack_bottom.c", "avr/counter.c", "avr/host_io.c", "avr/startup.c"),
     "host": (*_COMMON, "host/counter.c", "host/host_io.c", "host/stack_bottom.c"),
 }
+# other templates, by the keys that boards which they serve have under [vendor]
+_VENDORS_TEMPLATES = {"zephyr": "zephyr", "arduino": "arduino", "esp-idf": "esp_idf"}
 # archives name their files as they like; make would run what stands in $( )
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 
@@ -81,7 +83,9 @@ class BareMetal:
 def refuses_bare_metal(board: Board) -> str | None:
     """Return why there is no bare-metal firmware for a board; None where there is."""
     if not board.bare_metal:
-        return "its vendor's loader starts it; take the template of one of the build systems that it names"
+        others = [template for key, template in _VENDORS_TEMPLATES.items() if key in board.vendor]
+        instead = f"; take the template {' or '.join(others)}" if others else ""
+        return f"its vendor's loader starts it{instead}"
     return None if board.arch in _PARTS else f"there is no start-up code of ours for {board.core}"
 
 

@@ -17,6 +17,7 @@ from mlforge.micro.memory_table import CONSTANTS, MemoryTable
 _OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
 _NO_STACK = re.compile(r"data and stack do not fit into (\w+)")
 _CONSTANT = re.compile(r"\.rodata\.(?:tvmgen_\w+?_)?constant_(\w+)")
+_SMALLER = "Compile with --optimize size, for smaller code. "
 _NEXT = "Make these smaller, quantize the model, or choose a larger board"
 
 
@@ -53,7 +54,9 @@ def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: 
         cause += f"; {largest_text(details['constants'])}"
     elif not has_constants and details.get("peak"):
         cause += f"; {peak_text(details['peak'])}"
-    return BudgetError(cause, place=table.board, next_step=_NEXT)
+    kind = next(item.kind for item in table.regions if item.name == region)
+    can_shrink = kind == "flash" and details.get("optimize") == "speed"
+    return BudgetError(cause, place=table.board, next_step=(_SMALLER if can_shrink else "") + _NEXT)
 
 
 def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  # noqa: A002  (the linker's word)

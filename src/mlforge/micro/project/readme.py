@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +29,15 @@ def readme(template: Template, board: Board, document: Mapping[str, Any]) -> byt
         template=template,
         board=board,
         firmware=document["firmware"],
+        reads_files=template.is_bare_metal and document["project_type"] == "standalone" and board.arch != "avr",
+        needs_debugger=(
+            template.is_bare_metal
+            and document["project_type"] != "host_driven"
+            and board.emulator is None
+            and board.arch != "host"
+        ),
         commands={
-            name: [" ".join(arguments_of(command, document["options"])) for command in commands]
+            name: [shlex.join(arguments_of(command, document["options"])) for command in commands]
             for name, commands in steps.items()
         },
     )

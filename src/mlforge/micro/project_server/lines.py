@@ -179,7 +179,9 @@ class SerialDevice:
         try:
             self._port = serial.Serial(port, baud)
         except (serial.SerialException, ValueError) as error:
-            raise StepError(f"the serial port {port} cannot be opened: {error}") from None
+            number = getattr(error, "errno", None)
+            reason = os.strerror(number) if number else error
+            raise StepError(f"the serial port {port} cannot be opened: {reason}") from None
 
     def read_some(self) -> bytes:
         """Return what came, at least a byte; nothing at the end."""

@@ -42,13 +42,14 @@ def mlforge(*args: object, cwd: Path) -> Result:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["mlforge", *map(str, args)])
-        handler = signal.getsignal(signal.SIGTERM)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             run()
         except SystemExit as leaving:
             status = leaving.code if isinstance(leaving.code, int) else 0
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     return Result(status, out.getvalue(), err.getvalue())
 
 
@@ -383,7 +384,7 @@ def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -
     assert "SHA-256 differs" in result.stderr
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
     code = "import mlforge.cli.main as m, mlforge.support.tar as t, time\nprint('ready', flush=True)\n"
     # holds the export in the middle of writing

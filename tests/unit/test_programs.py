@@ -54,6 +54,12 @@ def test_make_ends_what_it_started(tmp_path: Path) -> None:
         pytest.fail("what make started runs still")
 
 
+def test_nohup_is_heeded(tmp_path: Path) -> None:
+    code = "import os, signal, sys, mlforge.cli.main as m\nm.app = lambda: os.kill(os.getpid(), signal.SIGHUP)\nm.run()"
+    command = ["nohup", sys.executable, "-c", code]
+    assert programs.run(command, tmp_path, 60).returncode == 0
+
+
 def test_a_program_that_does_not_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="nothing-like-it does not start"):
         programs.run(["nothing-like-it"], tmp_path, 1)

@@ -82,14 +82,22 @@ def _options(
     """Options of the program itself; typer takes the help text from the app."""
 
 
+def _leave_in_order_at(*names: str) -> None:
+    for name in names:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        # who starts us by nohup wants it passed over
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _terminate)
+
+
 def _terminate(signum: int, _frame: FrameType | None) -> None:
-    # leaves through the finally blocks, which remove temporary files
+    # leaves through the finally blocks, which remove temporary files and end what was started
     sys.exit(128 + signum)
 
 
 def run() -> None:
     """Run the program and leave with its exit status."""
-    signal.signal(signal.SIGTERM, _terminate)
+    _leave_in_order_at("SIGTERM", "SIGHUP")
     try:
         app()
     except MlforgeError as error:

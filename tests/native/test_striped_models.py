@@ -80,10 +80,23 @@ def sums_with_their_own_input(x: ir.Expr) -> ir.Expr:
     return convolved(third, 2, (9, 4))
 
 
+def rows_with_constants_of_their_own(x: ir.Expr) -> ir.Expr:
+    first = convolved(x, 16, (3, 3), padding=(1, 1, 1, 1))
+    second = convolved(first, 4, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    third = convolved(second, 3, (3, 3), padding=(1, 1, 1, 1))
+    return convolved(ir.call("nn.bias_add", [third, ir.const(np.arange(9, dtype=np.int8))], axis=1), 2, (9, 4))
+
+
+ODD = [
+    more_padding_than_window,
+    rows_that_several_stripes_carry,
+    sums_with_their_own_input,
+    rows_with_constants_of_their_own,
+]
+
+
 @pytest.mark.parametrize("target", ["c -mcpu=cortex-m4", "c -mcpu=generic-rv32"])
-@pytest.mark.parametrize(
-    "layers", [more_padding_than_window, rows_that_several_stripes_carry, sums_with_their_own_input]
-)
+@pytest.mark.parametrize("layers", ODD)
 def test_odd_chains_give_what_they_give_whole(
     layers: Callable[[ir.Expr], ir.Expr], target: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlforge.ops import conv_types
 from mlforge.relay import ir
@@ -20,6 +21,8 @@ from mlforge.relay.visitor import post_order
 _CONVOLUTIONS = ("nn.conv2d", "qnn.conv2d")
 _POOLS = ("nn.max_pool2d",)
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+# the attributes that say along which axis constants lie, and the one of rows
+_AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +173,11 @@ def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> La
 
 def _is_by_row(call: ir.Call) -> bool:
     """Tell whether an operator computes each row from the same row, with constants that are the same for all rows."""
-    if not isinstance(call.op, Operator) or call.op.kind not in _POINTWISE:
+    if not isinstance(call.op, Operator) or call.op.kind not in _POINTWISE or "shape" in call.attrs:
         return False
     constants = [ir.tensor_type(arg).shape for arg in call.args if isinstance(arg, ir.Constant)]
+    if any(call.attrs.get(name) in _ROWS for name in _AXES) and any(prod(shape) > 1 for shape in constants):
+        return False
     return all(len(shape) < 3 or shape[-3] == 1 for shape in constants) and len(ir.tensor_type(call).shape) == 4
 
 

@@ -104,11 +104,18 @@ def test_a_session_starts_works_and_ends() -> None:
 
 def test_a_silent_device_is_asked_again_and_given_up() -> None:
     device = Device(lambda *_: None, Timeouts(0.05, 0.3, 60))
-    with pytest.raises(IoTimeoutError, match=r"session start handshake failed after 0\.3 seconds"):
+    with pytest.raises(IoTimeoutError, match=r"handshake failed after 0\.3 seconds: the device sent nothing"):
         request(device)
     starts = [session for session, kind, _ in device.heard if kind == START]
     assert len(starts) > 1
     assert not device.is_open
+
+
+def test_a_device_that_says_something_else_is_told_from_a_silent_one() -> None:
+    device = Device(lambda *_: None, Timeouts(0.05, 0.3, 60))
+    device.say(b"another firmware, 1.0\r\n")
+    with pytest.raises(IoTimeoutError, match="the device sent 23 bytes, and none of them answers"):
+        request(device)
 
 
 def test_a_device_that_wakes_up_late_is_found() -> None:

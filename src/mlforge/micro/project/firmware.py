@@ -23,7 +23,9 @@ HOST_DRIVEN = "host_driven"
 FIRMWARE_OPTIONS = (
     ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
     ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
-    ProjectOption("trace", "Print a checksum and the time of every operator", "bool", optional=(BUILD,)),
+    ProjectOption(
+        "trace", "Print a checksum and the ticks of each operator, also to trace.txt", "bool", optional=(BUILD,)
+    ),
 )
 
 

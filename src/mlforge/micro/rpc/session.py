@@ -72,6 +72,7 @@ class Session:
         self._unframer = Unframer()
         self._received: deque[_Message] = deque()
         self._logged: deque[str] = deque(maxlen=_LOG_LINES)
+        self._num_read = 0
         self._id: int | None = None
 
     def __enter__(self) -> Session:
@@ -164,7 +165,7 @@ class Session:
             self._send(_Type.START, bytes((VERSION,)), nonce, limit)
             if not self._agree(nonce, _earlier(deadline, _deadline(pause))) and _is_past(deadline):
                 raise IoTimeoutError(
-                    f"session start handshake failed after {limit:g} seconds{self._last_words()}",
+                    f"session start handshake failed after {limit:g} seconds: {self._heard()}{self._last_words()}",
                     next_step="Look at cable, port and speed, and whether the firmware is host-driven",
                 )
 
@@ -216,6 +217,7 @@ class Session:
                 data = self._transport.read(_READ_BYTES, left)
             except IoTimeoutError:
                 return None
+            self._num_read += len(data)
             for payload in self._unframer.feed(data):
                 if len(payload) >= _HEADER_BYTES:
                     session = int.from_bytes(payload[:2], "little")
@@ -227,6 +229,11 @@ class Session:
         self._logged.append(line)
         if self._log is not None:
             self._log(line)
+
+    def _heard(self) -> str:
+        if self._num_read == 0:
+            return "the device sent nothing"
+        return f"the device sent {self._num_read:,} bytes, and none of them answers"
 
     def _last_words(self) -> str:
         return f"; the device's last words: {' / '.join(self._logged)}" if self._logged else ""

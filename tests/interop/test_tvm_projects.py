@@ -47,6 +47,30 @@ def test_a_module_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, mod
                 np.testing.assert_array_equal(outputs[name], expected.reshape(-1))  # TVM says no shape
 
 
+def test_a_module_of_tvm_runs_without_a_project(shared: Path, tmp_path: Path) -> None:
+    need("make", "make")
+    folder = shared / "fixtures" / "tvm-0.14"
+    command = ("run", folder / "kws_aot_c.tar.xz", "--board", "host")
+    with np.load(folder / "kws_io.npz") as known:
+        np.savez(tmp_path / "in.npz", **{str(known["input_name"]): known["inputs"][0]})
+        succeeded(*command, "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+        with np.load(tmp_path / "out.npz") as outputs:
+            (name,) = outputs
+            np.testing.assert_array_equal(outputs[name], known["outputs"][0].reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"), [("--profile", "nothing of single operators"), ("--memory", "does not say what it takes")]
+)
+def test_what_a_module_of_tvm_does_not_tell_is_refused(shared: Path, tmp_path: Path, option: str, message: str) -> None:
+    need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+    need("qemu-system-arm", "qemu-system-arm")
+    archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
+    result = mlforge("run", archive, "--board", "mps2-an386", option, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
 def test_other_build_systems_take_what_mlforge_compiled(shared: Path, tmp_path: Path) -> None:
     archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
     result = mlforge("project", "create", archive, "made", "--template", "package", cwd=tmp_path)

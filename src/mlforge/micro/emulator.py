@@ -25,6 +25,7 @@ from mlforge.micro.memory_table import MemoryTable
 from mlforge.micro.planned_memory import plan_table, planned_table
 from mlforge.micro.standalone import INPUTS
 from mlforge.micro.trace import CHOSEN, choose, read_tensors, read_trace
+from mlforge.micro.tvm_firmware import aot_details, tvm_firmware
 from mlforge.runtime.arrays import Array, by_name
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data
@@ -234,6 +235,11 @@ class EmulatedModule(BuiltFirmware):
                 "tables of memory are made of modules for the executor aot",
                 next_step="Compile the model with --executor aot",
             )
+        if "peak" not in details:  # nothing was planned: TVM compiled it
+            raise OptionError(
+                f"module '{name}' was not compiled by mlforge, and does not say what it takes",
+                next_step="Compile the model with: mlforge compile MODEL",
+            )
         if not self.board.memories:
             raise OptionError(f"the board '{self.board.name}' lists no memories")
         before = planned_table(name, code, details, self.board, self._cflags.split())
@@ -264,9 +270,13 @@ def emulated_archive(
         source = graph_of_parts(parts)
         options |= {"firmware": _graph_firmware(source, board, options)}
         details = details or graph_details(source, parts.record.main[0].outputs if parts.record.main else ())
+    elif parts.executor == "aot" and details is None:
+        _refuse_operators(parts.record.name, "was not compiled by mlforge", options)
+        details = aot_details(parts)
+        options |= {"firmware": tvm_firmware(parts.record.name, details)}
     if parts.executor is None or details is None:
         raise OptionError(
-            f"module '{parts.record.name}' was not compiled by mlforge, and firmware for it needs the shapes",
+            f"module '{parts.record.name}' has no executor, and firmware runs one",
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
@@ -274,12 +284,17 @@ def emulated_archive(
 
 
 def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any]) -> Firmware:
+    _refuse_operators(source.name, "is for the graph executor", options)
+    return graph_firmware(source, board)
+
+
+def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
     if options.get("profile") or options.get("trace"):
         raise OptionError(
-            f"module '{source.name}' is for the graph executor, whose firmware tells nothing of single operators",
-            next_step="Compile it with --executor aot, or run it with --host-driven",
+            f"module '{name}' {reason}, and its firmware tells nothing of single operators",
+            next_step="Compile the model with --executor aot, or run a graph with --host-driven",
         )
-    return graph_firmware(source, board)
 
 
 def _counts(board: Board) -> bool:

@@ -55,7 +55,8 @@ def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: 
     elif not has_constants and details.get("peak"):
         cause += f"; {peak_text(details['peak'])}"
     kind = next(item.kind for item in table.regions if item.name == region)
-    can_shrink = kind == "flash" and details.get("optimize") == "speed"
+    is_code_too_much = kind == "flash" and table.total(CONSTANTS, region) <= limit
+    can_shrink = is_code_too_much and details.get("optimize") == "speed"
     return BudgetError(cause, place=table.board, next_step=(_SMALLER if can_shrink else "") + _NEXT)
 
 

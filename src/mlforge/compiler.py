@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
-from mlforge.errors import InternalError, OptionError
+from mlforge.errors import BudgetError, InternalError, OptionError
 from mlforge.library.host import HostLibrary
 from mlforge.relay import ir as relay
 from mlforge.relay.ir import IRModule
@@ -302,10 +302,12 @@ def _planned(
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
     known: dict[relay.Function, LoweredGroup] = {}
 
-    def planned(stage: Stage | None = None, limit: int = 0) -> tuple[Program, memory.Plan]:
+    def lowered(stage: Stage | None = None) -> Program:
         program = transform.lower(fused, features, name, stage, known)
-        if placement.workspace_io:
-            program = memory.with_workspace_io(program)
+        return memory.with_workspace_io(program) if placement.workspace_io else program
+
+    def planned(stage: Stage, limit: int) -> tuple[Program, memory.Plan]:
+        program = lowered(stage)
         return program, plan_of(program, limit)
 
     def plan_of(program: Program, limit: int = 0) -> memory.Plan:
@@ -313,18 +315,32 @@ def _planned(
             return memory.spread(program, placement.pools)
         return memory.plan(program, limit=limit)
 
-    program, plan = whole = planned()
-    other = memory.reordered(program) if not features.vector_bytes else program
-    if other is not program and (found := plan_of(other)).workspace_bytes < plan.workspace_bytes:
-        program, plan = other, found
-    if ram is not None:
+    whole = lowered()
+    other = whole if features.vector_bytes else memory.reordered(whole)
+    plans = _plans([whole] if other is whole else [whole, other], plan_of)
+    program, plan = min(plans, key=lambda item: item[1].workspace_bytes)
+    if ram is not None and plans[0][0] is whole:
         lent = sum(value.nbytes for value in (*program.inputs, *program.outputs) if value.kind != "intermediate")
         if plan.workspace_bytes + lent > ram:
-            fitted = transform.fit(fused, whole, max(0, ram - lent), planned)
+            fitted = transform.fit(fused, plans[0], max(0, ram - lent), planned)
             program, plan = min((program, plan), fitted, key=lambda item: item[1].workspace_bytes)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan
+
+
+def _plans(programs: Sequence[Program], plan_of: Callable[[Program], memory.Plan]) -> list[tuple[Program, memory.Plan]]:
+    """Return the programs whose workspace fits the pools, with their plans; raise the first's error if none does."""
+    found: list[tuple[Program, memory.Plan]] = []
+    refused: list[BudgetError] = []
+    for program in programs:
+        try:
+            found.append((program, plan_of(program)))
+        except BudgetError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
 
 
 def link(

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlforge
 from mlforge import memory
 from mlforge.archive.load import load_factory
+from mlforge.errors import BudgetError
 from mlforge.tir.ir import Program
 from tests.unit.test_memory import make_call, make_program, make_value
 
@@ -90,3 +91,14 @@ def test_the_larger_branch_runs_first_where_every_byte_counts(tmp_path: Path) ->
     x = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
     expected = onnxruntime.InferenceSession(str(path)).run(None, {"x": x})[0]
     np.testing.assert_allclose(load_factory(small).run(x)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pool_may_have_room_for_the_better_order_alone(tmp_path: Path) -> None:
+    path = tmp_path / "branches.onnx"
+    path.write_bytes(branches().SerializeToString())
+    mod, params = mlforge.import_model(path)
+    room = mlforge.build(mod, "c -mcpu=cortex-m4", params).plan.size
+    plan = mlforge.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room)]).plan
+    assert [(span.name, span.nbytes) for span in plan.spans] == [("only", room)]
+    with pytest.raises(BudgetError, match="'only'"):
+        mlforge.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room - 64)])

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlforge import memory
+from mlforge.errors import BudgetError
 from mlforge.relay import ir
 from mlforge.relay.visitor import post_order
 from mlforge.support import dtypes
@@ -41,7 +42,10 @@ def fit(module: ir.IRModule, whole: Planned, limit: int, planned: Callable[[Stag
     """
     best = whole
     for stage in _candidates(module, whole, limit):
-        trial = planned(stage, limit)
+        try:
+            trial = planned(stage, limit)
+        except BudgetError:  # of a pool
+            continue
         if trial[1].workspace_bytes < best[1].workspace_bytes:
             best = replace(trial[0], meta={**trial[0].meta, "stripes": _facts(stage, whole)}), trial[1]
         if best[1].workspace_bytes <= limit:

@@ -230,6 +230,13 @@ def test_a_limit_stands_for_the_region(details: dict[str, Any]) -> None:
         check_fit(table, details, {"ram": used - 1})
 
 
+def test_pools_that_no_memory_is_named_after_are_told(details: dict[str, Any]) -> None:
+    pools = [{"name": "dtcm", "bytes": 8}, {"name": "dctm", "bytes": 16}]
+    rows = plan_table({**details, "pools": pools}, find_board("stm32h743")).rows
+    found = {row.region: row.note for row in rows if row.what == WORKSPACE}
+    assert found == {"dtcm": "", "axi_sram": "the pool dctm, after which no memory is named"}
+
+
 def test_smaller_code_is_offered_where_it_may_help(details: dict[str, Any]) -> None:
     table = table_of(Row(WORKSPACE, "ram", 100), Row(CONSTANTS, "flash", 64), Row("code of the model", "flash", 50))
     hints = []

@@ -37,7 +37,8 @@ def run_command(board: Board, elf: str = ELF) -> list[str]:
     if command is None:
         raise OptionError(
             f"no emulator is known for the board '{board.name}'",
-            next_step="Boards with one: mlforge boards. For a real one: mlforge project create, build, flash",
+            next_step="Boards with one: mlforge boards. For a real one make a project (mlforge project create, build, "
+            "flash), whose README.md says what it needs to run",
         )
     return command
 

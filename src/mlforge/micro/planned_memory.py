@@ -96,7 +96,10 @@ def _planned_rows(details: Mapping[str, Any], board: Board) -> Iterator[Row]:
     ram, flash = region_name(board, "ram"), region_name(board, "flash")
     pools = details.get("pools") or [{"name": None, "bytes": memory["workspace_bytes"]}]
     for pool in pools:
-        yield Row(WORKSPACE, region_name(board, "ram", pool["name"]), pool["bytes"])
+        region = region_name(board, "ram", pool["name"])
+        is_elsewhere = None not in (region, pool["name"]) and pool["name"] != region
+        note = f"the pool {pool['name']}, after which no memory is named" if is_elsewhere else ""
+        yield Row(WORKSPACE, region, pool["bytes"], note)
     if details.get("workspace_io"):
         yield Row(IO, ram, 0, "in the workspace")
     else:

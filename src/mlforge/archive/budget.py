@@ -27,14 +27,17 @@ class _Module:
 
     Attributes
     ----------
+    lent : bool
+        Whether inputs and outputs count that the caller has.
     loaded : int
         Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
     io : int
-        Bytes of inputs and outputs outside the workspace.
+        Bytes of inputs and outputs that count, outside the workspace.
     """
 
     factory: Factory
     code: GeneratedCode
+    lent: bool
 
     @property
     def loaded(self) -> int:
@@ -42,11 +45,13 @@ class _Module:
 
     @property
     def io(self) -> int:
-        return 0 if self.factory.placement.workspace_io else self.code.sizes.io
+        if self.factory.placement.workspace_io or (self.code.graph is None and not self.lent):
+            return 0
+        return self.code.sizes.io
 
     @property
     def ram(self) -> int:
-        """All blocks of the graph executor, or workspace, inputs and outputs of the AOT executor."""
+        """All blocks of the graph executor, or what counts of workspace, inputs and outputs of the AOT executor."""
         return self.code.sizes.workspace + self.io + self.loaded
 
 
@@ -56,6 +61,7 @@ def check_budget(
     ram: int | None = None,
     flash: int | None = None,
     options: ExportOptions | None = None,
+    lent: bool = True,
 ) -> None:
     """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
 
@@ -70,6 +76,8 @@ def check_budget(
         after a C compiler ran.
     options : ExportOptions, optional
         Say what the modules share.
+    lent : bool
+        Count the inputs and outputs, too, for which callers of AOT modules have the memory.
     """
     for name, limit in (("ram", ram), ("flash", flash)):
         if limit is not None and limit < 0:
@@ -78,7 +86,7 @@ def check_budget(
     if (ram is None and flash is None) or not factories:
         return
     linked = linked_code(factories, options or ExportOptions())
-    modules = [_Module(factory, code) for factory, code in zip(factories, linked.modules, strict=True)]
+    modules = [_Module(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
     used = _ram(modules, linked)
     if ram is not None and used > ram:
         raise _ram_error(modules, linked, used, ram)
@@ -134,9 +142,10 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     if peak is None:
         return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
+    own = f", inputs and outputs {heaviest.io:,}" if heaviest.io else ""
     hint = _IO_HINT if heaviest.io and heaviest.factory.executor == "aot" else ""
     return BudgetError(
-        f"{cause}: workspace {sizes.workspace:,}, inputs and outputs {heaviest.io:,}{loaded}; {peak_text(peak)}",
+        f"{cause}: workspace {sizes.workspace:,}{own}{loaded}; {peak_text(peak)}",
         next_step=f"{hint}Make these tensors smaller, or quantize the model",
     )
 

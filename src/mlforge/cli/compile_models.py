@@ -101,6 +101,20 @@ def compile_models(
     with stage(f"writing {place}"):
         _write(factories, place, emit, export)
     _report(factories, place, table, as_json)
+    if ram is not None and board is None and not as_json:
+        _print_lent(factories, ram)
+
+
+def _print_lent(factories: Sequence[Factory], ram: int) -> None:
+    """Say what comes on top of modules that keep within a budget: what their callers have to have."""
+    lent = [item for item in factories if item.executor == "aot" and not item.placement.workspace_io]
+    nbytes = sum(item.code.sizes.io for item in lent)
+    total = sum(item.code.sizes.workspace for item in factories) + nbytes
+    if lent and total > ram:
+        typer.echo(
+            f"inputs and outputs, {nbytes:,} bytes, are the caller's and come on top of --ram: {total:,} bytes in all; "
+            "--workspace-io puts them into the workspace"
+        )
 
 
 def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:

@@ -113,7 +113,8 @@ Ram: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--ram",
-        help="For workspace, inputs, outputs, with --board the stack too: if more, compute layers in stripes or fail.",
+        help="Compute layers in stripes to keep workspace, inputs and outputs within it; fail if the workspace is "
+        "larger, with --board if all that lies in RAM is.",
     ),
 ]
 Flash: TypeAlias = Annotated[

@@ -128,7 +128,8 @@ def fitting_memory(
     if found is not None and found.memories and len(factories) > 1:
         ram = found.ram.nbytes if ram is None else ram
         flash = found.flash.nbytes if flash is None else flash
-    check_budget(factories, ram=ram, flash=flash, options=options)
+    # without a board, what callers keep their inputs and outputs in is theirs to budget
+    check_budget(factories, ram=ram, flash=flash, options=options, lent=found is not None)
     if found is None or len(factories) > 1:
         return None
     places = {region_name(found, "ram"): ram, region_name(found, "flash"): flash}

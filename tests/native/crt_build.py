@@ -30,11 +30,11 @@ def write_tree(folder: Path) -> Path:
     return folder
 
 
-def sources(tree: Path) -> list[Path]:
-    """Return the runtime's C files but those of a platform."""
+def sources(tree: Path, *, rpc: bool = True) -> list[Path]:
+    """Return the runtime's C files but those of a platform; the RPC server's need more of one than the others."""
     found = sorted((tree / "runtime/src").rglob("*.c"))
     assert len(found) > 10
-    return found
+    return [path for path in found if rpc or not any("rpc" in part for part in path.relative_to(tree).parts)]
 
 
 def compile_c(

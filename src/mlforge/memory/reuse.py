@@ -117,7 +117,7 @@ def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
         # in which order the caller writes inputs is its own business
         accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index or index < 0]
         least = max([least, *(end - first for first in accessed)])
-        for value, needed in leads_of_inputs(program.calls[index], source):
+        for value, needed in leads_of_inputs(program.calls[index], source) if index >= 0 else ():
             distance = start + needed.nbytes if needed is not None and needed.step == 1 else end
             least = max(least, distance - value.root_start)
     return least

@@ -96,8 +96,9 @@ def test_a_line_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
         "time.sleep(600)",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
         "requests.readline(); answer(b'{'); time.sleep(600)",
+        "import subprocess; subprocess.Popen(['sleep', '40'], pass_fds=[given.write_fd]); time.sleep(600)",
     ],
-    ids=["silent", "stubborn", "half_a_line"],
+    ids=["silent", "stubborn", "half_a_line", "survived_by_what_it_started"],
 )
 def test_a_server_that_hangs_is_ended_in_time(tmp_path: Path, text: str) -> None:
     connection = ServerConnection(server(tmp_path, text))

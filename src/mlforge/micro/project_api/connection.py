@@ -65,6 +65,7 @@ class ServerConnection:
         command = [str(launcher)] if launcher.exists() else [sys.executable]
         self._process, self._reader, self._writer = _started([*command, str(server)], server.parent)
         self._id = 0
+        self._is_held = False
 
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
         """Return what a method gives.
@@ -104,6 +105,8 @@ class ServerConnection:
 
     def close(self, grace: float = _GRACE_SECONDS) -> None:
         """Close the pipes, at which a server ends; one that does not is ended after some seconds."""
+        if self._is_held:  # a thread still has the pipes, and closing them would wait for it
+            return
         with suppress(OSError):
             self._writer.close()
         try:
@@ -123,7 +126,7 @@ class ServerConnection:
             self._process.wait()
 
     def _exchanged(self, request: bytes, method: str, timeout: float | None) -> bytes:
-        if self._writer.closed:
+        if self._is_held or self._writer.closed:
             raise ConnectionShutdownError("the connection to the API server is closed", place=self._place)
         found: list[bytes | None] = []
 
@@ -139,7 +142,9 @@ class ServerConnection:
         worker.join(timeout)
         if worker.is_alive():
             self._end()
-            worker.join()
+            # what the server started may keep the pipe open for longer than anybody waits
+            worker.join(_GRACE_SECONDS)
+            self._is_held = worker.is_alive()
             self.close()
             raise ProjectError(
                 f"the API server did not answer {method} within {timeout:g} seconds, and was ended", place=self._place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -51,6 +51,21 @@ def shared() -> Path:
 def models(shared: Path) -> Path:
     """Return the folder of real TFLite models."""
     return shared / "models"
+
+
+@pytest.fixture
+def command() -> Callable[..., str]:
+    """Return what runs a command of ours that must succeed, and gives what it prints."""
+    from typer.testing import CliRunner
+
+    from mlforge.cli.main import app
+
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
 
 
 def need(program: str, package: str) -> str:

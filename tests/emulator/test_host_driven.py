@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mlforge
 from mlforge.archive.load import load_factory
-from mlforge.cli.main import app
 from mlforge.errors import TransportClosedError
 from mlforge.micro.driven_model import driven_model
 from mlforge.micro.emulator import emulated_factory
@@ -51,16 +49,6 @@ def test_an_emulator_that_is_gone(models: Path) -> None:
         line._process.kill()
         with pytest.raises(TransportClosedError, match="the program ended"):
             model.run(seeded_inputs(model.inputs, 0))
-
-
-@pytest.fixture
-def command() -> Callable[..., str]:
-    def run(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return run
 
 
 def test_the_command_counts_instructions_on_boards_of_the_other_uart(

@@ -181,16 +181,6 @@ def test_firmware_that_does_not_start_says_so(tmp_path: Path) -> None:
         pass
 
 
-@pytest.fixture
-def command() -> Callable[..., str]:
-    def run(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return run
-
-
 def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) -> None:
     model, between = models / "hello_world_int8.tflite", tmp_path / "between.npz"
     outputs, local = tmp_path / "driven.npz", tmp_path / "local.npz"

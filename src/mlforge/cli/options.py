@@ -29,6 +29,11 @@ Board: TypeAlias = Annotated[
     typer.Option("--board", metavar="NAME", help="A board of mlforge boards, or a .toml file that describes one."),
 ]
 Samples: TypeAlias = Annotated[int, typer.Option("--samples", help="Sets of random inputs.")]
+Inputs: TypeAlias = Annotated[
+    Path | None, typer.Option("--inputs", help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
+]
+Outputs: TypeAlias = Annotated[Path | None, typer.Option("--outputs", help="Where to write the outputs, as .npz.")]
+Fill: TypeAlias = Annotated[str, typer.Option("--fill", help="Without --inputs: random, zeros or ones.")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 
 _MAX_DIMENSIONS = 32

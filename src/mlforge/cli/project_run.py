@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlforge.cli.board_run import run_firmware
-from mlforge.cli.options import Json, Seed
+from mlforge.cli.options import Fill, Inputs, Json, Outputs, Seed
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.tables import print_json
 from mlforge.errors import BudgetError, OptionError
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 def run_project(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")],
     *,
-    inputs: Annotated[
-        Path | None, typer.Option(help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
-    ] = None,
-    outputs: Annotated[Path | None, typer.Option(help="Where to write the outputs, as .npz.")] = None,
-    fill: Annotated[str, typer.Option(help="Without --inputs: random, zeros or ones.")] = "random",
+    inputs: Inputs = None,
+    outputs: Outputs = None,
+    fill: Fill = "random",
     seed: Seed = 0,
     top: Annotated[int, typer.Option(help="Show the largest K values of each output.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds after which firmware that does not end is given up.")] = 300.0,

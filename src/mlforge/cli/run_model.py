@@ -14,7 +14,7 @@ import typer
 from mlforge.cli.artifacts import compiled_model, is_compiled
 from mlforge.cli.board_run import built_firmware, check_vectors, run_firmware
 from mlforge.cli.driven_run import DrivenRun, run_driven
-from mlforge.cli.options import Board, Json, Module, Seed, Shapes
+from mlforge.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
 from mlforge.cli.tables import print_json, print_table
@@ -41,11 +41,9 @@ _THIS_MACHINE = "host"
 def run_model(
     artifact: Annotated[Path, typer.Argument(help="An archive or shared library; a model is compiled first.")],
     *,
-    inputs: Annotated[
-        Path | None, typer.Option(help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
-    ] = None,
-    outputs: Annotated[Path | None, typer.Option(help="Where to write the outputs, as .npz.")] = None,
-    fill: Annotated[str, typer.Option(help="Without --inputs: random, zeros or ones.")] = "random",
+    inputs: Inputs = None,
+    outputs: Outputs = None,
+    fill: Fill = "random",
     seed: Seed = 0,
     module: Module = None,
     repeat: Annotated[

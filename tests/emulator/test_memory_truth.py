@@ -26,8 +26,7 @@ from tests.conftest import need
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 BOARDS = ("mps2-an386", "mps3-an547")
-SMALL = ("hello_world_int8", "kws_ref_model")
-LARGE = ("ad01_int8", "vww_96_int8", "pretrainedResnet_quant")
+MODELS = ("hello_world_int8", "kws_ref_model", "ad01_int8", "vww_96_int8", "pretrainedResnet_quant")
 # the painter leaves so much unpainted
 UNPAINTED = 64
 
@@ -39,8 +38,7 @@ def firmware(path: Path, board: str, cflags: str) -> EmulatedModule:
     return emulated_factory(factory, chosen, cflags=cflags)
 
 
-CASES = [(name, board, cflags) for name in SMALL for board in BOARDS for cflags in ("-O3", "-Os", "-O0")]
-CASES += [(name, board, "-O3") for name in LARGE for board in BOARDS]
+CASES = [(name, board, cflags) for name in MODELS for board in BOARDS for cflags in ("-O3", "-Os", "-O0")]
 CASES += [("kws_ref_model", "mps2-an385", "-O3")]
 
 

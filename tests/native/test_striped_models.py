@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,14 @@ def test_odd_chains_give_what_they_give_whole(
         assert [str(fault) for fault in validate(path)] == []
         np.testing.assert_array_equal(mlforge.load(path).run(inputs)["y"], expected)
     assert striped
+
+
+def test_half_of_the_plain_workspace_is_enough(command: Callable[..., str], models: Path, tmp_path: Path) -> None:
+    model, archive = models / "vww_96_int8.tflite", tmp_path / "vww.tar"
+    options = ("--target", "c -mcpu=cortex-m4", "--module-name", "vww", "-o", archive, "--json")
+    plain = json.loads(command("compile", model, *options))["modules"]["vww"]["memory"]["workspace_bytes"]
+    striped = json.loads(command("compile", model, *options, "--ram", plain // 2))["modules"]["vww"]
+    assert striped["memory"]["workspace_bytes"] <= plain // 2
+    assert striped["stripes"]["workspace_bytes_without"] == plain
+    command("validate", archive)
+    assert "equal" in command("verify", model, archive, "--samples", 1)

@@ -10,10 +10,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import archive_size, cold_start, compile_time, crt_overhead, latency, memory, microcontrollers
+from benchmarks import (
+    archive_size,
+    call_overhead,
+    cold_start,
+    compile_time,
+    crt_overhead,
+    latency,
+    library_load,
+    llvm,
+    memory,
+    microcontrollers,
+)
 from benchmarks.models import find
 
 COMPILED = ["kws_ref_model", "mobilenet_v2_quantized_1x3x224x224", "resnet50", "bvlc_alexnet"]
+
+TABLES = ["memory", "compile", "latency", "archive", "crt", "start", "mcu", "call", "library", "llvm"]
 
 
 def main() -> None:
@@ -23,14 +36,17 @@ def main() -> None:
         "tables",
         nargs="*",
         metavar="TABLE",
-        help="memory, compile, latency, archive, crt, start, mcu; all when left out",
+        help=f"{', '.join(TABLES)}; all when left out",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="of the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
     parser.add_argument("--markdown", action="store_true", help="print tables that Markdown pages can hold")
     options = parser.parse_args()
-    tables = options.tables or ["memory", "compile", "latency", "archive", "crt", "start", "mcu"]
+    unknown = sorted({*options.tables} - {*TABLES})
+    if unknown:
+        parser.error(f"there is no table {', '.join(unknown)}; there are: {', '.join(TABLES)}")
+    tables = options.tables or TABLES
     console = Console(width=180)
 
     def show(table: Table) -> None:
@@ -54,6 +70,13 @@ def main() -> None:
             show(cold_start.table(folder))
         if "mcu" in tables:
             show(microcontrollers.table(find(options.models), options.boards))
+        if "call" in tables:
+            show(call_overhead.table(folder))
+        if "library" in tables:
+            show(library_load.table(folder))
+        if "llvm" in tables:
+            show(llvm.table(find(options.models), options.seconds))
+            show(llvm.firmware(find(options.models)))
 
 
 if __name__ == "__main__":

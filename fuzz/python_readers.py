@@ -20,6 +20,7 @@ import numpy as np
 
 from fuzz.mutation import BLIND, Mutator, json_changed
 from mlforge.errors import InternalError, MlforgeError
+from mlforge.runtime import Module
 
 MAX_SECONDS = 2.0
 MAX_BYTES = 256 << 20
@@ -152,6 +153,8 @@ def targets() -> tuple[Target, ...]:
         ),
         Target("C code", defined_symbols, code, BLIND),
         Target("C header", lambda data: parse_header(data.decode("latin-1")), [_header(aot)], BLIND),
+        Target("module blob", _blob_reader("classic"), [_blob("classic")], (*BLIND, _blob_changed)),
+        Target("tvm-ffi blob", _blob_reader("ffi"), [_blob("ffi")], (*BLIND, _blob_changed)),
         Target("ELF object", lambda data: defined_functions(data, "fuzz"), [elf_object(32), elf_object(64)], BLIND),
     )
 
@@ -162,6 +165,51 @@ def @main(%x: Tensor[(1, 4), float32]) {
   (sum(%x, axis=[1]), %x * 2f, 1i64).0 + %0(1f)
 }
 """
+
+
+class _Library(Module):
+    """Stands for the library that a blob lies in."""
+
+    @property
+    def is_dso_exportable(self) -> bool:
+        """It is code."""
+        return True
+
+
+def _blob(abi: str) -> bytes:
+    """Return a tree of every kind that comes with mlforge, as a library carries it."""
+    from mlforge.library.module_tree import pack
+    from mlforge.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
+    from mlforge.runtime.kernel_launch import FunctionInfo
+    from mlforge.runtime.tvm_kinds import ConstLoader, MetadataModule
+    from mlforge.support.content import to_bytes
+
+    info = FunctionInfo("", ("handle", "float32"), ("blockIdx.x", "threadIdx.x"))
+    library = _Library()
+    library.import_module(OpenClModule("cl", {"k": info}, "// Function: k\n__kernel void k() {}\n"))
+    weights = {"w": np.arange(4, dtype=np.int8), "b": np.ones(2, np.float32)}
+    members: tuple[Module, ...] = (
+        ConstLoader(weights, {"f": ["w"]}),
+        MetadataModule(),
+        OnnxRuntimeModule(b"model"),
+        OpaqueModule("dnnl_json", bytes.fromhex("01000000000000006602000000000000007b7d0000000000000000")),
+    )
+    for member in members:
+        library.import_module(member)
+    root = FactoryModule("m", library, graph_json='{"nodes": []}', params=weights)
+    return to_bytes(pack(root, abi).content)
+
+
+def _blob_reader(abi: str) -> Callable[[bytes], object]:
+    from mlforge.runtime.blob import read_tree
+
+    return lambda data: read_tree(data, _Library(), abi)
+
+
+def _blob_changed(seed: bytes, chance: random.Random) -> bytes:
+    """Return a blob whose size fits what was done to the rest of it."""
+    body = chance.choice(BLIND)(seed[8:], chance)
+    return len(body).to_bytes(8, "little") + body
 
 
 def _archive(executor: str) -> bytes:

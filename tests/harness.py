@@ -1,4 +1,4 @@
-"""Compile a Relay module to C, build it, load it: what most tests of arithmetic do."""
+"""Compile a Relay module to C and by LLVM, build it, load it: what most tests of arithmetic do."""
 
 from __future__ import annotations
 
@@ -11,18 +11,62 @@ import numpy.typing as npt
 
 import mlforge
 from mlforge.relay import ir
+from mlforge.support import dtypes
 from mlforge.tir.verify import verify
 
 Array = npt.NDArray[Any]
 
 
 def compiled(module: ir.IRModule, params: Mapping[str, Array], folder: Path, **options: Any) -> Any:
-    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for this machine."""
+    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for this machine.
+
+    What it computes is compared with what LLVM's code of the same module computes.
+    """
     name = options.pop("module_name", "tested")
     factory = mlforge.build(module, params=params, module_name=name, **options)
     for kernel in factory.program.kernels:
         verify(kernel)
-    return mlforge.load(mlforge.export_model_library_format(factory, folder / f"{name}.tar"))
+    loaded = mlforge.load(mlforge.export_model_library_format(factory, folder / f"{name}.tar"))
+    if str(factory.target) != "c":
+        return loaded
+    by_llvm = {**options, "target": "llvm"}
+    return BothPrinters(loaded, mlforge.build(module, params=params, module_name=name, **by_llvm).runtime)
+
+
+class BothPrinters:
+    """A module in C, beside the same by LLVM; otherwise it is the module in C."""
+
+    def __init__(self, in_c: Any, by_llvm: Any) -> None:
+        self._in_c = in_c
+        self._by_llvm = by_llvm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._in_c, name)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run both and return the outputs of the C, which are the other's."""
+        outputs: dict[str, Array] = self._in_c.run(inputs)
+        other = self._by_llvm.run(inputs)
+        assert list(outputs) == list(other)
+        for name, output in outputs.items():
+            assert_same_code(other[name], output, name)
+        return outputs
+
+
+def assert_same_code(ours: Array, theirs: Array, what: str) -> None:
+    """Fail unless LLVM's code and the C computed the same.
+
+    Integers are the same. So are floats as long as gcc fuses the products that stand in sums. What its optimizer brings
+    together it fuses, too, and what it tears apart not, so at -O3 last bits may differ, as they do from clang's.
+    """
+    if ours.dtype == dtypes.to_numpy("bfloat16"):  # numpy does not know that it is a float
+        ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
+    if ours.dtype.kind == "f":
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs), what)
+        scale = float(np.max(np.abs(theirs[np.isfinite(theirs)]), initial=0.0))
+        np.testing.assert_allclose(ours, theirs, rtol=4e-7, atol=4e-7 * scale, err_msg=what)
+    else:
+        np.testing.assert_array_equal(ours, theirs, what)
 
 
 def module_of(inputs: Mapping[str, Array], outputs: Mapping[str, Any]) -> ir.IRModule:

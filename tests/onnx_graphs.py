@@ -108,6 +108,13 @@ def norm_scale_relu_before_conv(g: GraphMaker) -> str:
 
 
 @graph
+def normalized_images_of_turned_axes(g: GraphMaker) -> str:
+    """The first axis counts the images, also where another one comes first in memory."""
+    turned = g.node("Transpose", ["x"], perm=[3, 1, 0, 2])
+    return str(g.node("InstanceNormalization", [turned, g.floats(4), g.floats(4)]))
+
+
+@graph
 def residual_and_concat(g: GraphMaker) -> str:
     y = g.node("Relu", [g.conv("x", 4)])
     total = g.node("Add", [g.conv(y, 4), y])

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from mlforge.compiler import build
     from mlforge.frontend import check, import_model
     from mlforge.memory import ConstantPool, Pool
-    from mlforge.runtime.device import cpu
+    from mlforge.runtime.device import cpu, cuda, device, opencl
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "import_model": "mlforge.frontend",
     "check": "mlforge.frontend",
-    "cpu": "mlforge.runtime",
+    # of the module: the package mlforge.runtime has a module of the same name as one of them
+    "cpu": "mlforge.runtime.device",
+    "cuda": "mlforge.runtime.device",
+    "device": "mlforge.runtime.device",
+    "opencl": "mlforge.runtime.device",
     "build": "mlforge.compiler",
     "export_model_library_format": "mlforge.archive",
     "load": "mlforge.archive",
@@ -48,6 +52,8 @@ __all__ = [
     "build",
     "check",
     "cpu",
+    "cuda",
+    "device",
     "diff",
     "errors",
     "export_model_library_format",
@@ -56,6 +62,7 @@ __all__ = [
     "load",
     "load_module",
     "migrate",
+    "opencl",
     "rebuild",
     "runtime",
 ]

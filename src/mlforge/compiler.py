@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,21 +18,31 @@ import numpy.typing as npt
 
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
+from mlforge.byoc import find_generators, takes_modules
 from mlforge.errors import BudgetError, InternalError, OptionError
+from mlforge.library.described import beside_code
+from mlforge.library.device_modules import device_module
+from mlforge.library.export import export_library
 from mlforge.library.host import HostLibrary
 from mlforge.relay import ir as relay
 from mlforge.relay.ir import IRModule
 from mlforge.runtime.aot_module import AotModule, loaded_pools
+from mlforge.runtime.device import Device
+from mlforge.runtime.external_code import ExternalCode
 from mlforge.runtime.factory import FactoryModule
 from mlforge.runtime.graph_module import GraphModule
+from mlforge.runtime.loaders import load_part
 from mlforge.runtime.module import Function, Module
+from mlforge.runtime.module_set import ModuleSet
 from mlforge.runtime.runnable import Runnable
 from mlforge.support.c_names import module_name as checked_module_name
+from mlforge.support.content import Data
 from mlforge.target.features import Features
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
 from mlforge.transform.lower import LoweredGroup
 from mlforge.transform.lower_stage import Stage
+from mlforge.transform.places import Places
 
 EXECUTORS = ("aot", "graph")
 
@@ -56,6 +68,8 @@ class Factory:
         Of the module alone; `link` gives the code of several.
     placement : memory.Placement
         Where its memory was asked to lie.
+    target_host : Target or None
+        Of the code beside a device's.
     """
 
     module_name: str
@@ -67,6 +81,15 @@ class Factory:
     unit: codegen.Unit
     code: codegen.GeneratedCode
     placement: memory.Placement = field(default_factory=memory.Placement)
+    target_host: Target | None = None
+
+    def __repr__(self) -> str:
+        return f"<Factory {self.module_name}: {', '.join(map(str, self.targets))}, {self.executor}>"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The device's target, if there is one, and the host's."""
+        return (self.target,) if self.target_host is None else (self.target, self.target_host)
 
     @property
     def program(self) -> Program:
@@ -106,9 +129,21 @@ class Factory:
     def lib(self) -> HostLibrary:
         """The code as a module: it builds itself for this machine when a function is asked for.
 
-        What it imports goes into archives with it.
+        What it imports goes into archives with it: the kernels of a device, and what external generators made.
         """
-        return HostLibrary(self.code.files, params=self.params)
+        beside = beside_code([self.unit], [self.code], {self.module_name: self.interface()})
+        cpu = self.unit.target.mcpu
+        if self.unit.target.kind == "llvm":
+            from mlforge.library.llvm_library import llvm_library  # LLVM takes long to load
+
+            library: HostLibrary = llvm_library(self.unit, self.code.files, params=self.params, beside=beside, cpu=cpu)
+        else:
+            library = HostLibrary(self.code.files, params=self.params, beside=beside, cpu=cpu)
+        if self.code.device is not None:
+            library.import_module(device_module(self.code.device, self.target))
+        for part in self.code.external:
+            library.import_module(load_part(part.generator, part.data, part.suffix, part.name))
+        return library
 
     @property
     def imported_modules(self) -> tuple[Module, ...]:
@@ -122,15 +157,25 @@ class Factory:
             self.module_name, self.lib, self._executable, graph_json=self.graph_json, params=self.params
         )
 
-    def _executable(self) -> Runnable:
+    def _executable(self, devices: Sequence[Device] = ()) -> Runnable:
         description = self.interface()
         if self.graph_json:
-            return GraphModule.described(self.graph_json, self.lib, description)
-        return AotModule(self.lib.path, description, loaded_pools(description, self.code.files))
+            return GraphModule.described(self.graph_json, self.lib, description, devices=devices)
+        return AotModule(self.lib.executable(), description, loaded_pools(description, self.code.files))
 
     def __getitem__(self, name: str) -> Function:
         """Return a function of `runtime`: ``factory["default"](mlforge.cpu(0))`` is an executor."""
         return self.runtime[name]
+
+    def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
+        """Write the model as a library that carries all it takes, graph and parameters too.
+
+        Parameters
+        ----------
+        path, *arguments, **options
+            As for `mlforge.library.export.export_library`.
+        """
+        return export_library(self.runtime, path, *arguments, **options)
 
     def interface(self, code: codegen.GeneratedCode | None = None) -> dict[str, Any]:
         """Return what callers must know, as metadata have it: entry, inputs, outputs, memory.
@@ -147,6 +192,7 @@ class Factory:
             "external_workspace": code.external_workspace,
             "workspace_peers": list(code.workspace_peers),
             **self._placed(code),
+            **self._timed(code),
             "inputs": [self._tensor(value) for value in self.program.inputs],
             "outputs": [self._tensor(value) for value in self.program.outputs],
             "memory": {
@@ -156,6 +202,16 @@ class Factory:
                 "io_bytes": code.sizes.io,
             },
         }
+
+    def _timed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
+        """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
+        if self.executor != "graph":
+            return {}
+        operators = [
+            {"function": code.function_of(call.kernel.name), "nodes": list(call.nodes), "macs": call.kernel.macs}
+            for call in self.program.calls
+        ]
+        return {"operators": operators}
 
     def _placed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
         """Return what callers must know of memory that was asked to lie elsewhere; nothing where it was not."""
@@ -203,7 +259,8 @@ def build(
     target: str = "c",
     params: Mapping[str, npt.NDArray[np.generic]] | None = None,
     *,
-    executor: str = "aot",
+    target_host: str = "c",
+    executor: str | None = None,
     module_name: str = "default",
     optimize: str = "speed",
     numerics: str = "litert",
@@ -212,6 +269,7 @@ def build(
     pools: Sequence[memory.Pool] = (),
     constants: Sequence[memory.ConstantPool] = (),
     ram: int | None = None,
+    byoc: Sequence[str] = (),
 ) -> Factory:
     """Compile a Relay module to C.
 
@@ -220,12 +278,17 @@ def build(
     mod : IRModule
         What `import_model` or the Relay parser returned.
     target : str
-        A target string; see `mlforge.target.target.parse_target`.
+        A target string; see `mlforge.target.target.parse_target`. For a device (``opencl``, ``cuda``) every group of
+        operators runs there that can, others on the host; see `mlforge.transform.places`.
     params : mapping of str to ndarray, optional
         Values of parameters of ``main``; the others are the model's inputs.
+    target_host : str
+        The target of the code that launches a device's kernels, and computes what the device does not: ``c`` or
+        ``llvm``.
     executor : str
         ``aot``: one C function runs the model. ``graph``: the graph executor calls an operator at a time, with weights
-        from a file of parameters.
+        from a file of parameters. Default: ``graph`` where a device or a runtime module of an external generator has a
+        part, else ``aot``.
     module_name : str
         Goes into every symbol; letters, digits and underscores.
     optimize : str
@@ -244,6 +307,8 @@ def build(
     ram : int, optional
         Bytes for the workspace, inputs and outputs. Where they are more, layers are computed in stripes, if that helps:
         more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
+    byoc : sequence of str
+        External code generators that take what they can of the model before the compiler does, in this order.
 
     Returns
     -------
@@ -255,36 +320,59 @@ def build(
         For options that do not exist, and for what cannot be compiled.
     """
     placement = memory.Placement(workspace_io, tuple(pools), tuple(constants))
-    _check_executor(executor, placement, external_workspace=external_workspace)
     chosen = parse_target(target, optimize)
+    host = _host(chosen, target_host, optimize)
+    if executor is not None:  # before the work is done
+        _check_executor(executor, chosen, placement, external_workspace=external_workspace)
     name = checked_module_name(module_name)
     values = dict(params or {})
-    fused = transform.run(mod, values)
-    program, plan = _planned(fused, chosen.features, name, placement, ram if executor == "aot" else None)
+    partition = transform.PartitionGraph(find_generators(byoc), host.features)
+    fused = transform.run(mod, values, partition=partition)
+    if executor is None:
+        executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
+        _check_executor(executor, chosen, placement, external_workspace=external_workspace)
+    on_device = transform.place(fused, chosen.device, chosen.features) if chosen.device else None
+    program, plan = _planned(fused, host.features, name, placement, ram if executor == "aot" else None, on_device)
     if "stripes" in program.meta:
         placement = replace(placement, ram=ram)
     places = memory.place_constants(program, placement.constants)
-    small, vectors = optimize == "size", chosen.features.vector_bytes > 0
+    small, vectors = optimize == "size", host.features.vector_bytes > 0
     unit = codegen.Unit(
         program,
         plan,
         name,
         executor,
         external_workspace,
-        str(chosen),
+        host,
         mod.quantization,
         workspace_io,
         places,
         small=small,
         packed_constants=small and not vectors,
+        device_target=chosen if chosen.device else None,
     )
-    options = {"numerics": numerics, "optimize": optimize}
-    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement)
+    options = {"numerics": numerics, "optimize": optimize, **({"byoc": ",".join(byoc)} if byoc else {})}
+    beside = host if chosen.device else None
+    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement, beside)
 
 
-def _check_executor(executor: str, placement: memory.Placement, *, external_workspace: bool) -> None:
+def _host(chosen: Target, target_host: str, optimize: str) -> Target:
+    """Return the target of the host's code."""
+    if not chosen.device:
+        return chosen
+    host = parse_target(target_host, optimize)
+    if host.device:
+        raise OptionError(
+            f"the target of the host cannot be the device '{target_host}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
+        )
+    return host
+
+
+def _check_executor(executor: str, target: Target, placement: memory.Placement, *, external_workspace: bool) -> None:
     if executor not in EXECUTORS:
         raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
+    if target.device and executor != "graph":
+        raise OptionError(f"the executor '{executor}' runs no code of devices", next_step="Use the executor graph")
     if external_workspace and executor != "aot":
         raise OptionError(
             "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
@@ -297,13 +385,18 @@ def _check_executor(executor: str, placement: memory.Placement, *, external_work
 
 
 def _planned(
-    fused: IRModule, features: Features, name: str, placement: memory.Placement, ram: int | None
+    fused: IRModule,
+    features: Features,
+    name: str,
+    placement: memory.Placement,
+    ram: int | None,
+    places: Places | None = None,
 ) -> tuple[Program, memory.Plan]:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace."""
     known: dict[relay.Function, LoweredGroup] = {}
 
     def lowered(stage: Stage | None = None) -> Program:
-        program = transform.lower(fused, features, name, stage, known)
+        program = transform.lower(fused, features, name, stage, known, places)
         return memory.with_workspace_io(program) if placement.workspace_io else program
 
     def planned(stage: Stage, limit: int) -> tuple[Program, memory.Plan]:
@@ -362,3 +455,45 @@ def link(
     """
     units = [factory.unit for factory in factories]
     return codegen.generate_together(units, share_workspace=share_workspace, share_weights=share_weights)
+
+
+def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:
+    """Return what a library of these modules has as its root: the factory of a single one, else a `ModuleSet`.
+
+    Parameters
+    ----------
+    factories, share_workspace, share_weights
+        As for `link`.
+    """
+    if len(factories) == 1:
+        return factories[0].runtime
+    sharing = {"share_workspace": share_workspace, "share_weights": share_weights}
+    linked = link(factories, **sharing)
+    described = {
+        factory.module_name: factory.interface(code) for factory, code in zip(factories, linked.modules, strict=True)
+    }
+    units = [factory.unit for factory in factories]
+
+    def native() -> Mapping[str, Data]:
+        from mlforge.codegen.llvm.code import native_unit
+
+        here = [(native_unit(unit) if unit.target.kind == "llvm" else None) or unit for unit in units]
+        return codegen.generate_together(here, **sharing).files
+
+    beside = beside_code(units, linked.modules, described)
+    has_objects = any(unit.target.kind == "llvm" for unit in units)
+    code = HostLibrary(linked.files, beside=beside, cpu=units[0].target.mcpu, native=native if has_objects else None)
+    objects: set[bytes] = set()
+    for module in (module for factory in factories for module in factory.lib.imported_modules):
+        # an object that parts of several modules call defines its functions once
+        if isinstance(module, ExternalCode) and module.format == "o":
+            if (data := module.save_to_bytes()) in objects:
+                continue
+            objects.add(data)
+        code.import_module(module)
+    return ModuleSet(
+        *(
+            FactoryModule(factory.module_name, code, graph_json=factory.graph_json, params=factory.params)
+            for factory in factories
+        )
+    )

@@ -88,6 +88,12 @@ class OptionError(MlforgeError):
     code = "MLF121"
 
 
+class ExchangeError(InputError, BufferError):
+    """Memory that cannot be handed from one library to another as it lies; a BufferError, as DLPack asks for."""
+
+    code = "MLF122"
+
+
 class OutputError(MlforgeError):
     """An output place that cannot be written."""
 
@@ -140,6 +146,12 @@ class RemoteError(RunError):
     """A function on a device, or a request to it, that failed there."""
 
     code = "MLF165"
+
+
+class DeviceError(RunError):
+    """A device that is not there, has no driver, or whose driver fails."""
+
+    code = "MLF166"
 
 
 class BudgetError(MlforgeError):

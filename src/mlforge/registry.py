@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from mlforge.errors import InternalError, OptionError
 
 T = TypeVar("T")
+_FEW = 8
 
 
 class Registry(Generic[T]):
@@ -35,10 +36,12 @@ class Registry(Generic[T]):
         return lambda entry: self.add(key, entry)
 
     def get(self, key: str) -> T:
-        """Return the entry of `key`; raise OptionError that lists the near names if there is none."""
+        """Return the entry of `key`; if there is none raise OptionError, with near names or the few that there are."""
         if key not in self._entries:
             near = self.near(key)
             hint = f"Did you mean {' or '.join(near)}?" if near else None
+            if not near and 0 < len(self) <= _FEW:
+                hint = f"There are: {', '.join(self)}"
             raise OptionError(f"there is no {self.kind} '{key}'", next_step=hint)
         return self._entries[key]
 

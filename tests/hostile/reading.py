@@ -7,6 +7,7 @@ reading, so that memory and time are the reading's alone.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import resource
 import subprocess
@@ -75,7 +76,7 @@ class Reader:
         assert self._process.stdout.readline() == READY
 
     def read(self, action: str, path: Path) -> Reading:
-        """Do one of `ACTIONS` with a file."""
+        """Do one of `ACTIONS` or `BLOB_ACTIONS` with a file."""
         assert self._process.stdout
         self._send(json.dumps([action, str(path)]))
         line = self._process.stdout.readline()
@@ -151,13 +152,29 @@ ACTIONS: dict[str, Callable[[Path], str]] = {
 }
 
 
+def _read_blob(abi: str) -> Callable[[Path], str]:
+    def read(path: Path) -> str:
+        from mlforge.runtime import Module
+        from mlforge.runtime.blob import read_tree
+
+        with path.open("rb") as file:
+            # the modules may keep views of it
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return read_tree(memoryview(mapped), Module(), abi, place=path.name).type_key
+
+    return read
+
+
+BLOB_ACTIONS: dict[str, Callable[[Path], str]] = {abi: _read_blob(abi) for abi in ("classic", "transitional", "ffi")}
+
+
 def _measured(action: str, path: Path) -> dict[str, Any]:
     before = _resident_bytes()
     soft = _limited()
     started = time.process_time()
     error, code, text = None, None, ""
     try:
-        text = ACTIONS[action](path)
+        text = (ACTIONS | BLOB_ACTIONS)[action](path)
     except BaseException as caught:  # whatever it is, it is what came of the file
         error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     seconds = time.process_time() - started
@@ -204,7 +221,7 @@ def _forked(action: str, path: Path) -> str:
 def main() -> None:
     """Serve readings until the input ends."""
     good = Path(sys.stdin.readline().strip())
-    for action in ACTIONS.values():
+    for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
         try:
             action(good)
         except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def refused(data: Any, message: str, **options: Any) -> None:
         ("empty.onnx", b"", "empty"),
         ("text.onnx", b"hello, this is no model", "not an ONNX model|no ONNX graph"),
         ("zeros.onnx", bytes(100), "not an ONNX model|no ONNX graph"),
+        ("python", Path(sys.executable).read_bytes(), "machine code, not a model"),
         ("latin.relay", b'#[version = "0.0.5"]\n\xff', "UTF-8"),
     ],
 )

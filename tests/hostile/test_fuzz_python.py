@@ -14,7 +14,7 @@ from mlforge.support.params import load_params
 
 NAMES = (
     "tar", "archive", "parameters", "parameters as JSON", "parameters as BSON", "BSON", "graph JSON", "Relay text",
-    "C code", "C header", "ELF object",
+    "C code", "C header", "module blob", "tvm-ffi blob", "ELF object",
 )  # fmt: skip
 SECONDS = 2
 FILES = 300

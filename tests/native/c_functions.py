@@ -1,4 +1,4 @@
-"""Building printed functions and calling them on numpy arrays."""
+"""Building printed functions and calling them on numpy arrays, as C and as LLVM's objects side by side."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from mlforge.codegen.c import print_file, print_function
 from mlforge.library.toolchain import NATIVE, compile_shared
-from mlforge.support import dtypes
 from mlforge.tir.ir import PrimFunc
+from tests.native.llvm_functions import beside_c, run_kernel
 
 Array = npt.NDArray[Any]
 EXACT = (NATIVE, "-ffp-contract=off")
@@ -21,19 +20,19 @@ EXACT = (NATIVE, "-ffp-contract=off")
 
 
 class Functions:
-    """Printed functions in one shared library."""
+    """Printed functions in one shared library, and the same as an object of LLVM's.
+
+    Every call runs both: their outputs must be the same, bit for bit.
+    """
 
     def __init__(self, prims: Sequence[PrimFunc], folder: Path, flags: Sequence[str] = EXACT) -> None:
         self.source = print_file([print_function(prim) for prim in prims])
         self._library = ctypes.CDLL(str(compile_shared({"functions.c": self.source.encode()}, folder / "f.so", flags)))
+        self._llvm = beside_c({prim.name: prim for prim in prims}, flags)
 
     def call(self, prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = ()) -> Array:
         """Run a function and return its output."""
-        output = np.zeros(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
-        arrays = [np.ascontiguousarray(array) for array in (*inputs, *constants)]
-        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*arrays, output)]
-        if prim.scratch:
-            workspace = np.empty(prim.scratch_bytes + 64, np.uint8)
-            pointers.append(ctypes.c_void_p(workspace.ctypes.data + -workspace.ctypes.data % 64))
-        assert getattr(self._library, prim.name)(*pointers) == 0
-        return output
+        arrays = [*inputs, *constants]
+        ours, other = run_kernel(getattr(self._library, prim.name), prim, arrays), self._llvm.call(prim, arrays)
+        assert ours.tobytes() == other.tobytes(), f"{prim.name}: LLVM's object computes something else than the C"
+        return ours

@@ -1,4 +1,7 @@
-"""Lower one group of operators, build its C, run it on arrays: what tests and benchmarks of kernels do."""
+"""Lower one group of operators, build its C, run it on arrays: what tests and benchmarks of kernels do.
+
+Every call of a built kernel runs LLVM's object of it, too, which must compute the same bits.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir.verify import verify
 from mlforge.transform.lower import LoweredGroup, lower_group
+from tests.native.llvm_functions import beside_c
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
+FUSING = (NATIVE, "-O1", "-fexpensive-optimizations")
+"""Flags of a quick build in which gcc fuses products and sums as it does with -O3, and clang does anyway."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> Array:
@@ -39,8 +45,9 @@ class BuiltKernel:
     """A compiled group with its constants, scratch and output in place."""
 
     group: LoweredGroup
-    library: ctypes.CDLL
+    library: Any
     source: str
+    llvm: Any
 
     @cached_property
     def constants(self) -> list[Array]:
@@ -60,15 +67,16 @@ class BuiltKernel:
     def workspace(self) -> Array:
         return aligned((self.group.prim.scratch_bytes,), np.uint8)
 
-    def bound(self, inputs: Sequence[Array]) -> Any:
-        """Return a function of no arguments that runs the kernel on `inputs`."""
+    def bound(self, inputs: Sequence[Array], library: Any = None) -> Any:
+        """Return a function of no arguments that runs the kernel on `inputs`: of the C, or of another library."""
         pointers = [array.ctypes.data for array in (*inputs, *self.constants, self.output)]
         if self.group.prim.scratch:
             pointers.append(self.workspace.ctypes.data)
         arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
+        kernel = (library or self.library).kernel
 
         def run(_kept: Sequence[Array] = tuple(inputs)) -> int:  # pointers do not keep their arrays alive
-            return int(self.library.kernel(*arguments))
+            return int(kernel(*arguments))
 
         return run
 
@@ -78,10 +86,14 @@ class BuiltKernel:
             copy = aligned(array.shape, array.dtype)
             copy[...] = array
             copies.append(copy)
-        self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
-        self.output.reshape(-1).view(np.uint8)[...] = 0x5A
-        assert self.bound(copies)() == 0
-        return self.output.copy()
+        outputs = []
+        for library in (self.llvm, self.library):
+            self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+            self.output.reshape(-1).view(np.uint8)[...] = 0x5A
+            assert self.bound(copies, library)() == 0
+            outputs.append(self.output.copy())
+        assert outputs[0].tobytes() == outputs[1].tobytes(), "LLVM's object computes something else than the C"
+        return outputs[1]
 
 
 def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
@@ -92,7 +104,7 @@ def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
 def build(
     group: ir.Function,
     features: Features,
-    flags: Sequence[str] = (NATIVE, "-O1"),
+    flags: Sequence[str] = FUSING,
     reached: frozenset[int] = frozenset(),
 ) -> BuiltKernel:
     """Lower one group, prove its accesses in bounds, print, compile and load it.
@@ -105,4 +117,4 @@ def build(
     with tempfile.TemporaryDirectory() as folder:
         path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)
         library = ctypes.CDLL(str(path))
-    return BuiltKernel(lowered, library, source)
+    return BuiltKernel(lowered, library, source, beside_c({"kernel": lowered.prim}, flags, reached))

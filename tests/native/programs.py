@@ -8,6 +8,8 @@ from mlforge import memory
 from mlforge.codegen import GeneratedCode, Unit, generate
 from mlforge.relay.ir import Quantization
 from mlforge.support import c_names
+from mlforge.target.features import Features
+from mlforge.target.target import Target
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
 
@@ -58,7 +60,7 @@ def generated(program: Program, *, external_workspace: bool = False, module_name
     """Return the C of a program."""
     unit = Unit(
         program, memory.plan(program), c_names.module_name(module_name), external_workspace=external_workspace,
-        target_text="c -mcpu=test */", quantization={"Identity": Quantization(0.1, -3)},
+        target=Target("c", "test */", Features()), quantization={"Identity": Quantization(0.1, -3)},
     )  # fmt: skip
     return generate(unit)
 

@@ -12,7 +12,7 @@ import pytest
 
 from mlforge.errors import InputError, ProblemsError, RunError, ToolchainError
 from mlforge.library.toolchain import compile_cached
-from mlforge.runtime import AotModule, cpu, load_shared_library
+from mlforge.runtime import AotModule, SharedLibrary, cpu
 
 SOURCE = b"""
 #include <stdint.h>
@@ -29,7 +29,9 @@ int32_t with_pool(struct inputs *in, struct outputs *out, struct pools *pools) {
   for (int i = 0; i < 4096; ++i) pools->workspace[i] = 1;
   return scaled_sums(in, out);
 }
-const char mlforge_description[] = "{\\"modules\\": {\\"m\\": {\\"entry\\": \\"scaled_sums\\", \\"memory\\": {},"
+const char mlforge_description[] = "{\\"modules\\": {\\"m\\": {\\"executor\\": \\"aot\\", "
+  "\\"entry\\": \\"scaled_sums\\","
+  "\\"memory\\": {\\"workspace_bytes\\": 0},"
   "\\"inputs\\": [], \\"outputs\\": [{\\"name\\": \\"y\\", \\"shape\\": [], \\"dtype\\": \\"int8\\"}]}}}";
 """
 
@@ -153,7 +155,7 @@ def test_a_missing_symbol_or_library_is_named(library: Path, tmp_path: Path) -> 
 
 
 def test_a_library_describes_itself(library: Path) -> None:
-    assert [info.name for info in load_shared_library(library).outputs] == ["y"]
+    assert [info.name for info in SharedLibrary(library).outputs] == ["y"]
 
 
 def test_importing_the_runtime_imports_no_compiler() -> None:

@@ -43,7 +43,8 @@ TVM_DLL int echo(ARGUMENTS) {
   *ret_code = codes[0];
   return 0;
 }
-/* into an int64 array: ndim; code, bits and lanes; extents; strides, or -1; device and offset */
+/* into an int64 array: ndim; code, bits and lanes; extents; strides, or -1 where there are none or they are those of a
+   compact array, which depends on numpy's version; device and offset */
 TVM_DLL int describe(ARGUMENTS) {
   const DLTensor *tensor = (const DLTensor *)args[0].v_handle;
   const DLTensor *target = (const DLTensor *)args[1].v_handle;
@@ -54,7 +55,13 @@ TVM_DLL int describe(ARGUMENTS) {
   *out++ = tensor->dtype.bits;
   *out++ = tensor->dtype.lanes;
   for (int i = 0; i < tensor->ndim; ++i) *out++ = tensor->shape[i];
-  if (tensor->strides == NULL) *out++ = -1;
+  int64_t stride = 1;
+  int compact = 1;
+  for (int i = tensor->ndim - 1; tensor->strides != NULL && i >= 0; --i) {
+    compact = compact && tensor->strides[i] == stride;
+    stride *= tensor->shape[i];
+  }
+  if (compact) *out++ = -1;
   else for (int i = 0; i < tensor->ndim; ++i) *out++ = tensor->strides[i];
   *out++ = tensor->device.device_type;
   *out++ = (int64_t)tensor->byte_offset;
@@ -126,6 +133,15 @@ def test_arrays_are_passed_where_they_lie(library: LibraryModule) -> None:
     library["twice"](array)
     library["twice"](OnlyDlpack(array))
     np.testing.assert_array_equal(array, [0, 4, 8])
+
+
+def test_what_is_only_to_be_read_stays_as_it_is(library: LibraryModule) -> None:
+    text = bytes(12)
+    for array in (np.frombuffer(text, np.float32), np.zeros(3, bool)):
+        array.flags.writeable = False
+        with pytest.raises(InputError, match=r"^twice: argument 0 is an array that is only to be read"):
+            library["twice"](array)
+    assert text == bytes(12)
 
 
 def test_a_failure_has_the_functions_name_and_text(library: LibraryModule) -> None:

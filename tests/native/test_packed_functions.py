@@ -132,6 +132,8 @@ def broken(**fields: object) -> DLTensor:
         (broken(strides=(ctypes.c_int64 * 1)(2)), None, "arg[1] is expected to be a compact array"),
         (broken(device_type=2), None, "arg[1] is not in the memory of the CPU"),
         (broken(data=None), None, "arg[1] is not in the memory of the CPU"),
+        (broken(shape=None), None, "arg[1] has no shape"),
+        (broken(byte_offset=2), None, "arg[1] is not aligned to its elements"),
     ],
 )
 def test_wrong_arguments_are_refused(library: ctypes.CDLL, fault: DLTensor, codes: list[int] | None, text: str) -> None:
@@ -144,6 +146,14 @@ def test_wrong_arguments_are_refused(library: ctypes.CDLL, fault: DLTensor, code
 def test_wrong_number_of_arguments_is_refused(library: ctypes.CDLL) -> None:
     good = tensor(np.zeros(SIZE, np.float32))
     assert call(library, ADD, [good] * 12) == (-1, f"{ADD}: num_args should be 3")
+
+
+def test_lists_that_are_not_there_are_refused(library: ctypes.CDLL) -> None:
+    good, result = (tensor(np.zeros(SIZE, np.float32)) for _ in range(2))
+    values = (ctypes.c_void_p * 3)(*(ctypes.addressof(item) for item in (good, good, result)))
+    for lists in ((None, (ctypes.c_int * 3)(7, 7, 7)), (values, None)):
+        assert library[ADD](*lists, 3, None, None, None) == -1
+        assert library.last_error().decode() == f"{ADD}: Expect arg[0] to be pointer"
 
 
 @pytest.mark.parametrize(

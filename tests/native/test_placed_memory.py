@@ -11,7 +11,6 @@ import pytest
 
 import mlforge
 from mlforge.archive.budget import check_budget
-from mlforge.archive.export import export_shared_library
 from mlforge.archive.load import load_factory
 from mlforge.archive.model import MainMemory, ModuleRecord, Tensor
 from mlforge.archive.profile import load_profiled
@@ -239,8 +238,8 @@ def test_files_of_constants_that_do_not_fit_are_refused(models: Path, tmp_path: 
         given = {**{key: data for key, data in files.items() if key != path}, **change}
         with pytest.raises(ArchiveError, match=said):
             loaded_pools(details, given)
-    with pytest.raises(OptionError, match="a library has no place"):
-        export_shared_library([factory], tmp_path / "ad.so")
+    with pytest.raises(OptionError, match="no argument for constants that the caller loads"):
+        factory.export_library(tmp_path / "ad.so")
 
 
 def test_profiles_and_bound_calls_of_mapped_modules(models: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlforge
-from mlforge.archive import export_shared_library, load_profiled
+from mlforge.archive import load_profiled
 from mlforge.compiler import Factory
 from mlforge.errors import InputError, OptionError
 from mlforge.library.toolchain import compile_cached
@@ -23,12 +23,13 @@ X = RNG.standard_normal((64, 256)).astype(np.float32)
 WEIGHTS = RNG.standard_normal((256, 256)).astype(np.float32)
 
 
+def two_layers(variables: dict[str, ir.Var]) -> ir.Expr:
+    product = ir.call("nn.dense", [variables["x"], ir.Constant(WEIGHTS)], units=256)
+    return ir.call("nn.softmax", [product], axis=-1)
+
+
 @pytest.fixture(scope="module")
 def factory() -> Factory:
-    def two_layers(variables: dict[str, ir.Var]) -> ir.Expr:
-        product = ir.call("nn.dense", [variables["x"], ir.Constant(WEIGHTS)], units=256)
-        return ir.call("nn.softmax", [product], axis=-1)
-
     return mlforge.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled")
 
 
@@ -77,8 +78,19 @@ def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) 
         profiled.profile({"x": X}, repeat=0)
 
 
-def test_a_shared_library_says_why_it_cannot(factory: Factory, tmp_path: Path) -> None:
-    library = export_shared_library([factory], tmp_path / "profiled.so")
+def test_a_library_of_a_graph_is_profiled_like_an_archive(tmp_path: Path) -> None:
+    made = mlforge.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled", executor="graph")
+    known = load_profiled(mlforge.export_model_library_format(made, tmp_path / "graph.tar")).profile({"x": X}, repeat=2)
+    profile = load_profiled(made.export_library(tmp_path / "graph.so")).profile({"x": X}, repeat=2)
+    told = [[(item.function, item.nodes, item.macs) for item in each.operators] for each in (profile, known)]
+    assert told[0] == told[1]
+    assert sum(item.macs for item in profile.operators) > 0
+    assert all(item.nanoseconds > 0 for item in profile.operators)
+    np.testing.assert_array_equal(profile.outputs["y"], known.outputs["y"])
+
+
+def test_a_library_of_code_compiled_ahead_of_time_says_why_it_cannot(factory: Factory, tmp_path: Path) -> None:
+    library = factory.export_library(tmp_path / "profiled.so")
     with pytest.raises(OptionError, match=r"cannot be profiled.* Profile the archive"):
         load_profiled(library)
 

@@ -12,12 +12,13 @@ import pytest
 
 from mlforge import ops  # noqa: F401  (registers the operators)
 from mlforge.codegen.c import print_file, print_function
-from mlforge.library.toolchain import NATIVE, compile_shared
+from mlforge.library.toolchain import compile_shared
 from mlforge.relay import ir
 from mlforge.target.features import Features
 from mlforge.transform.lower import LoweredGroup, lower_group
 from tests.image_cases import block_cases, resize_cases
-from tests.native.kernel_runner import BuiltKernel
+from tests.native.kernel_runner import FUSING, BuiltKernel
+from tests.native.llvm_functions import beside_c
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
 
@@ -37,11 +38,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], BuiltK
     groups = [lowered(case) for case in CASES]
     source = print_file([print_function(group.prim, f"kernel{i}") for i, group in enumerate(groups)])
     folder: Path = tmp_path_factory.mktemp("kernels")
-    path = compile_shared({"kernels.c": source.encode()}, folder / "kernels.so", (NATIVE,))
+    path = compile_shared({"kernels.c": source.encode()}, folder / "kernels.so", FUSING)
     library = ctypes.CDLL(str(path))
+    llvm = beside_c({f"kernel{i}": group.prim for i, group in enumerate(groups)}, FUSING)
 
     def kernel(index: int) -> BuiltKernel:
-        return BuiltKernel(groups[index], _Named(library, f"kernel{index}"), source)
+        name = f"kernel{index}"
+        return BuiltKernel(groups[index], _Named(library, name), source, _Named(llvm, name))
 
     return kernel
 
@@ -49,7 +52,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], BuiltK
 class _Named:
     """A library whose one kernel has another name."""
 
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+    def __init__(self, library: Any, name: str) -> None:
         self._function = getattr(library, name)
 
     def kernel(self, *arguments: Any) -> int:
@@ -68,6 +71,6 @@ def test_long_float_sums_stay_accurate(tmp_path: Path, shape: Sequence[int], axe
     case = Case("sum", [x], lambda: expected, {"axis": axes})
     group = lowered(case)
     source = print_file([print_function(group.prim, "kernel")])
-    library = ctypes.CDLL(str(compile_shared({"kernel.c": source.encode()}, tmp_path / "kernel.so", (NATIVE,))))
-    result = BuiltKernel(group, library, source)(x)
+    library = ctypes.CDLL(str(compile_shared({"kernel.c": source.encode()}, tmp_path / "kernel.so", FUSING)))
+    result = BuiltKernel(group, library, source, beside_c({"kernel": group.prim}, FUSING))(x)
     np.testing.assert_allclose(result, expected, rtol=5e-7)

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import mlforge
-from mlforge.archive import export_shared_library, object_files
+from mlforge.archive import object_files
+from mlforge.compiler import library_root
+from mlforge.library.export import export_library
 from mlforge.runtime import GraphExecutor, cpu
 from tests.conftest import need
 from tests.native.extracted import imported
@@ -17,23 +19,24 @@ from tests.native.extracted import imported
 def test_a_library_of_both_executors_computes_the_same(models: Path, tmp_path: Path) -> None:
     model = models / "hello_world_int8.tflite"
     graph = imported(model, "graph", executor="graph")
-    export_shared_library([imported(model, "code"), graph], tmp_path / "both.so")
-    library = mlforge.load_module(tmp_path / "both.so")
-    executor = GraphExecutor(graph.graph_json, library, cpu(0))
+    export_library(library_root([imported(model, "code"), graph]), tmp_path / "both.so")
+    code, loaded = (mlforge.load_module(tmp_path / "both.so", name) for name in ("code", "graph"))
+    executor = GraphExecutor(graph.graph_json, code.lib, cpu(0))
     for name, value in graph.params.items():
         executor.set_input(name, value)
     for value in (-128, 7, 127):
         data = np.full((1, 1), value, np.int8)
         executor.set_input(0, data)
         executor.run()
-        (expected,) = library.run(data).values()
+        (expected,) = code.run(data).values()
         np.testing.assert_array_equal(executor.get_output(0), expected)
+        np.testing.assert_array_equal(next(iter(loaded.run(data).values())), expected)
 
 
 def test_a_library_of_modules_that_share_kernels_names_them_right(models: Path, tmp_path: Path) -> None:
     model = models / "hello_world_int8.tflite"
     factories = [imported(model, "one"), imported(model, "two")]
-    library = export_shared_library(factories, tmp_path / "two.so")
+    library = export_library(library_root(factories), tmp_path / "two.so")
     need("nm", "binutils")
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
     data = np.full((1, 1), 7, np.int8)
@@ -45,7 +48,9 @@ def test_a_library_of_modules_that_share_kernels_names_them_right(models: Path, 
 
 def test_objects_of_graphs_have_their_table_of_functions(models: Path, tmp_path: Path) -> None:
     files = object_files([imported(models / "hello_world_int8.tflite", "hello", executor="graph")])
-    assert sorted(files) == ["lib/hello_lib0.o", "lib/hello_lib1.o"]
+    assert sorted(files) == [
+        "executor-config/graph/hello.graph", "lib/hello_lib0.o", "lib/hello_lib1.o", "parameters/hello.params",
+    ]  # fmt: skip
     need("nm", "binutils")
     (tmp_path / "hello.o").write_bytes(bytes(files["lib/hello_lib0.o"]))  # type: ignore[arg-type]
     symbols = subprocess.run(["nm", tmp_path / "hello.o"], capture_output=True, text=True, check=True).stdout

@@ -108,7 +108,7 @@ def test_projects_compile_for_what_the_model_was(imported: Callable[..., Factory
         details = module_details(factory)
         made = project_files(factory.module_name, factory.code.files, details, board)
         assert f"CFLAGS ?= {level}\n".encode() in to_bytes(made["Makefile"])
-        assert f'"{level}"'.encode() in to_bytes(toolchain_files(board, details)["toolchain.cmake"])
+        assert f'"{level}"'.encode() in to_bytes(toolchain_files(board, factory.code.files, details)["toolchain.cmake"])
 
 
 def test_constants_lie_close_where_no_vectors_read_them(imported: Callable[..., Factory]) -> None:

@@ -14,7 +14,7 @@ FLOORS = (
     ("errors", "registry", "support"),
     ("target", "relay", "tir"),
     ("ops", "kernels"),
-    ("frontend", "transform", "memory", "codegen", "executor"),
+    ("frontend", "transform", "memory", "codegen", "executor", "byoc"),
     ("library",),
     ("compiler",),
     ("archive",),
@@ -64,10 +64,12 @@ def test_every_room_has_a_floor() -> None:
     assert rooms <= set(FLOOR_OF)
 
 
-def test_runtime_loads_without_the_compiler() -> None:
+def test_runtime_loads_without_the_compiler_and_drivers() -> None:
     code = (
-        "import sys, mlforge.runtime;"
-        "bad = [m for m in sys.modules if m.split('.')[0] in ('onnx', 'tflite', 'lark', 'typer', 'rich', 'ziglang')"
+        "import sys, mlforge.runtime as runtime;"
+        "[getattr(runtime, name) for name in runtime.__all__];"
+        "bad = [m for m in sys.modules if m.split('.')[0] in ('onnx', 'tflite', 'lark', 'typer', 'rich', 'ziglang',"
+        " 'llvmlite', 'onnxruntime', 'pyopencl', 'cuda', 'tvm_ffi')"
         " or m.startswith(('mlforge.relay', 'mlforge.tir', 'mlforge.ops', 'mlforge.codegen'))];"
         "print(bad); sys.exit(bool(bad))"
     )

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from onnx import helper
 
 from mlforge.cli.main import run
 from mlforge.library.toolchain import find_compiler
+from mlforge.support.binaries import read_head
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -68,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "compile", "run", "verify", "inspect", "diff", "validate", "operators", "targets"]
+    "command", ["check", "compile", "run", "verify", "inspect", "diff", "validate", "operators", "targets", "devices"]
 )
 def test_every_command_has_help_with_examples(tmp_path: Path, command: str) -> None:
     text = succeeded(command, "--help", cwd=tmp_path)
@@ -284,6 +286,20 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     ),
     "target_of_an_artifact": (("verify", DIGITS, DIGITS, "--target", "c -mcpu=cortex-m4"), "compiled already"),
     "unknown_numerics_to_verify": (("verify", DIGITS, "--numerics", "abacus"), "abacus"),
+    "library_for_a_board": (("compile", DIGITS, "--emit", "so", "--board", "mps2-an386"), "--emit o"),
+    "static_library_for_a_board": (("compile", DIGITS, "--emit", "a", "--board", "mps2-an386"), "--emit o"),
+    "library_named_as_for_another_system": (
+        ("compile", DIGITS, "--emit", "so", "--triple", "x86_64-linux-gnu", "-o", "d.dll"),
+        "Name it d.so",
+    ),
+    "code_beside_none": (("compile", DIGITS, "--target-host", "llvm"), "--target-host"),
+    "unknown_generator": (("compile", DIGITS, "--byoc", "vela"), "There are: cmsis_nn, onnxruntime"),
+    "unknown_generator_to_check": (("check", DIGITS, "--byoc", "vela"), "There are: cmsis_nn, onnxruntime"),
+    "unknown_convention": (("compile", DIGITS, "--emit", "so", "--abi", "stdcall"), "classic, ffi"),
+    "unknown_machine": (("compile", DIGITS, "--emit", "so", "--triple", "pdp11"), "aarch64-linux-gnu"),
+    "convention_of_no_library": (("compile", DIGITS, "--abi", "ffi"), "--emit so"),
+    "unknown_kind_of_device": (("run", DIGITS, "--device", "abacus"), "opencl"),
+    "number_of_no_device": (("run", DIGITS, "--device", "opencl:first"), "opencl:0"),
     "negative_samples": (("verify", DIGITS, "--samples", "-1"), "samples"),
 }
 
@@ -362,7 +378,7 @@ def test_tflm_numerics_are_compared_with_litert_and_differ_where_they_must(tmp_p
 def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mlforge"]
     done = subprocess.run([*command, "targets", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "cortex-m4" in json.loads(done.stdout)
+    assert "cortex-m4" in json.loads(done.stdout)["cpus"]
     done = subprocess.run([*command, "run", "none.tar"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "error: none.tar: cannot be read: No such file or directory\n")
 
@@ -403,6 +419,20 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, 
         process.send_signal(number)
         assert process.wait(20) == status
     assert list(tmp_path.iterdir()) == []
+
+
+def test_objects_for_a_board_are_made_by_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    folder = tmp_path / "objects"
+    if shutil.which("arm-none-eabi-gcc") is None:
+        result = mlforge("compile", DIGITS, "--emit", "o", "--board", "mps2-an386", "-o", folder, cwd=tmp_path)
+        assert (result.returncode, "apt-get install" in result.stderr) == (2, True)
+        assert list(tmp_path.iterdir()) == []
+        return
+    succeeded("compile", DIGITS, "--emit", "o", "--board", "mps2-an386", "-o", folder, cwd=tmp_path)
+    heads = [read_head(path.read_bytes()) for path in (folder / "lib").iterdir()]
+    assert heads
+    assert all(head is not None and (head.kind, head.arches) == ("object", ("arm",)) for head in heads)
 
 
 @pytest.mark.parametrize("emit", ["c", "o", "so"])

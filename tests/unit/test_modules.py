@@ -56,6 +56,8 @@ def test_a_cycle_is_refused_and_a_diamond_is_not() -> None:
             right.import_module(module)
     with pytest.raises(OptionError, match="already"):
         root.import_module(root)
+    with pytest.raises(InputError, match=r"a module is imported, not 'left.so'"):
+        root.import_module("left.so")  # type: ignore[arg-type]
     root.import_module(right)
     assert list(root.walk()) == [root, left, right]
 

@@ -144,7 +144,16 @@ def _normalize(graph: Graph, name: str) -> None:
     graph.add("LayerNormalization", [name, graph.weight(shape[-1]), graph.weight(shape[-1])], shape, epsilon=0.1)
 
 
-STEPS = (_unary, _binary, _conv, _pool, _concat, _transpose, _slice, _softmax, _reduce, _matmul, _normalize)
+def _normalize_images(graph: Graph, name: str) -> None:
+    channels = graph.shapes[name][1]
+    inputs = [name, graph.weight(channels), graph.weight(channels)]
+    graph.add("InstanceNormalization", inputs, graph.shapes[name], epsilon=0.1)
+
+
+STEPS = (
+    _unary, _binary, _conv, _pool, _concat, _transpose, _slice, _softmax, _reduce, _matmul, _normalize,
+    _normalize_images,
+)  # fmt: skip
 
 
 @st.composite

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from mlforge.errors import InputError
 from mlforge.frontend.onnx import import_onnx
 from mlforge.relay import ir
 from mlforge.transform import PASSES, pipeline
@@ -136,3 +137,10 @@ def test_names_of_the_result_survive() -> None:
     name = module.output_names[0]
     assert pipeline.run(module, params).main.body.span.tensor == name
     assert isinstance(PASSES[-1], FuseOps)
+
+
+def test_values_of_another_model_are_refused() -> None:
+    x = ir.Var("x", ir.TensorType((2,), "float32"))
+    module = ir.IRModule({"main": ir.Function((x,), ir.call("nn.relu", [x]))})
+    with pytest.raises(InputError, match=r"no parameter 'p0'.*import_model"):
+        BindParams({"p0": np.ones(2, np.float32)})(module)

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -76,3 +77,8 @@ def test_a_time_comes_from_the_argument_the_environment_or_the_epoch(monkeypatch
         monkeypatch.setenv("SOURCE_DATE_EPOCH", bad)
         with pytest.raises(OptionError, match="SOURCE_DATE_EPOCH"):
             tar.source_date()
+
+
+def test_machine_code_is_called_what_it_is() -> None:
+    with pytest.raises(ArchiveError, match="machine code, not an archive"), tar.open_tar(sys.executable):
+        pass

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mlforge.archive.export import (
         code_files,
         export_model_library_format,
-        export_shared_library,
         object_files,
         source_folder,
     )
@@ -32,7 +31,6 @@ _HOMES = {
     "code_files": "export",
     "diff": "diff",
     "export_model_library_format": "export",
-    "export_shared_library": "export",
     "inspect": "inspect",
     "load": "load",
     "load_module": "load",
@@ -49,7 +47,6 @@ __all__ = [
     "code_files",
     "diff",
     "export_model_library_format",
-    "export_shared_library",
     "inspect",
     "load",
     "load_module",

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlforge.errors import InternalError, OptionError
 from mlforge.support.content import Content, Data, Joined, nbytes_of
-from mlforge.support.ndarray_bytes import Cursor
+from mlforge.support.stream import Cursor
 
 _DOUBLE, _STRING, _DOCUMENT, _ARRAY, _BINARY, _BOOL, _NULL, _INT32, _INT64 = 1, 2, 3, 4, 5, 8, 10, 16, 18
 _GENERIC = 0

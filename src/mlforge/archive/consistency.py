@@ -14,6 +14,8 @@ from mlforge.support import dtypes
 
 # time.strptime would import locales for as long as all the rest takes
 MAX_MODULES = 1_000
+_SIZES = ("workspace", "constants", "io")
+_TENSORS = ("inputs", "outputs")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 
@@ -81,20 +83,21 @@ def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
     if not entries:
         yield f"{place}.memory.functions.main: a module of mlforge has an entry here"
         return
-    main = entries[0]
-    for key in ("workspace", "constants", "io"):
-        ours, theirs = details["memory"][f"{key}_bytes"], main[f"{key}_size_bytes"]
+    sizes = {f"{key}_size_bytes": sum(entry[f"{key}_size_bytes"] for entry in entries) for key in _SIZES}
+    main = {kind: {name: item for entry in entries for name, item in entry.get(kind, {}).items()} for kind in _TENSORS}
+    for key in _SIZES:
+        ours, theirs = details["memory"][f"{key}_bytes"], sizes[f"{key}_size_bytes"]
         if ours != theirs:
             yield f"{place}.mlforge.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
-    for kind in ("inputs", "outputs"):
+    for kind in _TENSORS:
         names = [tensor["name"] for tensor in details[kind]]
-        if len(set(names)) != len(names) or set(names) != set(main.get(kind, {})):
+        if len(set(names)) != len(names) or set(names) != set(main[kind]):
             yield f"{place}.mlforge.{kind}: the names are not those of main.{kind}"
             continue
         for index, tensor in enumerate(details[kind]):
             size = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
             if main[kind][tensor["name"]] != {"dtype": tensor["dtype"], "size": size}:
                 yield f"{place}.mlforge.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
-    total = sum(entry["size"] for kind in ("inputs", "outputs") for entry in main.get(kind, {}).values())
-    if total != main["io_size_bytes"]:
-        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {main['io_size_bytes']}"
+    total = sum(entry["size"] for kind in _TENSORS for entry in main[kind].values())
+    if total != sizes["io_size_bytes"]:
+        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {sizes['io_size_bytes']}"

@@ -52,12 +52,14 @@ def storage_details(factory: Factory) -> dict[str, Any]:
 def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> dict[str, Any]:
     touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
     return {
-        "function": code.function_names[call.kernel.name],
+        "function": code.function_of(call.kernel.name),
         "nodes": list(call.nodes),
-        "workspace_bytes": call.kernel.scratch_bytes,
+        # a device's scratch is among the tensors of the graph
+        "workspace_bytes": call.kernel.scratch_bytes if call.kernel.device is None else 0,
         "macs": call.kernel.macs,
         "bytes": sum(value.nbytes for value in touched),
         "live_bytes": factory.plan.live[index],
+        **({"device": call.output.root.device or "cpu"} if code.device else {}),
     }
 
 
@@ -67,7 +69,7 @@ def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
         return None
     row = memory.report(factory.program, plan)[plan.peak_call]
     return {
-        "function": code.function_names[row.function],
+        "function": code.function_of(row.function),
         "nodes": list(row.nodes),
         "live_bytes": row.live_bytes,
         "tensors": [{"name": name, "bytes": size} for name, size in row.tensors[:_PEAK_TENSORS]],

@@ -1,10 +1,8 @@
-"""Writing a Model Library Format archive, a shared library, or objects."""
+"""Writing a Model Library Format archive, or objects."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,9 +17,9 @@ from mlforge.archive.options import ExportOptions
 from mlforge.compiler import Factory
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
-from mlforge.library.build import build_library, needs_runtime
-from mlforge.library.toolchain import compile_objects, compile_shared
-from mlforge.runtime.shared_library import DESCRIPTION_SYMBOL
+from mlforge.library.build import needs_runtime
+from mlforge.library.device_modules import KERNEL_SUFFIXES
+from mlforge.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
 from mlforge.support.atomic import atomic_file, check_writable
 from mlforge.support.content import Data
 from mlforge.support.params import params_content
@@ -105,61 +103,13 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
     return {**files, metadata_path(options): metadata.to_bytes(document)}
 
 
-def export_shared_library(
-    factories: Sequence[Factory], path: str | os.PathLike[str], options: ExportOptions | None = None
-) -> Path:
-    """Write a shared library for this machine that carries its own description.
+def object_files(
+    factories: Sequence[Factory], options: ExportOptions | None = None, compiler: Compiler | None = None
+) -> dict[str, Data]:
+    """Return the code of these modules compiled, by the C compiler at hand (``CC``) if none is given, and its headers.
 
-    Parameters
-    ----------
-    factories : sequence of Factory
-        What `build` returned; the modules' names must differ. Of modules for the graph executor the library has the
-        packed functions: their graphs and parameters come from elsewhere.
-    path : path
-    options : ExportOptions, optional
-        Say what the modules share.
-
-    Raises
-    ------
-    OptionError
-        If a module has constants that its caller loads.
-    ToolchainError
-        If there is no C compiler or it refuses the code.
-    OutputError
-        If the place cannot be written.
-    """
-    for factory in factories:
-        if factory.code.loaded:
-            raise OptionError(
-                f"a library has no place for the constants that callers of module '{factory.module_name}' load",
-                place=", ".join(factory.code.loaded),
-                next_step="Make an archive, or leave the constants in the code",
-            )
-    linked = linked_code(factories, options or ExportOptions())
-    modules = {
-        factory.module_name: metadata.module_details(factory, code)
-        for factory, code in zip(factories, linked.modules, strict=True)
-        if code.entry is not None
-    }
-    text = json.dumps({"modules": modules}, sort_keys=True).encode()
-    # numbers, because C promises string literals of no more than 4,095 characters
-    numbers = ",".join(map(str, (*text, 0)))
-    description = f"const char {DESCRIPTION_SYMBOL}[] = {{{numbers}}};\n".encode()
-    files = {**linked.files, "src/mlforge_description.c": description}
-    if not needs_runtime(files):
-        return compile_shared(files, path)
-    target = Path(path)
-    with atomic_file(target) as file, build_library(files).open("rb") as built:
-        shutil.copyfileobj(built, file, 1 << 20)
-    if target.is_file():  # a device keeps its mode
-        target.chmod(0o755)
-    return target
-
-
-def object_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
-    """Return the code of these modules compiled by the C compiler at hand (``CC``), and its headers, by path.
-
-    The options say what the modules share.
+    For the graph executor with graphs and parameters, for devices with kernels. The options say what the modules share.
+    What LLVM compiled is an object already.
 
     Raises
     ------
@@ -168,30 +118,72 @@ def object_files(factories: Sequence[Factory], options: ExportOptions | None = N
     """
     code = code_files(factories, options)
     loaded = {path for factory in factories for path in factory.code.loaded.values()}
-    files = {path: data for path, data in code.items() if path.endswith(".h") or path in loaded}
+    files = {path: data for path, data in code.items() if path.endswith((".h", OBJECT_SUFFIX)) or path in loaded}
+    beside = _files_beside(factories)
+    if not any(path.endswith(SOURCES) for path in code):
+        return files | beside
     runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
-    sources = {**code, **runtime} if needs_runtime(code) else code
+    sources = {path: data for path, data in code.items() if path not in files or path.endswith(".h")}
+    sources |= runtime if needs_runtime(code) else {}
     folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
     with tempfile.TemporaryDirectory(prefix="mlforge-objects-") as folder:
-        for built in compile_objects(sources, Path(folder), includes=folders):
+        for built in compile_objects(sources, Path(folder), includes=folders, compiler=compiler):
             files[f"lib/{built.name.removesuffix('.o').rpartition('.')[0]}.o"] = built.read_bytes()
-    return files
+    return files | beside
 
 
-def code_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
-    """Return the generated code of these modules by path: ``src/...`` and ``include/...``.
-
-    The options say what the modules share.
-    """
-    return dict(linked_code(factories, options or ExportOptions()).files)
-
-
-def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
-    """Return `code_files`, and for the graph executor also the C runtime, the graphs and the parameters."""
-    files = code_files(factories, options)
+def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
+    """Return what modules need beside their code of the host: graphs and parameters, and kernels of devices."""
+    files: dict[str, Data] = {}
     for factory in factories:
         if factory.graph_json:
             files[graph_path(factory.module_name)] = factory.graph_json.encode()
             files[params_path(factory.module_name)] = params_content(factory.params)
-            files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
+        if factory.code.device is not None:
+            device = factory.code.device
+            files[f"src/{factory.module_name}_kernels.{KERNEL_SUFFIXES[device.kind]}"] = device.source.encode()
     return files
+
+
+def code_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return the generated code of these modules by path: ``src/...``, ``include/...``, ``external/...``.
+
+    The options say what the modules share.
+
+    Raises
+    ------
+    OptionError
+        If runtime modules of external generators compute a part.
+    """
+    files = dict(linked_code(factories, options or ExportOptions()).files)
+    for factory in factories:
+        kinds = [part.generator for part in factory.code.external if part.is_module]
+        if kinds:
+            raise OptionError(
+                f"a part of it is run by a module of the kind '{kinds[0]}', which no code calls by itself",
+                place=factory.module_name,
+                next_step="Make an archive, --emit mlf, or a library, --emit so",
+            )
+        files.update(factory.code.built_files)
+    return files
+
+
+def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return `code_files`, for the graph executor with the C runtime, graphs and parameters, and kernels of devices.
+
+    Raises
+    ------
+    OptionError
+        For modules that LLVM compiled.
+    """
+    files = code_files(factories, options)
+    for path in files:
+        if path.endswith(OBJECT_SUFFIX) and not path.startswith("external/"):
+            raise OptionError(
+                "there is no C of modules that LLVM compiled",
+                place=path,
+                next_step="Compile for the target 'c', or take the objects: --emit o",
+            )
+    if any(factory.graph_json for factory in factories):
+        files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
+    return files | _files_beside(factories)

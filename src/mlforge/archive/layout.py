@@ -18,7 +18,7 @@ SOURCES: Final = "codegen/host/src"
 OBJECTS: Final = "codegen/host/lib"
 HEADERS: Final = "codegen/host/include"
 # the table of the functions of several graph modules, which refers to the code of all
-REGISTRY: Final = "codegen/host/src/mlforge_shared_registry.c"
+REGISTRIES: Final = ("codegen/host/src/mlforge_shared_registry.c", "codegen/host/lib/mlforge_shared_registry.o")
 
 # a name becomes part of file names, so it may hold nothing that a path gives a meaning to
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

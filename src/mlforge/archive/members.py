@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
 _TEMPLATES = "templates"
-_CODE = (".c", ".h", ".S")
+_CODE = (".c", ".h", ".S", ".o")
 _README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
 
 
@@ -89,6 +89,12 @@ def archive_members(factories: Sequence[Factory], options: ExportOptions, timest
 def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
     if not factories:
         raise OptionError("there is no module to export", next_step="Give what mlforge.build returned")
+    if options.test_vectors and not _are_programs(factories):
+        raise OptionError(
+            "test vectors are checked by a demo on the C runtime, which has no devices and no modules of other kinds",
+            place="test vectors",
+            next_step="Export without test vectors; mlforge verify compares the model with its reference",
+        )
     if options.test_vectors and not options.runtime and _uses_runtime(factories):
         raise OptionError(
             "a demo of modules for the graph executor needs the C runtime in the archive",
@@ -99,6 +105,13 @@ def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None
 
 def _uses_runtime(factories: Sequence[Factory]) -> bool:
     return any(factory.graph_json for factory in factories)
+
+
+def _are_programs(factories: Sequence[Factory]) -> bool:
+    """Tell whether the C and the C runtime alone run these modules."""
+    return not any(
+        factory.code.device or any(part.is_module for part in factory.code.external) for factory in factories
+    )
 
 
 def _imports(factory: Factory, code: Sequence[str]) -> ImportTree:
@@ -136,7 +149,8 @@ def _documents(
     name = bounded("_".join(factory.module_name for factory in factories))
     graphs = _uses_runtime(factories)
     documents: dict[str, Data] = {}
-    if options.runtime or not graphs:
+    # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
+    if (options.runtime or not graphs) and _are_programs(factories):
         documents.update(demo_files(subjects))
         digest = _digest(factories, {**files, **documents})
         plan = build_plan(name, [*files, *documents], places.runtime if graphs else None, digest)

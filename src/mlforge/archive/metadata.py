@@ -15,6 +15,7 @@ from mlforge.archive.options import ExportOptions
 from mlforge.codegen import GeneratedCode, LinkedCode
 from mlforge.memory import Placement
 from mlforge.support.content import Data, nbytes_of, sha256_of_each
+from mlforge.support.device_types import TYPE_CODES
 from mlforge.tir.ir import Value
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleFacts", "archive_metadata", "module_details", "module_metadata", "to_bytes", "utc"]
 
-_CPU = 1
 # the name under which microTVM's tools know the C runtime
 _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
 
@@ -98,20 +98,14 @@ def _shared(linked: LinkedCode) -> dict[str, Any]:
 def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions, timestamp: int) -> dict[str, Any]:
     """Return the object of one module."""
     details = module_details(factory, facts.code)
-    sizes = details["memory"]
-    main = {
-        "device": _CPU,
-        "workspace_size_bytes": sizes["workspace_bytes"],
-        "constants_size_bytes": sizes["constants_bytes"],
-        "io_size_bytes": sizes["io_bytes"],
-        "inputs": _sizes(factory.program.inputs),
-        "outputs": _sizes(factory.program.outputs),
-    }
     details |= storage_details(factory)
     details["module_tree"] = [dict(entry) for entry in facts.module_tree]
     details["build"] = _build(factory, facts, options)
     memory: dict[str, Any] = {
-        "functions": {"main": [main], "operator_functions": _operator_functions(factory, facts.code)}
+        "functions": {
+            "main": _main(factory, facts.code),
+            "operator_functions": _operator_functions(factory, facts.code),
+        }
     }
     if factory.graph_json:
         memory["sids"] = _storage_ids(factory)
@@ -120,13 +114,48 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
         "export_datetime": utc(timestamp),
         "executors": [factory.executor],
         "style": "full-model",
-        "target": [str(factory.target)],
+        "target": [str(target) for target in factory.targets],
         "memory": memory,
         "mlforge": details,
     }
     if options.runtime:
         document["external_dependencies"] = [{**_RUNTIME, "version_spec": mlforge.__version__}]
     return document
+
+
+def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
+    """Return what the model needs on each kind of device, that of the host first."""
+    program, sizes = factory.program, code.sizes
+    if code.device is None or code.storages is None or code.graph is None:
+        host = (sizes.workspace, sizes.constants, sizes.io)
+        return [_main_on(None, host, program.inputs, program.outputs)]
+    entries = []
+    for device in (None, code.device.kind):
+        inputs, outputs = (
+            [value for value in values if value.root.device == device] for values in (program.inputs, program.outputs)
+        )
+        constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
+        workspace = code.storages.bytes_on(device)
+        if device is None:
+            # the host takes scratch from elsewhere than storages
+            workspace = sizes.workspace - code.storages.bytes_on(code.device.kind)
+        io = sum(value.nbytes for value in (*inputs, *outputs))
+        entries.append(_main_on(device, (workspace, constants, io), inputs, outputs))
+    return entries
+
+
+def _main_on(
+    device: str | None, sizes: tuple[int, int, int], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> dict[str, Any]:
+    workspace, constants, io = sizes
+    return {
+        "device": TYPE_CODES[device or "cpu"],
+        "workspace_size_bytes": workspace,
+        "constants_size_bytes": constants,
+        "io_size_bytes": io,
+        "inputs": _sizes(inputs),
+        "outputs": _sizes(outputs),
+    }
 
 
 def to_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -143,11 +172,13 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict
     """Return what compiling the archive's own source again takes to give the same module."""
     return {
         "target": str(factory.target),
+        **({"target_host": str(factory.target_host)} if factory.target_host else {}),
         "executor": factory.executor,
         "optimize": factory.options["optimize"],
         "numerics": factory.options["numerics"],
         "external_workspace": facts.code.external_workspace,
         **_placement(factory.placement),
+        **({"byoc": factory.options["byoc"].split(",")} if "byoc" in factory.options else {}),
         "toolchain": facts.toolchain and dict(facts.toolchain),
         "test_vectors": options.test_vectors,
         "seed": options.seed,
@@ -176,13 +207,13 @@ def _sizes(values: Sequence[Value]) -> dict[str, Any]:
 
 def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
     """Return each function once, with the largest workspace that any kernel of it needs."""
-    needed: dict[str, int] = {}
+    needed: dict[tuple[str, int], int] = {}
     for kernel in factory.program.kernels:
-        name = code.function_names[kernel.name]
-        needed[name] = max(needed.get(name, 0), kernel.scratch_bytes)
+        key = code.function_names[kernel.name], TYPE_CODES[kernel.device or "cpu"]
+        needed[key] = max(needed.get(key, 0), kernel.scratch_bytes)
     return [
-        {"function_name": name, "workspace": [{"device": _CPU, "workspace_size_bytes": size}]}
-        for name, size in needed.items()
+        {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
+        for (name, device), size in needed.items()
     ]
 
 

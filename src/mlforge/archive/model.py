@@ -153,6 +153,23 @@ class ModuleRecord:
         """The executor that runs the module, if it is one for executors."""
         return self.executors[0] if self.executors else None
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What `main` takes, on whatever device."""
+        return self._in_order("inputs", [tensor for entry in self.main for tensor in entry.inputs])
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What `main` gives, on whatever device."""
+        return self._in_order("outputs", [tensor for entry in self.main for tensor in entry.outputs])
+
+    def _in_order(self, kind: str, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return tensors in the order in which callers give or take them, where the archive says it."""
+        if self.details is not None:
+            places = {tensor["name"]: place for place, tensor in enumerate(self.details[kind])}
+            tensors = sorted(tensors, key=lambda tensor: places[tensor.name])
+        return tuple(tensors)
+
 
 @dataclass(frozen=True)
 class ArchiveRecord:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from mlforge.archive.layout import CODE, REGISTRY, header_path
+from mlforge.archive.layout import CODE, REGISTRIES, header_path
 from mlforge.archive.model import ModuleRecord
 from mlforge.archive.read import Archive, open_archive
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.choice import pick_module
+from mlforge.runtime.external_code import ExternalCode
 from mlforge.support.content import Data, ViewContent
 from mlforge.support.params import load_params
 
@@ -34,7 +35,8 @@ class ModuleParts:
         The archive, for messages.
     record : ModuleRecord
     code : mapping of str to Data
-        Sources, headers and objects of the module, by path under ``codegen/host``.
+        Sources, headers and objects of the module, by path under ``codegen/host``; what external generators wrote
+        under ``external/``.
     digests : mapping of str to str
         The checked SHA-256 of `code`, where the archive lists them.
     graph_json : str
@@ -90,13 +92,17 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
         code: dict[str, Data] = {}
         digests: dict[str, str] = {}
         for member in (*files.sources, *files.headers, *files.objects):
-            if member == REGISTRY:
+            if member in REGISTRIES:
                 # a library of this machine finds its functions by symbol, and this refers to modules that are not here
                 continue
             short = member.removeprefix(f"{CODE}/")
             code[short] = ViewContent(archive.tar.view(member))
             if archive.record.manifest is not None:
                 digests[short] = archive.record.manifest[member]["sha256"]
+        imports = _imports(archive, record)
+        for part in imports:
+            if isinstance(part, ExternalCode):
+                code.update(part.files)
         is_graph = record.executor == "graph"
         return ModuleParts(
             place=archive.path,
@@ -105,7 +111,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
             digests=digests,
             graph_json=_text(archive, files.graph, MAX_TEXT) or "" if is_graph else "",
             params=_params(archive, files.params) if is_graph and files.params else {},
-            imports=_imports(archive, record),
+            imports=imports,
             header=_text(archive, _header(record), MAX_TEXT),
             relay=None if record.details is not None else _text(archive, files.relay, MAX_TEXT),
         )
@@ -172,11 +178,12 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
 
 
 def _device_module(archive: Archive, type_key: str, path: str) -> Module:
-    from mlforge.runtime.module import load_from_bytes
+    from mlforge.runtime.loaders import load_part
 
     data = bytes(archive.tar.view(path))
     try:
-        return load_from_bytes(type_key, data, PurePosixPath(path).suffix.removeprefix("."))
+        file = PurePosixPath(path)
+        return load_part(type_key, data, file.suffix.removeprefix("."), file.stem)
     except ArchiveError as error:
         # a loader knows the bytes alone, not where they come from
         place = f"{archive.path}: {path}: {error.place}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from mlforge.archive.c_symbols import MAX_TOKENS, CSymbols, defined_symbols
 from mlforge.archive.elf_symbols import defined_functions
 from mlforge.archive.read import Archive
-from mlforge.errors import ArchiveError
+from mlforge.errors import ArchiveError, MlforgeError
 from mlforge.runtime.graph_json import MAX_TEXT, Graph, parse_graph
+from mlforge.runtime.loaders import load_from_bytes
+from mlforge.runtime.module import Module
 
 C_ENDINGS = (".c", ".cc", ".cpp")
 OBJECT_ENDING = ".o"
@@ -43,9 +47,24 @@ class ParsedFiles:
         return graphs
 
     @cached_property
+    def imports(self) -> list[Module]:
+        """The sound modules of other kinds, in the order of their files."""
+        trees = [(module.details or {}).get("module_tree", ()) for module in self.archive.record.modules.values()]
+        kinds = {path: entry["type_key"] for tree in trees for entry in tree[1:] for path in entry["files"]}
+        found = []
+        for path, kind in sorted(kinds.items()):
+            if path in self.archive.tar.sizes:
+                with suppress(MlforgeError):  # module_tree_faults tells it
+                    found.append(
+                        load_from_bytes(kind, bytes(self.archive.tar.view(path)), PurePosixPath(path).suffix[1:])
+                    )
+        return found
+
+    @cached_property
     def c_code(self) -> dict[str, CSymbols]:
         """What each file of C code defines, by path in sorted order, up to the first that goes beyond the limit."""
-        paths = {path for module in self.archive.record.modules.values() for path in module.files.sources}
+        modules = self.archive.record.modules.values()
+        paths = {path for module in modules for path in (*module.files.sources, *module.files.devices)}
         found: dict[str, CSymbols] = {}
         left = MAX_TOKENS
         for path in sorted(paths):
@@ -61,7 +80,8 @@ class ParsedFiles:
     @cached_property
     def objects(self) -> dict[str, set[str]]:
         """The functions that each sound object file defines, by path."""
-        paths = {path for module in self.archive.record.modules.values() for path in module.files.objects}
+        modules = self.archive.record.modules.values()
+        paths = {path for module in modules for path in (*module.files.objects, *module.files.devices)}
         found: dict[str, set[str]] = {}
         for path in sorted(paths):
             if path.endswith(OBJECT_ENDING):

@@ -5,34 +5,40 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mlforge.archive.load import artifact_kind, host_library, load_graph
+from mlforge.archive.load import artifact_kind, host_library, load, load_graph
 from mlforge.archive.module_parts import read_parts
 from mlforge.crt import trace_headers
 from mlforge.errors import OptionError
+from mlforge.library.build import has_only_objects
 from mlforge.library.toolchain import NATIVE, compile_cached
 from mlforge.runtime.aot_module import loaded_pools
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.profiled_module import TRACE_FLAGS, ProfiledModule, record_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from mlforge.compiler import Factory
+    from mlforge.runtime.device import Device
     from mlforge.support.content import Data
 
 
-def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> ProfiledModule | GraphModule:
+def load_profiled(
+    path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
+) -> ProfiledModule | GraphModule:
     """Load a model of an archive for profiling.
 
     Parameters
     ----------
     path : path
-        An archive with a model for the graph executor, which times its operators itself, or one that mlforge compiled
-        ahead of time: its C is compiled once more, with the hook for tracing turned on. A shared library has lost its
-        C, so there is nothing to turn on.
+        An archive or library with a model for the graph executor, which times its operators itself, or an archive that
+        mlforge compiled ahead of time: its C is compiled once more, with the hook for tracing turned on; objects have
+        none, so the archive's own source is. A library has lost both, so there is nothing to turn on.
     module : str, optional
         Which module, where the archive holds several.
+    devices : sequence of Device
+        As for `mlforge.load`.
 
     Returns
     -------
@@ -42,7 +48,8 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
     Raises
     ------
     OptionError
-        For a shared library, and for code without the hook; otherwise as `mlforge.load`.
+        For a library of a model that was compiled ahead of time, and for code without the hook; otherwise as
+        `mlforge.load`.
 
     Examples
     --------
@@ -50,15 +57,19 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
     >>> max(profile.operators, key=lambda item: item.nanoseconds).nodes          # doctest: +SKIP
     ('functional_1/conv2d/Conv2D',)
     """
-    if artifact_kind(path) == "library":
+    if artifact_kind(path) in ("library", "objects"):
+        model = load(path, module, devices)
+        if isinstance(model, GraphModule):
+            return model
         raise OptionError(
-            "a shared library cannot be profiled: it has no C that could be built with timers",
+            "a library of a model compiled ahead of time cannot be profiled: it has no C that could be built with "
+            "timers",
             place=str(path),
             next_step="Profile the archive, or the model that the library was made from",
         )
     parts = read_parts(path, module)
     if parts.executor == "graph":
-        return load_graph(parts, host_library(parts))
+        return load_graph(parts, host_library(parts), devices)
     details = parts.record.details
     if details is None:
         raise OptionError(
@@ -66,19 +77,30 @@ def load_profiled(path: str | os.PathLike[str], module: str | None = None) -> Pr
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
+    if has_only_objects(parts.code):
+        from mlforge.archive.rebuild import rebuild
+
+        made = rebuild(path)
+        factories = made if isinstance(made, list) else [made]
+        return profiled_factory(next(item for item in factories if item.module_name == parts.record.name), devices)
     return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
 
 
-def profiled_factory(factory: Factory) -> ProfiledModule | GraphModule:
+def profiled_factory(factory: Factory, devices: Sequence[Device] = ()) -> ProfiledModule | GraphModule:
     """Return the module that `build` made, ready to be profiled in this process."""
     from mlforge.archive.load import load_factory
     from mlforge.archive.metadata import module_details
 
-    model = load_factory(factory) if factory.graph_json else None
+    model = load_factory(factory, devices) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
     details = module_details(factory)
-    return ProfiledModule(_library(factory.code.files), details, loaded_pools(details, factory.code.files))
+    loaded = loaded_pools(details, factory.code.files)
+    if has_only_objects(factory.code.files):
+        from mlforge.library.llvm_library import traced_code
+
+        return ProfiledModule(traced_code(factory.unit), details, loaded)
+    return ProfiledModule(_library(factory.code.files), details, loaded)
 
 
 def _library(code: Mapping[str, Data]) -> Path:

@@ -30,6 +30,7 @@ from mlforge.support.tar import TarReader, open_tar
 
 MAX_METADATA = 16 << 20
 _AGAIN = "Export the archive again"
+_OBJECT = ".o"
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,9 @@ def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
     found = find_metadata(tar.sizes)
     if found is None:
         raise ArchiveError(
-            "this is a tar but not a Model Library Format archive: it has no metadata.json",
+            "this is a tar of objects, a library, not a Model Library Format archive"
+            if any(name.endswith(_OBJECT) for name in tar.sizes)
+            else "this is a tar but not a Model Library Format archive: it has no metadata.json",
             place=tar.path,
             next_step="Compile a model to one with: mlforge compile MODEL",
         )

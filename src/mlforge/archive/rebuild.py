@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ from mlforge.archive.source import read_source
 from mlforge.compiler import Factory, build
 from mlforge.errors import ArchiveError
 from mlforge.memory import ConstantPool, Pool
+from mlforge.target.target import parse_target
 
 
 def rebuild(
     path: str | os.PathLike[str],
     target: str | None = None,
     *,
+    target_host: str | None = None,
     executor: str | None = None,
     optimize: str | None = None,
     external_workspace: bool | None = None,
@@ -28,6 +31,7 @@ def rebuild(
     pools: Sequence[Pool] | None = None,
     constants: Sequence[ConstantPool] | None = None,
     ram: int | None = None,
+    byoc: Sequence[str] | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -35,7 +39,7 @@ def rebuild(
     ----------
     path : path
         An archive that mlforge wrote with source parameters.
-    target, executor, optimize, external_workspace, workspace_io, pools, constants, ram
+    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -54,6 +58,7 @@ def rebuild(
     """
     given = {
         "target": target,
+        "target_host": target_host,
         "executor": executor,
         "optimize": optimize,
         "external_workspace": external_workspace,
@@ -61,6 +66,7 @@ def rebuild(
         "pools": pools,
         "constants": constants,
         "ram": ram,
+        "byoc": byoc,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
@@ -95,26 +101,40 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
 def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     module, params = read_source(archive, name)
     details = archive.record.modules[name].details or {}
-    others = [entry["type_key"] for entry in details.get("module_tree", ())[1:]]
-    if others:
-        raise ArchiveError(
-            f"module '{name}' imports modules ({', '.join(others)}) that were not compiled from its Relay text",
-            place=archive.path,
-            next_step="Compile the model itself and import them again",
-        )
     recorded = details.get("build", details)
+    target = recorded.get("target", " ".join(archive.record.modules[name].targets))
     asked = {
-        "target": recorded.get("target", " ".join(archive.record.modules[name].targets)),
+        "target": target,
+        "target_host": recorded.get("target_host", "c"),
         "executor": recorded.get("executor", "aot"),
         "optimize": recorded["optimize"],
         "external_workspace": recorded["external_workspace"],
         **_recorded_placement(recorded),
+        "byoc": recorded.get("byoc", ()),
         **chosen,
     }
+    if "executor" not in chosen and parse_target(asked["target"]).device:
+        asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        asked = {key: asked[key] for key in ("target", "executor", "optimize")}
-    return build(module, params=params, module_name=name, numerics=recorded["numerics"], **asked)
+        asked = {key: asked[key] for key in ("target", "target_host", "executor", "optimize", "byoc")}
+    factory = build(module, params=params, module_name=name, numerics=recorded["numerics"], **asked)
+    _require_own_modules(archive, name, details, factory)
+    return factory
+
+
+def _require_own_modules(archive: Archive, name: str, details: Mapping[str, Any], factory: Factory) -> None:
+    """Raise ArchiveError for modules that a user imported: compiling again does not make them."""
+    stored = Counter(entry["type_key"] for entry in details.get("module_tree", ())[1:])
+    # kernels of a device are made again, or not needed for another target
+    kernels = [str(target).partition(" ")[0] for target in archive.record.modules[name].targets]
+    others = stored - Counter(module.type_key for module in factory.lib.imported_modules) - Counter(kernels)
+    if others:
+        raise ArchiveError(
+            f"module '{name}' imports modules ({', '.join(others.elements())}) that were not compiled from its text",
+            place=archive.path,
+            next_step="Compile the model itself and import them again",
+        )
 
 
 def _recorded_placement(recorded: Mapping[str, Any]) -> dict[str, Any]:

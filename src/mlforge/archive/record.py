@@ -109,6 +109,7 @@ def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | No
             zero_point=tensor.get("zero_point"),
         )
         for tensor in details
+        if tensor["name"] in sizes
     )
 
 

@@ -26,7 +26,7 @@ def code_faults(parsed: ParsedFiles) -> Iterator[Fault]:
             yield fault_of_error("code", path, error)
     yield from _doubled(parsed)
     for place, function in _called(parsed):
-        if function not in defined:
+        if function not in defined and not any(module.implements_function(function) for module in parsed.imports):
             yield Fault("code", place, f"the function {function} is not defined in the code")
     for name, module in archive.record.modules.items():
         yield from _header_faults(archive, name, module)
@@ -52,7 +52,7 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
             functions += [operator["function"] for operator in module.details["operators"]]
             functions += [module.details["entry"]] if module.details["entry"] else []
         for function in functions:
-            if function not in seen:
+            if function not in seen and function != COPY:
                 seen.add(function)
                 yield place, function
     for path, graph in parsed.graphs.items():

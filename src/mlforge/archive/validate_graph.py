@@ -47,18 +47,17 @@ def _storage_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
 
 def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
     """Yield inputs and outputs that differ from those of the metadata."""
-    for main in module.main[:1]:
-        for tensor in main.inputs:
-            entry = graph.arguments.get(tensor.name)
-            if entry is None:
-                yield f"the graph has no input {tensor.name}, which the metadata list"
-            else:
-                yield from _tensor_faults(graph, entry, tensor, f"input {tensor.name}")
-        if main.outputs and len(main.outputs) != len(graph.heads):
-            yield f"the graph has {len(graph.heads)} outputs, the metadata {len(main.outputs)}"
-        elif module.details is not None:
-            for entry, tensor in zip(graph.heads, main.outputs, strict=False):
-                yield from _tensor_faults(graph, entry, tensor, f"output {tensor.name}")
+    for tensor in module.inputs:
+        entry = graph.arguments.get(tensor.name)
+        if entry is None:
+            yield f"the graph has no input {tensor.name}, which the metadata list"
+        else:
+            yield from _tensor_faults(graph, entry, tensor, f"input {tensor.name}")
+    if module.outputs and len(module.outputs) != len(graph.heads):
+        yield f"the graph has {len(graph.heads)} outputs, the metadata {len(module.outputs)}"
+    elif module.details is not None:
+        for entry, tensor in zip(graph.heads, module.outputs, strict=False):
+            yield from _tensor_faults(graph, entry, tensor, f"output {tensor.name}")
 
 
 def _tensor_faults(graph: Graph, entry: int, tensor: Tensor, shown: str) -> Iterator[str]:

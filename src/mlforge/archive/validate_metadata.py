@@ -10,6 +10,7 @@ from typing import Any
 from mlforge.archive.fault import Fault
 from mlforge.archive.model import ModuleRecord
 from mlforge.archive.parsed_files import ParsedFiles
+from mlforge.runtime.graph_json import COPY
 from mlforge.support import dtypes
 
 
@@ -49,7 +50,7 @@ def _details_faults(details: Mapping[str, Any], module: ModuleRecord) -> Iterato
         yield f"mlforge.build.executor is {build['executor']}, executors says {module.executor}"
     known = {function.name for function in module.operator_functions}
     for index, operator in enumerate(details["operators"]):
-        if operator["function"] not in known:
+        if operator["function"] not in (*known, COPY):
             yield f"mlforge.operators[{index}].function: {operator['function']} is not among operator_functions"
     yield from _memory_faults(details)
     for index, constant in enumerate(details.get("constants", ())):

@@ -11,7 +11,7 @@ from mlforge.archive.layout import CODE, CODEGEN
 from mlforge.archive.parsed_files import ParsedFiles
 from mlforge.archive.read import Archive
 from mlforge.errors import MlforgeError
-from mlforge.runtime.module import load_from_bytes
+from mlforge.runtime.loaders import load_from_bytes
 
 
 def module_tree_faults(parsed: ParsedFiles) -> Iterator[Fault]:

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
 
+def is_code(artifact: Path) -> bool:
+    """Tell whether a file is a library in any form: shared, static, an object, a tar of objects."""
+    from mlforge.archive.load import artifact_kind
+
+    return artifact_kind(artifact) in ("library", "objects")
+
+
 def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
     """Tell an archive or library from a model, and refuse options of the other kind."""
     from mlforge.archive.load import artifact_kind
@@ -25,7 +32,7 @@ def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> 
     return False
 
 
-def compiled_model(model: Path, shape: list[str] | None, target: str = "c", executor: str = "aot") -> Factory:
+def compiled_model(model: Path, shape: list[str] | None, target: str = "c", executor: str | None = None) -> Factory:
     """Compile a model file as a module named after it."""
     from mlforge.compiler import build
     from mlforge.frontend import import_model

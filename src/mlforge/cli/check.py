@@ -7,22 +7,30 @@ from typing import Annotated
 
 import typer
 
+from mlforge.cli.compile_options import Generators
 from mlforge.cli.options import Json, Shapes, parse_shapes
 from mlforge.cli.tables import print_json
 from mlforge.errors import MlforgeError, ProblemsError
 
-EXAMPLES = ("mlforge check kws.tflite", "mlforge check resnet.onnx --shape input=1,3,224,224")
+EXAMPLES = (
+    "mlforge check kws.tflite",
+    "mlforge check resnet.onnx --shape input=1,3,224,224",
+    "mlforge check detector.onnx --byoc onnxruntime",
+)
 
 
 def check(
     model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
     shape: Shapes = None,
+    byoc: Generators = None,
     as_json: Json = False,
 ) -> None:
     """List all that mlforge cannot compile in a model."""
     from mlforge import frontend
+    from mlforge.byoc import find_generators
 
-    problems = frontend.check(model, shapes=parse_shapes(shape))
+    find_generators(byoc or ())
+    problems = frontend.check(model, shapes=parse_shapes(shape), byoc=byoc or ())
     if as_json:
         print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})
     elif not problems:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +11,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from mlforge.cli import compile_options as options
+from mlforge.cli.compile_library import library_suffix, write_library
 from mlforge.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
 from mlforge.cli.options import Board, Json, parse_models
+from mlforge.cli.places_line import places_line
 from mlforge.cli.placing import asked_placement
 from mlforge.cli.stripes_line import stripes_line
 from mlforge.cli.tables import print_json, print_table
@@ -22,6 +26,7 @@ from mlforge.support.text import printable
 if TYPE_CHECKING:
     from mlforge.archive.options import ExportOptions
     from mlforge.compiler import Factory
+    from mlforge.library.toolchain import Compiler
     from mlforge.micro.memory_table import MemoryTable
 
 EXAMPLES = (
@@ -32,8 +37,14 @@ EXAMPLES = (
     "mlforge compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
     "mlforge compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
     "mlforge compile kws.tflite --executor graph --test-vectors 3",
+    "mlforge compile resnet18.onnx --target opencl --emit so",
+    'mlforge compile kws.tflite --target "c -mcpu=cortex-m4" --numerics tflm --byoc cmsis_nn',
+    "mlforge compile detector.onnx --byoc onnxruntime --emit so",
     'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
     "mlforge compile kws.tflite --emit c -o kws_code",
+    "mlforge compile kws.tflite --emit so",
+    "mlforge compile resnet.onnx --executor graph --emit so --triple aarch64-linux-gnu -o resnet_arm.so",
+    "mlforge compile kws.tflite --emit o --board nucleo_l4r5zi -o kws_objects",
     "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlforge compile kws.tflite --emit o -o kws_objects",
 )
 
@@ -43,12 +54,14 @@ def compile_models(
     *,
     output: options.Output = None,
     target: options.TargetText = None,
+    target_host: options.TargetHost = None,
     board: Board = None,
     executor: options.Executors = None,
     module_name: options.ModuleName = None,
     shape: options.ModelShapes = None,
     optimize: options.OptimizeFor = None,
     numerics: options.NumericsOf = None,
+    byoc: options.Generators = None,
     external_workspace: options.ExternalWorkspace = None,
     workspace_io: options.WorkspaceIo = None,
     pool: options.Pools = None,
@@ -58,6 +71,9 @@ def compile_models(
     share_workspace: options.ShareWorkspace = None,
     share_weights: options.ShareWeights = None,
     emit: options.Emit = "mlf",
+    abi: options.Abi = None,
+    triple: options.Triple = None,
+    cc: options.CompilerCommand = None,
     ram: options.Ram = None,
     flash: options.Flash = None,
     test_vectors: options.TestVectors = None,
@@ -69,7 +85,7 @@ def compile_models(
     params_form: options.ParamsForm = None,
     as_json: Json = False,
 ) -> None:
-    """Compile models to an archive, C, objects or a shared library."""
+    """Compile models to an archive, C, objects or a library."""
     from mlforge.support.atomic import check_writable
 
     named = _named(models, module_name)
@@ -86,7 +102,9 @@ def compile_models(
         "share_weights": share_weights,
     }
     export = options.export_options(asked, emit, archives[0] if archives else None)
-    place = _output(output, named, emit, bool(archives), ".model-lib" if rfc else ".tar")
+    linking = options.library_options(emit, board, abi, triple, cc)
+    suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": library_suffix(triple)}
+    place = _output(output, named, emit, bool(archives), suffixes)
     if emit not in ("c", "o"):
         check_writable(place)
     memories = asked_placement(
@@ -95,11 +113,26 @@ def compile_models(
     chosen, limit = (target, ram) if board is None else board_asks(board, target, ram)
     if ram is None and memories.get("pools"):
         limit = None  # pools have limits of their own
-    wanted = BuildOptions(chosen, optimize, numerics, executor or (), external_workspace, shape or (), memories, limit)
+    wanted = BuildOptions(
+        chosen,
+        optimize,
+        numerics,
+        executor or (),
+        external_workspace,
+        shape or (),
+        memories,
+        limit,
+        byoc,
+        target_host,
+    )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
+    _check_host(target_host, factories)
     table = fitting_memory(factories, board, ram, flash, export)
     with stage(f"writing {place}"):
-        _write(factories, place, emit, export)
+        if emit in options.LIBRARIES:
+            write_library(factories, place, emit, export, linking)
+        else:
+            _write(factories, place, emit, export, board)
     _report(factories, place, table, as_json)
     if ram is not None and board is None and not as_json:
         _print_lent(factories, ram)
@@ -140,7 +173,9 @@ def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
     return archives
 
 
-def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool, suffix: str) -> Path:
+def _output(
+    output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool, suffixes: Mapping[str, str]
+) -> Path:
     if output is not None:
         return output
     if from_archive and emit == "mlf":
@@ -148,10 +183,35 @@ def _output(output: Path | None, named: Mapping[str, Path], emit: str, from_arch
     if len(named) != 1:
         raise OptionError("several models need a name for the output", next_step="Give one with -o")
     name = next(iter(named))
-    return Path({"mlf": f"{name}{suffix}", "c": f"{name}_c", "o": f"{name}_o", "so": f"{name}.so"}[emit])
+    return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
 
 
-def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions) -> None:
+def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
+    if target_host is not None and not any(factory.target_host for factory in factories):
+        raise OptionError(
+            f"the target '{factories[0].target}' is no device's, so there is no other code beside its own",
+            place="--target-host",
+            next_step="Say --target alone, or compile for a device: --target opencl",
+        )
+
+
+def _board_compiler(board: str, factories: Sequence[Factory]) -> Compiler | None:
+    """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
+    from mlforge.archive import code_files
+    from mlforge.library.toolchain import named_compiler
+    from mlforge.micro.board import find_board
+    from mlforge.micro.object_code import core_flags
+    from mlforge.micro.programs import need
+
+    if os.environ.get("CC"):
+        return None
+    found = find_board(board)
+    program = f"{found.toolchain.prefix}gcc"
+    need(program, found.toolchain.packages)
+    return named_compiler(shlex.join((program, *core_flags(found, code_files(factories)))))
+
+
+def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: str | None) -> None:
     from mlforge import archive
     from mlforge.support.atomic import write_folder
 
@@ -159,10 +219,9 @@ def _write(factories: Sequence[Factory], place: Path, emit: str, options: Export
         archive.export_model_library_format(factories, place, options=options)
     elif emit == "c":
         write_folder(place, archive.source_folder(factories, options))
-    elif emit == "o":
-        write_folder(place, archive.object_files(factories, options))
     else:
-        archive.export_shared_library(factories, place, options)
+        compiler = None if board is None else _board_compiler(board, factories)
+        write_folder(place, archive.object_files(factories, options, compiler))
 
 
 def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
@@ -186,9 +245,12 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
         )
         for name, item in details.items()
     ]
-    for item in details.values():
+    for factory, item in zip(factories, details.values(), strict=True):
         if "stripes" in item:
             typer.echo(printable(stripes_line(item["stripes"], len(item["operators"]))))
+        places = places_line(item["operators"], factory.target.device)
+        if places:
+            typer.echo(printable(places))
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
     if table is not None:
         print_memory(table)

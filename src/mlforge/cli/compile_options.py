@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _PANEL = "Archive"
 _MEMORY = "Memory"
-EMITS = ("mlf", "c", "o", "so")
+_LIBRARY = "Library"
+LIBRARIES = ("so", "a", "tar")
+EMITS = ("mlf", "c", "o", *LIBRARIES)
 _OF_ARCHIVES = ("source_params", "runtime", "test_vectors", "seed", "format_version", "rfc", "params_form")
 
 Models: TypeAlias = Annotated[
@@ -28,7 +30,11 @@ Models: TypeAlias = Annotated[
 ]
 Output: TypeAlias = Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")]
 TargetText: TypeAlias = Annotated[
-    str | None, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ... Default: c.")
+    str | None, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c.")
+]
+TargetHost: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--target-host", help="With a device's target: what the code beside it is for. Default: c."),
 ]
 Executors: TypeAlias = Annotated[
     list[str] | None,
@@ -46,6 +52,14 @@ ModelShapes: TypeAlias = Annotated[
         "--shape",
         metavar="NAME=1,3,224,224",
         help="Fix the shape of an input; may be given again. With several models: MODEL:NAME=1,3,224,224.",
+    ),
+]
+Generators: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--byoc",
+        metavar="NAME",
+        help="An external code generator that takes what it can: cmsis_nn, onnxruntime; may be given again.",
     ),
 ]
 OptimizeFor: TypeAlias = Annotated[str | None, typer.Option("--optimize", help="speed (the default) or size.")]
@@ -106,7 +120,35 @@ ShareWeights: TypeAlias = Annotated[
 Emit: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--emit", help="mlf (archive), c (C files in a folder), o (objects and headers in a folder), so (library)."
+        "--emit",
+        help="mlf (archive), c (C files in a folder), o (objects and headers in a folder); or a library with its"
+        " header: so (shared: .so, .dll, .dylib or .wasm, as --triple asks), a (static), tar (of objects).",
+    ),
+]
+Abi: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--abi",
+        metavar="classic,ffi",
+        help="How others call a library's functions: TVM's packed functions, those of tvm-ffi, or both (default).",
+        rich_help_panel=_LIBRARY,
+    ),
+]
+Triple: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--triple",
+        help="The machine that a library is for, as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one.",
+        rich_help_panel=_LIBRARY,
+    ),
+]
+CompilerCommand: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--cc",
+        metavar="COMMAND",
+        help="The C compiler of a library. Default: $CC, or what is on the PATH.",
+        rich_help_panel=_LIBRARY,
     ),
 ]
 Ram: TypeAlias = Annotated[
@@ -156,6 +198,32 @@ ParamsForm: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--params-form", help="Parameters also as json or bson; may be given again.", rich_help_panel=_PANEL),
 ]
+
+
+def library_options(
+    emit: str, board: str | None, abi: str | None, triple: str | None, cc: str | None
+) -> dict[str, Any]:
+    """Return the options of `mlforge.library.export.export_library`.
+
+    Raises
+    ------
+    OptionError
+        Where they are given and no library is made, and for libraries for boards.
+    """
+    if board is not None and emit in LIBRARIES:
+        raise OptionError(
+            f"libraries are for machines with an operating system, not for the board '{board}'",
+            place=f"--emit {emit}",
+            next_step="Make objects with --emit o, an archive with --emit mlf, or firmware with mlforge project create",
+        )
+    asked = {"abi": abi and tuple(abi.split(",")), "target_triple": triple, "cc": cc}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given and emit not in LIBRARIES:
+        raise OptionError(
+            "--abi, --triple and --cc say how a library is made, and none is made",
+            next_step=f"Use --emit {', '.join(LIBRARIES[:-1])} or {LIBRARIES[-1]}",
+        )
+    return given
 
 
 def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) -> ExportOptions:

@@ -32,6 +32,10 @@ class BuildOptions:
         Arguments of `build` that say where memory lies.
     ram : int or None
         Bytes for workspace, inputs and outputs; layers of a single model are computed in stripes to keep within it.
+    byoc : sequence of str or None
+        External code generators.
+    target_host : str or None
+        Of the code beside a device's.
     """
 
     target: str | None
@@ -42,6 +46,8 @@ class BuildOptions:
     shapes: Sequence[str]
     placement: Mapping[str, Any]
     ram: int | None = None
+    byoc: Sequence[str] | None = None
+    target_host: str | None = None
 
 
 def is_archive(path: Path) -> bool:
@@ -69,10 +75,12 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
         return rebuild(
             path,
             options.target,
+            target_host=options.target_host,
             executor=executors.get(""),
             optimize=options.optimize,
             external_workspace=options.external_workspace,
             ram=options.ram,
+            byoc=options.byoc,
             **options.placement,
         )
 
@@ -88,21 +96,24 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
-            mod, params = import_model(path, shapes=shapes[name], numerics=numerics)
-            executor = executors.get(name) or executors.get("") or "aot"
+            mod, params = import_model(path, shapes=shapes[name], numerics=numerics, byoc=options.byoc or ())
+            executor = executors.get(name) or executors.get("")
+            # of several modules, those for the graph executor have nothing to place
+            is_placed = executor != "graph" or len(named) == 1
             factories.append(
                 build(
                     mod,
                     options.target or "c",
                     params,
+                    target_host=options.target_host or "c",
                     executor=executor,
                     module_name=name,
                     optimize=options.optimize or "speed",
                     numerics=numerics,
-                    external_workspace=bool(options.external_workspace) and executor == "aot",
+                    external_workspace=bool(options.external_workspace) and is_placed,
                     ram=options.ram if len(named) == 1 else None,
-                    # of several modules, those for the graph executor have nothing to place
-                    **(options.placement if executor == "aot" or len(named) == 1 else {}),
+                    byoc=options.byoc or (),
+                    **(options.placement if is_placed else {}),
                 )
             )
     return factories

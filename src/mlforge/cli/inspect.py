@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mlforge.cli.artifacts import is_code
+from mlforge.cli.inspect_library import show_library
 from mlforge.cli.memory import planned_memory, print_memory
 from mlforge.cli.options import Json, Module, Shapes
+from mlforge.cli.places_line import places_line
 from mlforge.cli.stripes_line import stripes_line
 from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
 from mlforge.errors import OptionError
@@ -20,6 +23,7 @@ EXAMPLES = (
     "mlforge inspect kws.tar --layers",
     "mlforge inspect kws.tar --picture memory.svg",
     "mlforge inspect kws.tar --json",
+    "mlforge inspect kws.so",
     "mlforge inspect kws.tar --board mps2-an386",
     "mlforge inspect kws.tflite --board mps3-an547",
 )
@@ -30,7 +34,10 @@ _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 def inspect(
     artifact: Annotated[
-        Path, typer.Argument(help="An archive of any version, of mlforge or TVM; with --board, also a model.")
+        Path,
+        typer.Argument(
+            help="An archive of any version, of mlforge or TVM, or a library in any form; with --board, also a model."
+        ),
     ],
     *,
     layers: Annotated[bool, typer.Option("--layers", help="Each operator: live memory, bytes moved, MACs.")] = False,
@@ -51,7 +58,7 @@ def inspect(
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
-    """Show inputs, outputs, memory by pool and by layer, operators, weights and files."""
+    """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
     from mlforge import archive
 
     if board is not None:
@@ -61,6 +68,15 @@ def inspect(
         return
     if shape:
         raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
+    if is_code(artifact):
+        if layers or weights or files or picture is not None:
+            raise OptionError(
+                "a library does not tell of layers, weights and files",
+                place=str(artifact),
+                next_step="Inspect the archive, or leave out the other options",
+            )
+        show_library(artifact, as_json)
+        return
     found = archive.inspect(artifact)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
@@ -154,6 +170,9 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         print_table("memory", ("", "bytes"), memory)
     if module["stripes"]:
         typer.echo(printable(stripes_line(module["stripes"], len(module["operators"]))))
+    places = places_line(module["operators"])
+    if places:
+        typer.echo(printable(places))
     if module["peak"]:
         _print_peak(module)
 

@@ -15,6 +15,7 @@ from mlforge.cli import (
     boards,
     check,
     compile_models,
+    devices,
     diff,
     inspect,
     migrate,
@@ -49,6 +50,7 @@ COMMANDS = (
     ("migrate", migrate.migrate, migrate.EXAMPLES),
     ("operators", operators.operators, operators.EXAMPLES),
     ("targets", targets.targets, targets.EXAMPLES),
+    ("devices", devices.devices, devices.EXAMPLES),
     ("boards", boards.boards, boards.EXAMPLES),
 )
 GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)

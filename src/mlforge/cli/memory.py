@@ -74,7 +74,7 @@ def planned_memory(artifact: Path, board: str, module: str | None, shape: list[s
     found = find_board(board)
     if not is_compiled(artifact, module, shape):
         factory = compiled_model(artifact, shape, found.target)
-        return _measured(factory.module_name, factory.code.files, _details(factory), found)
+        return _measured(factory.module_name, factory.code.built_files, _details(factory), found)
     parts = read_parts(artifact, module)
     if parts.record.details is None:
         raise OptionError(
@@ -121,10 +121,14 @@ def fitting_memory(
     from mlforge.archive.budget import check_budget
     from mlforge.micro.board import find_board
     from mlforge.micro.fit import check_fit
+    from mlforge.micro.graph_source import require_code_alone
     from mlforge.micro.memory_table import region_name
     from mlforge.micro.planned_memory import plan_table
 
     found = None if board is None else find_board(board)
+    if found is not None:
+        for factory in factories:
+            require_code_alone(factory.module_name, factory.lib.imported_modules)
     if found is not None and found.memories and len(factories) > 1:
         ram = found.ram.nbytes if ram is None else ram
         flash = found.flash.nbytes if flash is None else flash
@@ -137,6 +141,6 @@ def fitting_memory(
     factory, details = factories[0], _details(factories[0])
     # what the plan alone makes too large need not be compiled
     check_fit(plan_table(details, found), details, limits)
-    table = _measured(factory.module_name, factory.code.files, details, found)
+    table = _measured(factory.module_name, factory.code.built_files, details, found)
     check_fit(table, details, limits)
     return table

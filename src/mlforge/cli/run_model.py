@@ -24,12 +24,14 @@ from mlforge.support.progress import stage
 if TYPE_CHECKING:
     from mlforge.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable, TensorInfo
     from mlforge.runtime.arrays import Array
+    from mlforge.runtime.device import Device
 
 EXAMPLES = (
     "mlforge run kws.tar --inputs in.npz --outputs out.npz",
     "mlforge run kws.tar --fill random --seed 1 --repeat 100",
     "mlforge run kws.tflite --top 3",
     "mlforge run kws.tar --profile --repeat 100 --top 5",
+    "mlforge run resnet18.onnx --device opencl",
     "mlforge run kws.tflite --board mps2-an386 --profile",
     "mlforge run kws.tar --board mps3-an547 --selftest",
     "mlforge run kws_graph.tar --board mps2-an386 --host-driven --profile",
@@ -56,6 +58,14 @@ def run_model(
     top: Annotated[
         int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
     ] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND[:INDEX]",
+            help="A device of this machine, as opencl or cuda:1; a model is compiled for it. Default: what the artifact"
+            " was compiled for.",
+        ),
+    ] = None,
     board: Board = None,
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
@@ -91,6 +101,7 @@ def run_model(
         )
     if not host_driven and (port is not None or tensors is not None):
         raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
+    devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     if selftest:
         if inputs or outputs or repeat is not None or profile or shape:
             raise OptionError(
@@ -122,12 +133,12 @@ def run_model(
         )
     elif profile:
         with stage(f"loading {artifact}"):
-            profiled = _profiled(artifact, module, shape)
+            profiled = _profiled(artifact, module, shape, devices)
         measured = profiled.profile(given(profiled.inputs), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _load(artifact, module, shape)
+            compiled = _load(artifact, module, shape, devices)
         results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
         _report(compiled, results, times, None, outputs, top, as_json)
 
@@ -154,20 +165,44 @@ def _timed(
     return call.outputs, tuple(times)
 
 
-def _load(artifact: Path, module: str | None, shape: list[str] | None) -> Runnable:
+def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
+    """Return the device that a user names, if one is."""
+    from mlforge.runtime.device import device
+
+    if text is None:
+        return ()
+    if elsewhere:
+        raise OptionError(
+            "--board, --host-driven and --selftest say where the model runs", place="--device", next_step="Leave it out"
+        )
+    kind, colon, index = text.partition(":")
+    if colon and not (index.isascii() and index.isdigit() and len(index) < 4):
+        raise OptionError(f"'{text}' is no device", place="--device", next_step=f"Write {kind}:0")
+    return (device(kind, int(index or 0)),)
+
+
+def _target(devices: Sequence[Device]) -> str:
+    """Return the target of a model that is to run on these devices."""
+    kinds = [device.kind for device in devices if device.kind != "cpu"]
+    return kinds[0] if kinds else "c"
+
+
+def _load(artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]) -> Runnable:
     from mlforge.archive.load import load, load_factory
 
     if is_compiled(artifact, module, shape):
-        return load(artifact, module)
-    return load_factory(compiled_model(artifact, shape))
+        return load(artifact, module, devices)
+    return load_factory(compiled_model(artifact, shape, _target(devices)), devices)
 
 
-def _profiled(artifact: Path, module: str | None, shape: list[str] | None) -> ProfiledModule | GraphModule:
+def _profiled(
+    artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]
+) -> ProfiledModule | GraphModule:
     from mlforge.archive.profile import load_profiled, profiled_factory
 
     if is_compiled(artifact, module, shape):
-        return load_profiled(artifact, module)
-    return profiled_factory(compiled_model(artifact, shape))
+        return load_profiled(artifact, module, devices)
+    return profiled_factory(compiled_model(artifact, shape, _target(devices)), devices)
 
 
 def _report(

@@ -7,16 +7,28 @@ from dataclasses import asdict
 from mlforge.cli.options import Json
 from mlforge.cli.tables import print_json, print_table
 
-EXAMPLES = ("mlforge targets", 'mlforge compile kws.tflite --target "c -mcpu=cortex-m4"')
+EXAMPLES = (
+    "mlforge targets",
+    'mlforge compile kws.tflite --target "c -mcpu=cortex-m4"',
+    'mlforge compile kws.tflite --target "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"',
+)
 
 
 def targets(as_json: Json = False) -> None:
-    """List the processors for --target 'c -mcpu=NAME'."""
-    from mlforge.target.target import CPUS
+    """List what --target takes: kinds, with their options, and processors.
 
+    The kind llvm also knows every other processor that LLVM has.
+    """
+    from mlforge.target.target import CPUS, KINDS
+
+    kinds = {name: KINDS.get(name) for name in KINDS}
     known = {name: asdict(CPUS.get(name)) for name in CPUS}
     if as_json:
-        print_json(known)
+        listed = {name: {"options": kind.options, "device": kind.device} for name, kind in kinds.items()}
+        print_json({"kinds": listed, "cpus": known})
         return
+    options = {name: " ".join(f"{option}=..." for option in kind.options) for name, kind in kinds.items()}
+    runs_on = {name: f"{kind.device}, beside a host" if kind.device else "host" for name, kind in kinds.items()}
+    print_table("kinds", ("kind", "runs on", "options"), [(name, runs_on[name], options[name]) for name in kinds])
     rows = [(name, item["vector_bytes"], item["vector_registers"]) for name, item in known.items()]
-    print_table("targets", ("c -mcpu=", "vector bytes", "registers"), rows)
+    print_table("processors of c and llvm", ("-mcpu=", "vector bytes", "registers"), rows)

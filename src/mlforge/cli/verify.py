@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlforge.cli.compile_options import Generators
 from mlforge.cli.options import Board, Json, Module, Numerics, Optimize, Samples, Seed, Shapes, Target, parse_shapes
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import BudgetError, OptionError
@@ -23,6 +24,7 @@ EXAMPLES = (
     "mlforge verify resnet.onnx --layers",
     "mlforge verify ad01.tflite --numerics tflm --layers",
     "mlforge verify kws.tflite --board mps3-an547 --samples 3 --layers",
+    "mlforge verify detector.onnx --byoc onnxruntime",
 )
 
 
@@ -39,6 +41,7 @@ def verify(
     optimize: Optimize = "speed",
     numerics: Numerics = "litert",
     shape: Shapes = None,
+    byoc: Generators = None,
     as_json: Json = False,
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
@@ -51,9 +54,9 @@ def verify(
     """
     from mlforge.verify import verify as compare
 
-    if artifact is not None and (shape or (target, optimize, numerics) != ("c", "speed", "litert")):
+    if artifact is not None and (shape or byoc or (target, optimize, numerics) != ("c", "speed", "litert")):
         raise OptionError(
-            "--target, --optimize, --numerics and --shape say how to compile; the artifact is compiled already",
+            "--target, --optimize, --numerics, --shape and --byoc say how to compile; the artifact is compiled already",
             next_step="Leave out the artifact or these options",
         )
     if board is not None and target != "c":
@@ -71,6 +74,7 @@ def verify(
             optimize=optimize,
             numerics=numerics,
             board=board,
+            byoc=byoc or (),
         )
     _report(result, as_json)
     first = result.first_differing

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from string import Template
 
 from mlforge.codegen import dot4, mve, vectors
 from mlforge.codegen.c_expr import ExprPrinter, Needs
-from mlforge.codegen.c_types import HALF_FLOATS, scalar_type, value_type
+from mlforge.codegen.c_types import scalar_type, value_type
 from mlforge.codegen.kernel_values import KernelValues
 from mlforge.codegen.prelude import helper_name, render
-from mlforge.codegen.writer import Writer, comment_text
+from mlforge.codegen.scopes import accumulated
+from mlforge.codegen.statements import StatementPrinter
+from mlforge.codegen.writer import comment_text
 from mlforge.support import dtypes
 from mlforge.support.c_names import sanitize
 from mlforge.tir import ir
-from mlforge.tir.bounds import Ranges
-from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlforge.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlforge.tir.unroll import Unroll
-from mlforge.tir.visitor import own_exprs, same_expr, walk, walk_expr
+from mlforge.tir.visitor import walk_expr
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
@@ -122,47 +122,14 @@ _FENCE = [
 ]
 
 
-@dataclass(eq=False)
-class _Names:
-    """C names of variables and buffers; a name is free again when the C block that declared it closes."""
-
-    chosen: dict[int, str] = field(default_factory=dict)
-    blocks: list[set[str]] = field(default_factory=lambda: [set(_RESERVED)])
-
-    def declare(self, node: Var | Buffer) -> str:
-        base = sanitize(node.name)
-        name, count = base, 0
-        while any(name in block for block in self.blocks):
-            count += 1
-            name = f"{base}_{count}"
-        self.blocks[-1].add(name)
-        self.chosen[id(node)] = name
-        return name
-
-    def get(self, node: Var | Buffer) -> str:
-        return self.chosen[id(node)]
-
-    @contextmanager
-    def block(self) -> Iterator[None]:
-        self.blocks.append(set())
-        try:
-            yield
-        finally:
-            self.blocks.pop()
-
-
-class _FunctionPrinter:
+class _FunctionPrinter(StatementPrinter):
     def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int], values: KernelValues | None = None) -> None:
+        super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
         self._aliased = reached.union(prim.inplace)
         self._name = name
         self._values = values
-        self._names = _Names()
-        self._ranges = Ranges()
-        self._needs = Needs()
         self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
-        self._writer = Writer()
-        self._used = _used_vars(prim.body)
         self._groups = dot4.group_vars(prim.body)
 
     def run(self) -> CFunction:
@@ -213,31 +180,26 @@ class _FunctionPrinter:
 
     # statements -----------------------------------------------------------------------------------------
 
-    def _stmt(self, stmt: Stmt) -> None:
-        if isinstance(stmt, ir.Seq):
-            for item in stmt.stmts:
-                self._stmt(item)
-        elif isinstance(stmt, ir.Store):
-            self._store(stmt)
-        elif isinstance(stmt, ir.For):
-            self._loop(stmt)
-        elif isinstance(stmt, ir.If):
-            self._branch(stmt)
-        elif isinstance(stmt, ir.Let):
-            self._let(stmt)
-        elif isinstance(stmt, ir.Allocate):
-            self._allocate(stmt.buffer)
-            self._stmt(stmt.body)
+    def _special(self, stmt: Stmt) -> bool:
+        if isinstance(stmt, ir.External):
+            self._external(stmt)
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
             self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
         else:
-            self._writer.line(f"/* {comment_text(stmt.text)} */")
+            return False
+        return True
+
+    def _external(self, stmt: ir.External) -> None:
+        buffers = (*self._prim.params, *self._prim.scratch)
+        names = {buffer.name: self._names.get(buffer) for buffer in buffers}
+        for line in Template(stmt.text).substitute(names).splitlines():
+            self._writer.line(line)
 
     def _store(self, stmt: ir.Store) -> None:
         if self._helper_store(stmt):
             return
-        value, added = stmt.value, _accumulated(stmt)
+        value, added = stmt.value, accumulated(stmt)
         if self._overtakes(stmt):
             kept = Var("kept", value.dtype)
             self._declare(kept, value)
@@ -276,43 +238,14 @@ class _FunctionPrinter:
         shared = [self._prim.inputs[position] for position in self._prim.inplace]
         return stmt.buffer in buffers or (stmt.buffer is self._prim.output and not buffers.isdisjoint(shared))
 
-    @contextmanager
-    def _block(self, head: str, tail: str = "}") -> Iterator[None]:
-        with self._writer.block(head, tail), self._names.block(), self._ranges.scope():
-            yield
-
-    def _loop(self, stmt: ir.For) -> None:
-        extent = self._exprs.expr(stmt.extent, 9)
-        with self._names.block(), self._ranges.scope():
-            self._ranges.enter_loop(stmt)
-            var = self._names.declare(stmt.var)
-            step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
-            if stmt.kind == "vectorized" and self._aliased:
-                self._needs.independent_loops = True
-                self._writer.line("MLF_INDEPENDENT")
-            elif stmt.kind == "rolled":
-                self._needs.rolled_loops = True
-                self._writer.line("MLF_ROLLED")
-            with self._block(f"for (int32_t {var} = 0; {var} < {extent}; {step})"):
-                self._stmt(stmt.body)
-
-    def _branch(self, stmt: ir.If) -> None:
-        tail = "}" if stmt.otherwise is None else "} else {"
-        condition = self._exprs.expr(stmt.condition)
-        with self._block(f"if ({condition})", tail):
-            self._ranges.assume(stmt.condition)
-            self._stmt(stmt.then)
-        if stmt.otherwise is not None:
-            with self._writer.indented(), self._names.block(), self._ranges.scope():
-                self._ranges.assume(stmt.condition, holds=False)
-                self._stmt(stmt.otherwise)
-            self._writer.line("}")
-
-    def _let(self, stmt: ir.Let) -> None:
-        if id(stmt.var) in self._used:
-            self._declare(stmt.var, stmt.value)
-            self._ranges.enter_let(stmt)
-        self._stmt(stmt.body)
+    def _loop_hint(self, stmt: ir.For) -> str:
+        if stmt.kind == "vectorized" and self._aliased:
+            self._needs.independent_loops = True
+            return "MLF_INDEPENDENT"
+        if stmt.kind == "rolled":
+            self._needs.rolled_loops = True
+            return "MLF_ROLLED"
+        return ""
 
     def _declare(self, var: Var, value: Expr) -> None:
         if id(var) in self._groups:
@@ -326,38 +259,9 @@ class _FunctionPrinter:
             self._writer.line(f"{value_type(var.dtype)} {self._names.declare(var)};")
             self._writer.line(f"MLF_EACH(q) {self._exprs.variable(var)} = {text};")
 
-    def _allocate(self, buffer: Buffer) -> None:
+    def _allocate(self, stmt: ir.Allocate) -> None:
+        buffer = stmt.buffer
         kind = value_type(buffer.dtype)
         if dtypes.lanes(buffer.dtype) > 1:
             self._needs.vectors.add(buffer.dtype)
         self._writer.line(f"{kind} {self._names.declare(buffer)}[{max(buffer.size, 1)}];")
-
-
-def _accumulated(stmt: ir.Store) -> Expr | None:
-    """Return what a store adds to the element it writes, in a dtype that C does not widen; else None."""
-    value = stmt.value
-    if not isinstance(value, ir.Binary) or value.op != "add" or not isinstance(value.a, ir.Load):
-        return None
-    dtype = value.dtype
-    widens = dtypes.element(dtype) in HALF_FLOATS or (dtypes.bits(dtype) < 32 and dtypes.lanes(dtype) == 1)
-    same = value.a.buffer is stmt.buffer and all(map(same_expr, value.a.indices, stmt.indices))
-    return value.b if same and not widens else None
-
-
-def _used_vars(body: Stmt) -> set[int]:
-    """Return the ids of variables that are read, leaving out those read only for variables that are not."""
-    values: dict[int, Expr] = {}
-    pending: list[Expr] = []
-    for stmt in walk(body):
-        if isinstance(stmt, ir.Let):
-            values[id(stmt.var)] = stmt.value
-        else:
-            pending.extend(own_exprs(stmt))
-    used: set[int] = set()
-    while pending:
-        for node in walk_expr(pending.pop()):
-            if isinstance(node, ir.Var) and id(node) not in used:
-                used.add(id(node))
-                if id(node) in values:
-                    pending.append(values[id(node)])
-    return used

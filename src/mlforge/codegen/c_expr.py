@@ -19,8 +19,8 @@ from mlforge.tir.bounds import Ranges
 from mlforge.tir.ir import Expr
 
 # precedence of C: a larger number binds tighter
-_TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
-_EQUAL, _LESS, _SHIFT, _ADD, _MUL, _UNARY, _ATOM = 7, 8, 9, 10, 11, 12, 13
+TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
+_EQUAL, _LESS, _SHIFT, _ADD, _MUL, _UNARY, ATOM = 7, 8, 9, 10, 11, 12, 13
 
 _OPERATORS = {
     "add": ("+", _ADD), "sub": ("-", _ADD), "mul": ("*", _MUL), "div": ("/", _MUL),
@@ -36,15 +36,15 @@ _PLAIN_UNDER = {
 }  # fmt: skip
 """Which operators may stand unparenthesized under which: where everybody knows the order."""
 
-_MATH = frozenset(
+MATH = frozenset(
     {
         "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
         "asinh", "acosh", "atanh", "floor", "ceil", "trunc", "fabs", "erf", "pow", "fmod",
     }
 )  # fmt: skip
-_MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
-_CLASSIFY = frozenset({"isnan", "isinf"})
-_FIXED_POINT = frozenset(
+MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
+CLASSIFY = frozenset({"isnan", "isinf"})
+FIXED_POINT = frozenset(
     {
         "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
         "requantize_single", "requantize_away", "clz32",
@@ -91,7 +91,7 @@ class ExprPrinter:
     needs: Needs
     ranges: Ranges
 
-    def expr(self, expr: Expr, level: int = _TERNARY) -> str:
+    def expr(self, expr: Expr, level: int = TERNARY) -> str:
         """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""
         text, own = self._print(expr)
         return text if own >= level else f"({text})"
@@ -100,9 +100,9 @@ class ExprPrinter:
         self._note_vector(expr.dtype)
         if isinstance(expr, ir.Const):
             self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
-            return literal(expr.value, expr.dtype), _ATOM
+            return literal(expr.value, expr.dtype), ATOM
         if isinstance(expr, ir.Var):
-            return self.variable(expr), _ATOM
+            return self.variable(expr), ATOM
         if isinstance(expr, ir.Load):
             return self._load(expr)
         if isinstance(expr, ir.Binary):
@@ -121,7 +121,7 @@ class ExprPrinter:
 
     def _helper(self, key: str, *args: Expr) -> tuple[str, int]:
         self.needs.helpers.add(key)
-        return f"{helper_name(key)}({', '.join(map(self.expr, args))})", _ATOM
+        return f"{helper_name(key)}({', '.join(map(self.expr, args))})", ATOM
 
     # memory ---------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class ExprPrinter:
 
     def _load(self, expr: ir.Load) -> tuple[str, int]:
         text = self.element(expr.buffer, expr.indices, expr.dtype)
-        return f"((const {text[2:]}" if text.startswith("((") else text, _ATOM
+        return f"((const {text[2:]}" if text.startswith("((") else text, ATOM
 
     def group(self, expr: Expr) -> str:
         """Return four bytes as an int32."""
@@ -218,7 +218,7 @@ class ExprPrinter:
 
     def _operand(self, expr: Expr, outer: int, level: int) -> str:
         text, own = self._print(expr)
-        plain = own in (outer, _UNARY, _ATOM) or own in _PLAIN_UNDER.get(outer, ())
+        plain = own in (outer, _UNARY, ATOM) or own in _PLAIN_UNDER.get(outer, ())
         return text if own >= level and plain else f"({text})"
 
     def _wrapping(self, expr: ir.Binary) -> str | None:
@@ -256,26 +256,26 @@ class ExprPrinter:
                 raise InternalError("C selects vectors only by a comparison of vectors as wide")
             return self._helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
         arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
-        return f"{self.expr(expr.condition, _LOR)} ? {arms}", _TERNARY
+        return f"{self.expr(expr.condition, _LOR)} ? {arms}", TERNARY
 
     def _cast(self, expr: ir.Cast) -> tuple[str, int]:
         source, target = expr.value.dtype, dtypes.element(expr.dtype)
         if (narrow := mve.widened(expr)) is not None:
             key = f"widen:{narrow.dtype}"
             self.needs.helpers.add(key)
-            return f"{helper_name(key)}({self.address(narrow)})", _ATOM
+            return f"{helper_name(key)}({self.address(narrow)})", ATOM
         if dtypes.lanes(source) > 1:
-            return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", _ATOM
+            return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", ATOM
         if source in HALF_FLOATS:
             self.needs.helpers.add(f"{source}_to_float")
-            text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", _ATOM
+            text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", ATOM
             if target == "float32":
                 return text, level
         else:
             text, level = self._print(expr.value)
         if target in HALF_FLOATS:
             self.needs.helpers.add(f"{target}_from_float")
-            return f"mlf_{target}_from_float({self._as_float(text, level, source)})", _ATOM
+            return f"mlf_{target}_from_float({self._as_float(text, level, source)})", ATOM
         operand = text if level >= _UNARY else f"({text})"
         if target == "bool":
             return f"{operand} != 0", _EQUAL
@@ -304,7 +304,7 @@ class ExprPrinter:
             factor = f"{helper_name(splat)}({self.group(unsigned)})"
         else:
             factor = self.expr(unsigned)
-        return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", _ATOM
+        return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", ATOM
 
     def _word(self, elements: Expr) -> tuple[str, int]:
         """Return the elements of four bytes of memory as an int32."""
@@ -313,7 +313,7 @@ class ExprPrinter:
         key = f"word:{dtypes.element(elements.dtype)}"
         self.needs.helpers.add(key)
         place = f"{self.name_of(elements.buffer)}[{self.index(elements.buffer, elements.indices)}]"
-        return f"{helper_name(key)}(&{place})", _ATOM
+        return f"{helper_name(key)}(&{place})", ATOM
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "dot4_u8s8":
@@ -326,19 +326,19 @@ class ExprPrinter:
             return self._word(expr.args[0])
         if expr.name == "within":
             return self._print(expr.args[0])
-        if expr.name in _FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
+        if expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if source in HALF_FLOATS:
             wide = tuple(ir.Cast(arg, "float32") for arg in expr.args)
-            result = expr.dtype if expr.name in _CLASSIFY else "float32"
+            result = expr.dtype if expr.name in CLASSIFY else "float32"
             call = ir.Call(expr.name, wide, result)
-            return self._print(call if expr.name in _CLASSIFY else ir.Cast(call, expr.dtype))
+            return self._print(call if expr.name in CLASSIFY else ir.Cast(call, expr.dtype))
         self.needs.math = True
         arguments = ", ".join(map(self.expr, expr.args))
-        if expr.name in _CLASSIFY:
+        if expr.name in CLASSIFY:
             return f"{expr.name}({arguments}) != 0", _EQUAL
-        name = _MATH_RENAMED.get(expr.name, expr.name)
-        if name not in _MATH and expr.name not in _MATH_RENAMED:
+        name = MATH_RENAMED.get(expr.name, expr.name)
+        if name not in MATH and expr.name not in MATH_RENAMED:
             raise InternalError(f"C has no intrinsic '{expr.name}'")
-        return f"{name}{'f' if source == 'float32' else ''}({arguments})", _ATOM
+        return f"{name}{'f' if source == 'float32' else ''}({arguments})", ATOM

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from mlforge.support.text import shortest_digits
 
 HALF_FLOATS = ("float16", "bfloat16")
 """Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
+
+BitCopy: TypeAlias = Callable[[str, str, str], str]
+"""(type, variable of that type, variable of 32 bits) -> the statement that gives the first the bits of the second."""
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8"}
 
@@ -48,6 +53,11 @@ def value_type(dtype: str) -> str:
 def part_type(dtype: str) -> str:
     """Return the C type of a value in an expression: of a vector, one of the parts that it is made of."""
     return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}_part"
+
+
+def copied_bits(kind: str, to: str, value: str) -> str:  # noqa: ARG001  (C's memcpy asks for no type)
+    """Return C's statement that gives a variable the bits of another one."""
+    return f"memcpy(&{to}, &{value}, sizeof {to});"
 
 
 def mask_dtype(dtype: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from math import prod
 
@@ -115,12 +116,12 @@ class ConstantTable:
         self.loaded = tuple(LoadedPool(name, tuple(values)) for name, values in loaded.items())
         """What the caller loads, by pool; the table defines nothing of it."""
 
-    @property
+    @cached_property
     def constants(self) -> tuple[Constant, ...]:
         """Each content once, in order."""
         return tuple(self._by_content.values())
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of all constants together that this table defines, without what alignment adds between them."""
         return sum(constant.value.nbytes for constant in self.constants)
@@ -153,6 +154,11 @@ class ConstantTable:
         constant = self._by_value[value.root]
         seen = self.in_blob or self._external
         return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
+
+    def defined(self, value: Value) -> Constant | None:
+        """Return what this table defines for a value; None where another file does, or the caller loads it."""
+        constant = self._by_value.get(value.root)
+        return None if self.loaded_place(value) else constant
 
     def loaded_place(self, value: Value) -> tuple[str, int] | None:
         """Return the pool that a constant is loaded into, and its offset there; None for one with a symbol."""

@@ -1,4 +1,7 @@
-"""Which C function computes which kernel of a module: one of its own, one that kernels share, one of another file."""
+"""Which C function computes which kernel of a module: one of its own, one that kernels share, one of another file.
+
+Kernels of a device have none.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class KernelFunctions:
     def write(
         self, operators: OperatorsFile, *, static: bool = False, after: Callable[[PrimFunc], str] | None = None
     ) -> None:
-        """Define the functions, and declare those that another file defines.
+        """Define the functions, and declare those that another file defines; modules compute the others.
 
         Parameters
         ----------
@@ -51,8 +54,10 @@ class KernelFunctions:
         calls = self._calls()
         families = {values.shared.members[0]: values for values in self.families}
         members = {member for values in self.families for member in values.shared.members}
-        for kernel in self.unit.program.kernels:
-            if kernel.name not in self.own:
+        for kernel in self.unit.kernels_in_code:
+            if kernel.device is not None:
+                continue
+            if kernel.name not in self.own or kernel.external is not None:
                 operators.declare_kernel(kernel, self.names[kernel.name], self.unit.reached(kernel))
             elif kernel in families:
                 self._write_family(families[kernel], operators, calls, static=static)
@@ -93,6 +98,8 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
     found, own, arguments = {}, {}, {}
     alone = []
     for kernel in unit.program.kernels:
+        if kernel.device is not None:
+            continue
         elsewhere = shared.functions.get(unit.kernel_key(kernel))
         found[kernel.name] = elsewhere or names[kernel.name]
         if elsewhere is None:

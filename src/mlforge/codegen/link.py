@@ -7,7 +7,7 @@ modules' files together, and modules that share their workspace must never run a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlforge.codegen import packed
 from mlforge.codegen.c_interface import LICENCE
@@ -20,8 +20,10 @@ from mlforge.errors import OptionError
 from mlforge.executor.aot import pool_definition
 from mlforge.support import c_names
 from mlforge.support.content import Data
+from mlforge.target.target import Target
 from mlforge.tir.ir import KernelCall, PrimFunc, Value
 
+LLVM = "llvm"
 _PREFIX = f"tvmgen_{SHARED_MODULE}"
 
 
@@ -54,7 +56,9 @@ class LinkedCode:
 
 
 @dataclass(eq=False)
-class _Kernel:
+class SharedKernel:
+    """A kernel that several modules call, in the form in which it is printed."""
+
     prim: PrimFunc
     contracts: bool
     reached: frozenset[int]
@@ -62,10 +66,33 @@ class _Kernel:
     calls: list[KernelCall] = field(default_factory=list)
 
 
+@dataclass(frozen=True, eq=False)
+class SharedParts:
+    """What modules share.
+
+    Attributes
+    ----------
+    kernels : mapping of str to SharedKernel
+        By the name of the function.
+    constants : ConstantTable
+    workspace : str or None
+        The array that they work in.
+    workspace_bytes : int
+    packed_functions : sequence of str or None
+        Of the one table that all modules have.
+    """
+
+    kernels: Mapping[str, SharedKernel]
+    constants: ConstantTable
+    workspace: str | None
+    workspace_bytes: int
+    packed_functions: Sequence[str] | None
+
+
 def generate_together(
     units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False
 ) -> LinkedCode:
-    """Print several modules as C.
+    """Print several modules.
 
     Parameters
     ----------
@@ -81,7 +108,8 @@ def generate_together(
     LinkedCode
         What is shared lies in ``mlforge_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed
         functions that several modules of the graph executor need together is ``mlforge_shared_registry.c``: it takes
-        the code of all of them, so whoever wants one module alone leaves it out.
+        the code of all of them, so whoever wants one module alone leaves it out. Of modules that LLVM compiles for one
+        target these files are objects.
 
     Raises
     ------
@@ -92,7 +120,8 @@ def generate_together(
     if len(units) == 1:
         code = generate(units[0])
         return LinkedCode((code,), code.files)
-    kernels = _shared_kernels(units)
+    target = _llvm_target(units)
+    kernels = _shared_kernels([unit for unit in units if target or unit.target.kind != LLVM])
     names = c_names.unique(kernel.prim.name for kernel in kernels.values())
     functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
     table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
@@ -106,17 +135,44 @@ def generate_together(
     workspace = f"{_PREFIX}_workspace" if peers else None
     graphs = [unit for unit in units if unit.executor == "graph"]
     shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1)
-    modules = tuple(generate(unit, shared) for unit in units)
+    # a kernel in C is no code for another printer's processor
+    alone = replace(shared, functions={})
+    modules = tuple(generate(unit, shared if target or unit.target.kind != LLVM else alone) for unit in units)
     size = max(unit.plan.size for unit in sharing) if peers else 0
-    texts = _kernel_files(kernels, functions, units)
-    if symbols or size:
-        texts.append(banner(_targets(units)) + _data_file(table, workspace, size))
+    parts = SharedParts(
+        {functions[key]: kernel for key, kernel in kernels.items()},
+        table,
+        workspace,
+        size,
+        _packed_functions(units, modules) if shared.registry else None,
+    )
     files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
-    files.update({f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)})
-    files.update(blob_files(table, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(_targets(units))))
-    if shared.registry:
-        files[f"src/{SHARED_MODULE}_registry.c"] = _registry(units, modules).encode()
+    if target is not None:
+        from mlforge.codegen.llvm.shared import shared_objects  # LLVM takes long to load
+
+        files |= shared_objects(parts, target)
+    else:
+        files |= _shared_c(parts, _targets(units))
     return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
+
+
+def _llvm_target(units: Sequence[Unit]) -> Target | None:
+    """Return the one target of units that LLVM compiles; None where C is to be written of what they share."""
+    targets = {str(unit.target): unit.target for unit in units}
+    target = next(iter(targets.values()))
+    return target if len(targets) == 1 and target.kind == LLVM else None
+
+
+def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
+    """Return the C of what modules share."""
+    texts = _kernel_files(parts.kernels, targets)
+    if parts.constants.constants or parts.workspace_bytes:
+        texts.append(banner(targets) + _data_file(parts.constants, parts.workspace, parts.workspace_bytes))
+    files: dict[str, Data] = {f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)}
+    files |= blob_files(parts.constants, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(targets))
+    if parts.packed_functions is not None:
+        files[f"src/{SHARED_MODULE}_registry.c"] = packed.registry_file(parts.packed_functions, LICENCE).encode()
+    return files
 
 
 def _check_names(units: Sequence[Unit]) -> None:
@@ -138,17 +194,21 @@ def _targets(units: Sequence[Unit]) -> str:
     return ", ".join(dict.fromkeys(unit.target_text for unit in units))
 
 
-def _shared_kernels(units: Sequence[Unit]) -> dict[str, _Kernel]:
+def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
     """Return the kernels that more than one module has, by key, in the order of first use."""
-    found: dict[str, _Kernel] = {}
+    found: dict[str, SharedKernel] = {}
     for unit in units:
         keys = {}
         for prim in unit.program.kernels:
+            # what external generators made lies in files of theirs, with what their text declares
+            if prim.device is not None or prim.external is not None:
+                continue
             keys[prim.name] = unit.kernel_key(prim)
-            kernel = _Kernel(printed_form(unit, prim), unit.contracts, unit.reached(prim))
+            kernel = SharedKernel(printed_form(unit, prim), unit.contracts, unit.reached(prim))
             found.setdefault(keys[prim.name], kernel).users.add(unit.module)
         for call in unit.program.calls:
-            found[keys[call.kernel.name]].calls.append(call)
+            if call.kernel.name in keys:
+                found[keys[call.kernel.name]].calls.append(call)
     return {key: kernel for key, kernel in found.items() if len(kernel.users) > 1}
 
 
@@ -168,21 +228,21 @@ def _shared_constants(units: Sequence[Unit]) -> list[Value]:
     return [value for key, value in first.items() if len(users[key]) > 1]
 
 
-def _kernel_files(kernels: Mapping[str, _Kernel], functions: Mapping[str, str], units: Sequence[Unit]) -> list[str]:
+def _kernel_files(kernels: Mapping[str, SharedKernel], targets: str) -> list[str]:
     texts = []
     for contracts in (True, False):
-        chosen = {key: kernel for key, kernel in kernels.items() if kernel.contracts is contracts}
+        chosen = {name: kernel for name, kernel in kernels.items() if kernel.contracts is contracts}
         if chosen:
             operators = OperatorsFile(contracts)
-            for key, kernel in chosen.items():
-                operators.add_kernel(kernel.prim, functions[key], kernel.calls, reached=kernel.reached)
-            texts.append(banner(_targets(units)) + operators.text())
+            for name, kernel in chosen.items():
+                operators.add_kernel(kernel.prim, name, kernel.calls, reached=kernel.reached)
+            texts.append(banner(targets) + operators.text())
     return texts
 
 
-def _registry(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> str:
-    codes = (code for unit, code in zip(units, modules, strict=True) if unit.executor == "graph")
-    return packed.registry_file(sorted(name for code in codes for name in code.function_names.values()), LICENCE)
+def _packed_functions(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> list[str]:
+    pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "graph"]
+    return sorted(code.function_names[kernel.name] for unit, code in pairs for kernel in unit.kernels_in_code)
 
 
 def _data_file(table: ConstantTable, workspace: str | None, size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlforge.codegen.c_types import literal
+from mlforge.codegen.c_types import BitCopy, literal
 from mlforge.tir import mathematics as meaning
 
 
@@ -17,23 +17,27 @@ def _polynomial(coefficients: tuple[float, ...], x: str) -> str:
     return text
 
 
-_POWER = """\
+def _power(bits_of: BitCopy) -> str:
+    return f"""\
 /* 2**exponent, for exponents of normal floats */
-static inline float mlf_power_of_two(int32_t exponent) {
+static inline float mlf_power_of_two(int32_t exponent) {{
   const uint32_t bits = ((uint32_t)exponent + 127U) << 23;
   float power;
-  memcpy(&power, &bits, sizeof power);
+  {bits_of("float", "power", "bits")}
   return power;
-}"""
+}}"""
 
-_NEAREST = f"""\
+
+def _nearest(bits_of: BitCopy) -> str:
+    return f"""\
 /* the integer nearest to x / ln(2) */
 static inline int32_t mlf_nearest_exponent(float x) {{
   const float rounded = x * {_f(meaning.LOG2_E)} + {_f(meaning.ROUNDER)}; /* its low bits hold the integer */
   uint32_t bits;
-  memcpy(&bits, &rounded, sizeof bits);
+  {bits_of("uint32_t", "bits", "rounded")}
   return (int32_t)(bits - 0x{meaning.ROUNDER_BITS:x}U);
 }}"""
+
 
 _REST = f"""\
 /* expm1(x - n * ln(2)), where n is the nearest exponent of x */
@@ -49,21 +53,24 @@ static inline float mlf_exp_f32(float x) {{
   const float above = x < {_f(meaning.EXP_LOWEST)} ? {_f(meaning.EXP_LOWEST)} : x;
   const float limited = above > {_f(meaning.EXP_HIGHEST)} ? {_f(meaning.EXP_HIGHEST)} : above;
   const int32_t n = mlf_nearest_exponent(limited);
-  const int32_t half = n >> 1;
-  return (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(half) * mlf_power_of_two(n - half);
+  const int32_t first = n >> 1;
+  return (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(first) * mlf_power_of_two(n - first);
 }}"""
 
-_SIGNED = """\
+
+def _signed(bits_of: BitCopy) -> str:
+    return f"""\
 /* size with the sign of x; size is not negative */
-static inline float mlf_signed(float size, float x) {
+static inline float mlf_signed(float size, float x) {{
   uint32_t bits, sign;
   float value;
-  memcpy(&bits, &size, sizeof bits);
-  memcpy(&sign, &x, sizeof sign);
+  {bits_of("uint32_t", "bits", "size")}
+  {bits_of("uint32_t", "sign", "x")}
   bits = (bits & 0x7fffffffU) | (sign & 0x80000000U);
-  memcpy(&value, &bits, sizeof value);
+  {bits_of("float", "value", "bits")}
   return value;
-}"""
+}}"""
+
 
 _TANH = f"""\
 /* the hyperbolic tangent within {meaning.TANH_ULP} ULP */
@@ -88,15 +95,18 @@ static inline float mlf_erf_f32(float x) {{
   return mlf_signed(limited < {_f(meaning.ERF_CUT)} ? inner : outer, x);
 }}"""
 
-HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
-    "power_of_two": ((), _POWER),
-    "nearest_exponent": ((), _NEAREST),
-    "expm1_rest": ((), _REST),
-    "signed": ((), _SIGNED),
-    "exp_f32": (("power_of_two", "nearest_exponent", "expm1_rest"), _EXP),
-    "tanh_f32": (("power_of_two", "nearest_exponent", "expm1_rest", "signed"), _TANH),
-    "erf_f32": (("exp_f32", "signed"), _ERF),
-}
-"""For the prelude: name of a helper -> the helpers that it calls, and its text."""
+
+def helpers(bits_of: BitCopy) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return what the prelude of a language needs: name of a helper -> the helpers that it calls, and its text."""
+    return {
+        "power_of_two": ((), _power(bits_of)),
+        "nearest_exponent": ((), _nearest(bits_of)),
+        "expm1_rest": ((), _REST),
+        "signed": ((), _signed(bits_of)),
+        "exp_f32": (("power_of_two", "nearest_exponent", "expm1_rest"), _EXP),
+        "tanh_f32": (("power_of_two", "nearest_exponent", "expm1_rest", "signed"), _TANH),
+        "erf_f32": (("exp_f32", "signed"), _ERF),
+    }
+
 
 INTRINSICS = frozenset({"exp_f32", "tanh_f32", "erf_f32"})

@@ -64,9 +64,12 @@ static int mlf_is_compact(const DLTensor *tensor) {
 
 /* checks the arguments and takes the addresses of their elements; any shape of the right size will do */
 static int mlf_arguments(const char *function, const TVMValue *args, const int *type_codes, int num_args,
-                         const struct mlf_argument *expected, int count, void **data) {
+                         const struct mlf_argument *expected, int count, int device_type, void **data) {
   if (num_args != count) {
     return mlf_refuse(function, ": num_args should be ", count, "");
+  }
+  if (args == NULL || type_codes == NULL) {
+    return mlf_refuse(function, ": Expect arg[", 0, "] to be pointer");
   }
   for (int index = 0; index < count; ++index) {
     const DLTensor *tensor = (const DLTensor *)args[index].v_handle;
@@ -74,6 +77,9 @@ static int mlf_arguments(const char *function, const TVMValue *args, const int *
     uint64_t elements = 1;
     if ((code != kTVMOpaqueHandle && code != kTVMDLTensorHandle && code != kTVMNDArrayHandle) || tensor == NULL) {
       return mlf_refuse(function, ": Expect arg[", index, "] to be pointer");
+    }
+    if (tensor->shape == NULL && tensor->ndim > 0) {
+      return mlf_refuse(function, ": arg[", index, "] has no shape");
     }
     for (int32_t axis = 0; axis < tensor->ndim; ++axis) {
       elements *= (uint64_t)tensor->shape[axis];
@@ -88,10 +94,14 @@ static int mlf_arguments(const char *function, const TVMValue *args, const int *
     if (!mlf_is_compact(tensor)) {
       return mlf_refuse(function, ": arg[", index, "] is expected to be a compact array");
     }
-    if (tensor->device.device_type != kDLCPU || (tensor->data == NULL && elements > 0)) {
-      return mlf_refuse(function, ": arg[", index, "] is not in the memory of the CPU");
+    if ((int)tensor->device.device_type != device_type || (tensor->data == NULL && elements > 0)) {
+      return mlf_refuse(function, ": arg[", index,
+                        device_type == kDLCPU ? "] is not in the memory of the CPU" : "] is not on the device");
     }
     data[index] = (char *)tensor->data + tensor->byte_offset;
+    if (device_type == kDLCPU && elements > 0 && (uintptr_t)data[index] % expected[index].bytes != 0) {
+      return mlf_refuse(function, ": arg[", index, "] is not aligned to its elements");
+    }
   }
   return 0;
 }"""
@@ -110,14 +120,14 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
     behind = [values] if values else []
     count = len(prim.params)
     writer = Writer()
-    with writer.block(_HEAD.format(name=name)):
-        with writer.block(f"static const struct mlf_argument expected[{count}] =", "};"):
-            writer.lines([f"{{{_expected(buffer)}}}," for buffer in prim.params])
+    with writer.block(function_head(name)):
+        argument_table(writer, prim.params)
         writer.line(f"void *data[{count}];")
         if prim.scratch:
             writer.lines(["void *workspace;", "int status;"])
         writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
-        with writer.block(f'if (mlf_arguments("{name}", args, type_codes, num_args, expected, {count}, data) != 0)'):
+        checked = f'"{name}", args, type_codes, num_args, expected, {count}, kDLCPU, data'
+        with writer.block(f"if (mlf_arguments({checked}) != 0)"):
             writer.line("return -1;")
         arguments = [_argument(buffer, index, prim) for index, buffer in enumerate(prim.params)]
         if not prim.scratch:
@@ -126,6 +136,17 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
             arguments += ["(uint8_t *)workspace", *behind]
             _call_with_scratch(writer, prim, name, f"{kernel}({', '.join(arguments)})")
     return writer.text()
+
+
+def function_head(name: str) -> str:
+    """Return the head of a packed function."""
+    return _HEAD.format(name=name)
+
+
+def argument_table(writer: Writer, buffers: Sequence[Buffer]) -> None:
+    """Write the table ``expected`` of what tensors a packed function takes."""
+    with writer.block(f"static const struct mlf_argument expected[{len(buffers)}] =", "};"):
+        writer.lines([f"{{{_expected(buffer)}}}," for buffer in buffers])
 
 
 def _call_with_scratch(writer: Writer, prim: PrimFunc, name: str, call: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlforge.codegen import dot4, dsp, mathematics, mve, vectors
-from mlforge.codegen.c_types import scalar_type, short_name
+from mlforge.codegen import dot4, dsp, half_floats, mathematics, mve, vectors
+from mlforge.codegen.c_types import copied_bits, scalar_type, short_name
 from mlforge.errors import InternalError
 
 _INLINE = "static inline"
@@ -64,60 +64,9 @@ static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t
 static inline int32_t mlf_clz32(uint32_t x) {
   return x == 0U ? 32 : (int32_t)__builtin_clz(x);
 }"""),
-    "float16_to_float": ((), """\
-static inline float mlf_float16_to_float(uint16_t half) {
-  const uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
-  const uint32_t magnitude = half & 0x7fffU;
-  uint32_t bits;
-  float value;
-  if (magnitude < 0x0400U) { /* zero and subnormals: exact in float */
-    value = (float)magnitude * 0x1p-24f;
-    memcpy(&bits, &value, sizeof bits);
-  } else {
-    bits = (magnitude << 13) + (magnitude >= 0x7c00U ? 0x70000000U : 0x38000000U);
-  }
-  bits |= sign;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}"""),
-    "float16_from_float": ((), """\
-static inline uint16_t mlf_float16_from_float(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  const uint32_t sign = (bits >> 16) & 0x8000U;
-  const uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) {
-    return (uint16_t)(sign | 0x7e00U);
-  }
-  if (magnitude >= 0x47800000U) { /* 65536 and above; what rounds up to it is carried below */
-    return (uint16_t)(sign | 0x7c00U);
-  }
-  if (magnitude < 0x38800000U) { /* subnormal: adding 0.5 leaves the rounded result in the low bits */
-    float shifted;
-    memcpy(&shifted, &magnitude, sizeof shifted);
-    shifted += 0.5f;
-    memcpy(&bits, &shifted, sizeof bits);
-    return (uint16_t)(sign | (bits - 0x3f000000U));
-  }
-  return (uint16_t)(sign | ((magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13) & 1U)) >> 13));
-}"""),
-    "bfloat16_to_float": ((), """\
-static inline float mlf_bfloat16_to_float(uint16_t brain) {
-  const uint32_t bits = (uint32_t)brain << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}"""),
-    "bfloat16_from_float": ((), """\
-static inline uint16_t mlf_bfloat16_from_float(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) {
-    return (uint16_t)((bits >> 16) | 0x0040U);
-  }
-  return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}"""),
 }  # fmt: skip
+
+_ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bits)}
 
 # overflow wraps instead of being undefined
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
@@ -154,12 +103,12 @@ def _scalar_helper(name: str, dtype: str) -> str:
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
 
 
-def _source(key: str) -> tuple[tuple[str, ...], str]:
-    """Return the keys that the helper `key` calls, and its text."""
+def helper_source(key: str) -> tuple[tuple[str, ...], str]:
+    """Return the keys of the helpers that the helper `key` calls, and its text."""
     if key in _FIXED:
         return _FIXED[key]
-    if key in mathematics.HELPERS:
-        return mathematics.HELPERS[key]
+    if key in _ON_BITS:
+        return _ON_BITS[key]
     if mve.is_key(key):
         return mve.source(key)
     if dsp.is_key(key):
@@ -190,7 +139,7 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
 
     def visit(key: str) -> None:
         if key not in ordered:
-            for used in _source(key)[0]:
+            for used in helper_source(key)[0]:
                 visit(used)
             ordered.append(key)
 
@@ -209,5 +158,5 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     lines += mve.INCLUDES if any(map(mve.is_key, ordered)) else []
     lines += vectors.declarations(needed)
     for key in ordered:
-        lines += ["", _source(key)[1]]
+        lines += ["", helper_source(key)[1]]
     return lines

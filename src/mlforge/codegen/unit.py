@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mlforge.memory import ConstantPool, Plan
 from mlforge.relay.ir import Quantization
+from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import PrimFunc, Program, Value
 from mlforge.tir.visitor import signature
 
@@ -29,8 +30,8 @@ class Unit:
         ``aot`` or ``graph``.
     external_workspace : bool
         The caller passes the workspace in, instead of a static array. Only for AOT.
-    target_text : str
-        For the first line of the files.
+    target : Target
+        What prints it; that of the host, where there is a device beside it.
     quantization : mapping of str to Quantization
         Of inputs and outputs, for the header's comments.
     workspace_io : bool
@@ -41,6 +42,8 @@ class Unit:
         Fewer bytes before fewer cycles: kernels that differ in numbers alone become one function that takes them.
     packed_constants : bool
         Constants lie as close as their elements allow, where no vectors read them.
+    device_target : Target or None
+        Of the kernels on a device.
     """
 
     program: Program
@@ -48,17 +51,30 @@ class Unit:
     module: str
     executor: str = "aot"
     external_workspace: bool = False
-    target_text: str = "c"
+    target: Target = field(default_factory=lambda: parse_target("c"))
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     workspace_io: bool = False
     constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
     small: bool = False
     packed_constants: bool = False
+    device_target: Target | None = None
+
+    @property
+    def target_text(self) -> str:
+        """For the first line of the files."""
+        return str(self.target)
 
     @property
     def contracts(self) -> bool:
         """Whether a product and a sum of floats may become one fused multiply-add."""
         return bool(self.program.meta.get("contract_floats", True))
+
+    @property
+    def kernels_in_code(self) -> tuple[PrimFunc, ...]:
+        """The kernels that code computes, not a runtime module of an external generator."""
+        return tuple(
+            kernel for kernel in self.program.kernels if kernel.external is None or kernel.external.module is None
+        )
 
     def reached(self, kernel: PrimFunc) -> frozenset[int]:
         """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""

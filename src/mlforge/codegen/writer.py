@@ -53,3 +53,13 @@ def comment_text(text: str) -> str:
         while unsafe in plain:
             plain = plain.replace(unsafe, safe)
     return plain.replace("\\", "/") if plain.endswith("\\") else plain
+
+
+def c_string(text: str, limit: int = 200) -> str:
+    """Return a C string literal of a name of any characters, those beyond ASCII in UTF-8."""
+    parts = []
+    for byte in text[:limit].encode("utf-8", "replace"):
+        char = chr(byte)
+        # octal escapes end after three digits; question marks could make a trigraph
+        parts.append(char if " " <= char <= "~" and char not in '"\\?' else f"\\{byte:03o}")
+    return f'"{"".join(parts)}"'

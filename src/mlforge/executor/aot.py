@@ -61,7 +61,7 @@ class AotExecutor:
     @property
     def main_name(self) -> str:
         """The function that calls the operators."""
-        return f"{self.interface.prefix}___tvm_main__"
+        return main_function_name(self.interface.prefix)
 
     def entry_file(self) -> str:
         """Return the file with the functions that users call, and with the static workspace."""
@@ -205,6 +205,11 @@ class AotExecutor:
         name = _pool_parameter(pool.name)
         place = f"({name} + {offset})" if offset else name
         return place if kind == "uint8_t" and not offset else f"({const}{kind} *){place}"
+
+
+def main_function_name(prefix: str) -> str:
+    """Return the name, in TVM's words, of the function that calls a module's operators."""
+    return f"{prefix}___tvm_main__"
 
 
 def _input(field: str) -> str:

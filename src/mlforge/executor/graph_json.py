@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlforge.memory import Storages
 from mlforge.support.c_names import bounded
-from mlforge.tir.ir import Program, Value
+from mlforge.support.device_types import TYPE_CODES
+from mlforge.tir.ir import COPY, Program, Value
 
-_CPU = 1
 # the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
 MAX_NODE_NAME = 119
 _HASH = 17
@@ -44,6 +44,7 @@ class _Entry:
     shape: tuple[int, ...]
     dtype: str
     storage: int
+    device_type: int
 
 
 class _GraphBuilder:
@@ -54,6 +55,7 @@ class _GraphBuilder:
         self.nodes: list[dict[str, Any]] = []
         self.entries: list[_Entry] = []
         self.params: dict[str, Value] = {}
+        self.rows = [0]
         self._ids: dict[Value, int] = {}
         self._names: set[str] = set()
         # a view that the model returns: its node has the shape that the caller is to see
@@ -69,20 +71,29 @@ class _GraphBuilder:
                     name = self._unique(f"p{len(self.params)}")
                     self.params[name] = value.root
                     self._null(value.root, name)
-            function = self._function_names[call.kernel.name]
+            function = COPY if call.is_copy else self._function_names[call.kernel.name]
             inputs = [[self._ids[value.root], 0, 0] for value in sources]
-            attrs = {"num_outputs": "1", "num_inputs": str(len(inputs)), "flatten_data": "0", "func_name": function}
+            scratch = self._storages.scratch.get(call, ())
+            attrs = {
+                "num_outputs": str(1 + len(scratch)),
+                "num_inputs": str(len(inputs)),
+                "flatten_data": "0",
+                "func_name": function,
+            }
             node = {"op": "tvm_op", "name": self._unique(function), "attrs": attrs, "inputs": inputs}
-            self._add(call.output.root, node)
+            self._add(call.output.root, node, scratch)
 
     def _null(self, value: Value, name: str) -> None:
         self._add(value, {"op": "null", "name": name, "inputs": []})
 
-    def _add(self, value: Value, node: dict[str, Any]) -> None:
+    def _add(self, value: Value, node: dict[str, Any], others: Sequence[Value] = ()) -> None:
         self._ids[value] = len(self.nodes)
         self.nodes.append(node)
-        shape = self._shapes.get(value, value.shape)
-        self.entries.append(_Entry(shape, value.dtype, self._storages.ids[value]))
+        for result in (value, *others):
+            shape = self._shapes.get(result, result.shape)
+            device_type = TYPE_CODES[result.device or "cpu"]
+            self.entries.append(_Entry(shape, result.dtype, self._storages.ids[result], device_type))
+        self.rows.append(len(self.entries))
 
     def _unique(self, name: str) -> str:
         candidate, count = name, 0
@@ -100,11 +111,11 @@ class _GraphBuilder:
             "heads": heads,
             "attrs": {
                 "dltype": ["list_str", [entry.dtype for entry in self.entries]],
-                "device_index": ["list_int", [_CPU] * len(self.entries)],
+                "device_index": ["list_int", [entry.device_type for entry in self.entries]],
                 "storage_id": ["list_int", [entry.storage for entry in self.entries]],
                 "shape": ["list_shape", [list(entry.shape) for entry in self.entries]],
             },
-            "node_row_ptr": list(range(len(self.nodes) + 1)),
+            "node_row_ptr": self.rows,
         }
 
 
@@ -122,13 +133,14 @@ def build_graph(program: Program, function_names: Mapping[str, str], storages: S
     -------
     Graph
         Inputs come first, in the model's order; a constant's node stands before its first use, as TVM has it. A view
-        has no node: operators are given what it is a view of, and know the shape themselves.
+        has no node: operators are given what it is a view of, and know the shape themselves. A kernel on a device has
+        its scratch as further outputs.
     """
     builder = _GraphBuilder(program, function_names, storages)
     builder.run()
     bindings = {
-        entry.storage: str(node["name"])
-        for node, entry in zip(builder.nodes, builder.entries, strict=True)
+        builder.entries[row].storage: str(node["name"])
+        for node, row in zip(builder.nodes, builder.rows, strict=False)
         if node["op"] == "null"
     }
     return Graph(graph_text(builder.document()), builder.params, bindings)

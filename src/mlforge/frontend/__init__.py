@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError
+from mlforge.support.binaries import machine_code
 from mlforge.support.plain_file import open_plain
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def import_model(
     shapes: Mapping[str, Sequence[int]] | None = None,
     numerics: str = "litert",
     name: str | None = None,
+    byoc: Sequence[str] = (),
 ) -> tuple[IRModule, Params]:
     """Import a TFLite, ONNX or Relay text model; its content says which it is.
 
@@ -42,6 +44,9 @@ def import_model(
         Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
     name : str, optional
         What to call the model; default: the file's name without suffix, or ``model``.
+    byoc : sequence of str
+        External code generators that the model is to be built with: with ``onnxruntime``, ONNX nodes that cannot be
+        compiled are kept for it.
 
     Returns
     -------
@@ -69,11 +74,11 @@ def import_model(
     if numerics not in NUMERICS:
         raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _dispatch(bytes(model), name or "model", None, shapes, numerics)
+        return _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc)
     path = Path(model)
     data, title = _content(path), name or path.stem
     try:
-        return _dispatch(data, title, path.parent, shapes, numerics)
+        return _dispatch(data, title, path.parent, shapes, numerics, byoc)
     except MlforgeError as error:
         error.place = _place_in_file(error.place, title, str(model))
         raise
@@ -85,13 +90,14 @@ def check(
     shapes: Mapping[str, Sequence[int]] | None = None,
     numerics: str = "litert",
     name: str | None = None,
+    byoc: Sequence[str] = (),
 ) -> list[MlforgeError]:
     """Return every problem of a model at once; an empty list means that it can be compiled.
 
     Parameters are those of `import_model`.
     """
     try:
-        import_model(model, shapes=shapes, numerics=numerics, name=name)
+        import_model(model, shapes=shapes, numerics=numerics, name=name, byoc=byoc)
     except ProblemsError as error:
         return list(error.problems)
     except MlforgeError as error:
@@ -131,7 +137,12 @@ def _content(path: Path) -> bytes:
 
 
 def _dispatch(
-    data: bytes, name: str, folder: Path | None, shapes: Mapping[str, Sequence[int]] | None, numerics: str
+    data: bytes,
+    name: str,
+    folder: Path | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    numerics: str,
+    byoc: Sequence[str],
 ) -> tuple[IRModule, Params]:
     if not data:
         raise ModelError("the file is empty", place=name)
@@ -143,13 +154,20 @@ def _dispatch(
         return _relay_text(data, name)
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
         raise ModelError(
-            "this is an archive, not a model",
+            "this is an archive or a tar of objects, not a model",
             place=name,
-            next_step="Run it as it is, or compile it again with: mlforge compile ARCHIVE",
+            next_step="Run it as it is; an archive of the model is compiled again with: mlforge compile ARCHIVE",
+        )
+    code = machine_code(data)
+    if code is not None:
+        raise ModelError(
+            f"this is {code}, not a model",
+            place=name,
+            next_step="Give the model that it was made of",
         )
     from mlforge.frontend.onnx import import_onnx
 
-    return import_onnx(data, name, shapes=shapes, folder=folder)
+    return import_onnx(data, name, shapes=shapes, folder=folder, external="onnxruntime" in byoc)
 
 
 def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:

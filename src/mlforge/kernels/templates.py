@@ -90,7 +90,10 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
 
 def families(features: Features) -> tuple[str, ...]:
     """Return the families of templates that a target asks, in this order."""
-    able = (("vector", features.vector_bytes > 0), ("mve", features.mve), ("dsp", features.dsp), ("plain", True))
+    able = (
+        ("gpu", features.gpu), ("vector", features.vector_bytes > 0), ("mve", features.mve), ("dsp", features.dsp),
+        ("plain", True),
+    )  # fmt: skip
     return tuple(name for name, has in able if has)
 
 

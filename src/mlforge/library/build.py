@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 from mlforge.crt import crt_files
 from mlforge.errors import ToolchainError
-from mlforge.library.elf import misfit
-from mlforge.library.toolchain import NATIVE, compile_cached
-from mlforge.support.content import Data, chunks_of, to_bytes
+from mlforge.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
+from mlforge.support.binaries import HEAD, OBJECT, misfit
+from mlforge.support.content import Data, chunks_of
+from mlforge.support.platforms import Platform
 
 _RUNTIME = "runtime"
-_RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host")
-_RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/host")
-# functions are looked up in the library itself, whether or not it has a system library
-_RUNTIME_FLAG = "-DTVM_CRT_SYSTEM_LIB=0"
-_RUNTIME_HEADER = b"tvm/runtime/"
-_RUNTIME_SYMBOL = b"TVM"
+_RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
+# the configuration of libraries comes before that of whole programs
+_RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
+_RUNTIME_HEADERS = (b"tvm/runtime/",)
+# names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
+# name, such as that of a variable for the function, is not written again
+_RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
+_LONGEST_MARK = 16
 _CPP = (".cc", ".cpp")
-_SOURCES = (".c", *_CPP, ".S", ".h")
-_OBJECT = ".o"
+_TEXTS = (*SOURCES, *_CPP, ".h")
 
 
 def build_library(
@@ -45,38 +48,67 @@ def build_library(
     ToolchainError
         If there is no code for this machine, no compiler, or it refuses the code.
     """
-    chosen = host_code(files)
+    code = buildable(files)
+    return compile_cached(code.files, flags, includes=code.includes, digests=digests)
+
+
+@dataclass(frozen=True)
+class Buildable:
+    """All that a library is built from.
+
+    Attributes
+    ----------
+    files : mapping of str to Data
+    includes : tuple of str
+        Folders of `files` to search for headers.
+    """
+
+    files: Mapping[str, Data]
+    includes: tuple[str, ...]
+
+
+def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Buildable:
+    """Return what a library for `machine`, default this one, is built from: the code, and the runtime that it calls.
+
+    Raises
+    ------
+    ToolchainError
+        If there is no code for the machine.
+    """
+    chosen = fitting_code(files, machine)
+    folders = tuple(sorted({str(PurePosixPath(name).parent) for name in chosen}))
     if not needs_runtime(chosen):
-        return compile_cached(chosen, flags, digests=digests)
-    folders = sorted({str(PurePosixPath(name).parent) for name in chosen})
-    runtime = {f"{_RUNTIME}/{name}": data for name, data in runtime_files().items()}
-    return compile_cached(
-        {**chosen, **runtime},
-        (*flags, _RUNTIME_FLAG),
-        includes=(*folders, *_RUNTIME_INCLUDES),
-        digests=digests,
-    )
+        return Buildable(chosen, folders)
+    runtime = runtime_code()
+    return Buildable({**chosen, **runtime.files}, (*folders, *runtime.includes))
 
 
-def host_code(files: Mapping[str, Data]) -> dict[str, Data]:
-    """Return the files to build for this machine: objects that fit it with what has none of them, else the C.
+def runtime_code() -> Buildable:
+    """Return the runtime that code with packed functions calls, in a folder of its own."""
+    return Buildable({f"{_RUNTIME}/{name}": data for name, data in runtime_files().items()}, _RUNTIME_INCLUDES)
+
+
+def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> dict[str, Data]:
+    """Return the files to build for a machine: objects that fit it with what has none of them, else the C.
 
     Raises
     ------
     ToolchainError
         If there is neither, or C++ without objects.
     """
-    objects = {name: data for name, data in files.items() if name.endswith(_OBJECT)}
+    objects = {name: data for name, data in files.items() if name.endswith(OBJECT_SUFFIX)}
     rest = {name: data for name, data in files.items() if name not in objects}
-    reasons = {name: reason for name, data in sorted(objects.items()) if (reason := misfit(_start(data)))}
+    reasons = {
+        name: reason for name, data in sorted(objects.items()) if (reason := misfit(_start(data), OBJECT, machine))
+    }
     compiled = {PurePosixPath(name).stem for name in objects}
     if objects and not reasons:
         return objects | {name: data for name, data in rest.items() if PurePosixPath(name).stem not in compiled}
-    sources = {PurePosixPath(name).stem for name in rest if PurePosixPath(name).suffix in _SOURCES}
+    sources = {PurePosixPath(name).stem for name in rest if PurePosixPath(name).suffix in _TEXTS}
     lacking = sorted(name for name in reasons if PurePosixPath(name).stem not in sources)
     if lacking:
         raise ToolchainError(
-            f"this object cannot run here: {reasons[lacking[0]]}, and there is no C that could be compiled instead",
+            f"this object cannot be linked: {reasons[lacking[0]]}, and there is no C that could be compiled instead",
             place=lacking[0],
             next_step="Load it on the machine that it was compiled for, or compile the model again for this one",
         )
@@ -90,18 +122,33 @@ def host_code(files: Mapping[str, Data]) -> dict[str, Data]:
     return rest
 
 
+def has_only_objects(files: Mapping[str, Data]) -> bool:
+    """Tell whether code is there as objects and not as sources."""
+    suffixes = {PurePosixPath(name).suffix for name in files}
+    return OBJECT_SUFFIX in suffixes and suffixes.isdisjoint((*SOURCES, *_CPP))
+
+
 def needs_runtime(files: Mapping[str, Data]) -> bool:
     """Tell whether code calls the C runtime: it includes its headers, or as an object names its functions."""
     for name, data in files.items():
         suffix = PurePosixPath(name).suffix
-        mark = _RUNTIME_HEADER if suffix in _SOURCES else _RUNTIME_SYMBOL if suffix == _OBJECT else None
-        if mark is not None and mark in to_bytes(data):
+        marks = _RUNTIME_HEADERS if suffix in _TEXTS else _RUNTIME_SYMBOLS if suffix == OBJECT_SUFFIX else ()
+        if any(mark in piece for piece in _overlapping(data) for mark in marks):
             return True
     return False
 
 
+def _overlapping(data: Data) -> Iterator[bytes]:
+    """Yield the pieces of data, which may be weights of a gigabyte, each with the end of the one before."""
+    end = b""
+    for chunk in chunks_of(data):
+        piece = end + bytes(chunk)
+        yield piece
+        end = piece[-_LONGEST_MARK:]
+
+
 def _start(data: Data) -> bytes:
-    return bytes(next(iter(chunks_of(data)), b"")[:64])
+    return bytes(next(iter(chunks_of(data)), b"")[:HEAD])
 
 
 @cache

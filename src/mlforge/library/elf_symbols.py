@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mlforge.library.elf import ElfObject, Section, read_elf
 
 MAX_SYMBOLS = 1_000_000
-_SYMTAB = 2
+_SYMTAB, _DYNSYM = 2, 11
 _MAX_NAME = 4096
 _MAX_TEXT = 32 << 20
 
@@ -29,8 +29,14 @@ class Symbol:
     section: int
 
 
-def read_symbols(data: bytes | memoryview) -> Iterator[Symbol]:
+def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator[Symbol]:
     """Yield the symbols that an ELF file defines.
+
+    Parameters
+    ----------
+    data : bytes
+    dynamic : bool
+        Those of a library that programs find when they load it, instead of all.
 
     Raises
     ------
@@ -39,7 +45,7 @@ def read_symbols(data: bytes | memoryview) -> Iterator[Symbol]:
     """
     view = memoryview(data)
     elf = read_elf(view)
-    tables = [section for section in elf.sections if section.kind == _SYMTAB]
+    tables = [section for section in elf.sections if section.kind == (_DYNSYM if dynamic else _SYMTAB)]
     if len(tables) > 1:
         raise ValueError(f"{len(tables)} tables of symbols")
     for table in tables:

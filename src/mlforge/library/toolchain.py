@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -10,23 +11,32 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from mlforge.errors import OutputError, ToolchainError
-from mlforge.support.atomic import atomic_file
+from mlforge.errors import OptionError, OutputError, ToolchainError
+from mlforge.support.atomic import atomic_file, output_error
 from mlforge.support.content import Data, sha256_of, write_data
+from mlforge.support.platforms import Platform, parse_platform
 
 _JOBS = 2
 _MESSAGE_LINES = 12
-_SOURCES = (".c", ".S")
-_OBJECT = ".o"
-# a library calls its own runtime, even where the process has another with the same symbols
-_OWN_SYMBOLS = ("-Wl,-Bsymbolic",) if sys.platform == "linux" else ()
+SOURCES = (".c", ".S")
+"""Suffixes of what is compiled."""
+OBJECT_SUFFIX = ".o"
+_GCC = "Free Software Foundation"  # in what gcc says of itself, whatever it is called
 _ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
+# what makes a library of objects, by system: on Linux it calls its own runtime, even where the process has one with
+# the same symbols; on macOS functions of tvm-ffi may be missing until it is loaded; callers of wasm allocate in it
+_SHARED = {
+    "linux": ("-shared", "-Wl,-Bsymbolic"),
+    "windows": ("-shared",),
+    "macos": ("-shared", "-Wl,-undefined,dynamic_lookup"),
+    "wasi": ("-mexec-model=reactor", "-Wl,--export-dynamic", "-Wl,--export=malloc", "-Wl,--export=free"),
+}
 
 FLAGS = (
     "-std=c99",
@@ -51,19 +61,55 @@ class Compiler:
         How it is called.
     version : str
         What it says of itself.
+    target : Platform, optional
+        What it was asked to build for; None for what it builds for by itself.
     """
 
     command: tuple[str, ...]
     version: str
+    target: Platform | None = None
+
+    @property
+    def is_zig(self) -> bool:
+        """Whether it is that of the ziglang wheel."""
+        return self.command[1 : 1 + len(_ZIG)] == _ZIG
 
     @property
     def flags(self) -> tuple[str, ...]:
         """`FLAGS`, and fused multiply-adds: twice the speed and a smaller error, but -std=c99 alone turns them off.
 
         Modules that need every product rounded forbid them by a pragma. Clang obeys it only with ``on``, which
-        means off to gcc; gcc obeys it with ``fast`` too.
+        means off to gcc; gcc obeys it with ``fast`` too. Tuned for some of AMD's processors, gcc would leave sums that
+        are carried through a loop unfused: results would depend on where code was compiled.
         """
-        return (*FLAGS, f"-ffp-contract={'on' if 'clang' in self.version else 'fast'}")
+        # WebAssembly's modules are placed by whoever instantiates them
+        plain = [flag for flag in FLAGS if flag != "-fPIC" or self.system != "wasi"]
+        # zig adds information for debuggers, with the names of folders, unless it is told not to
+        debug = ("-g0",) if self.is_zig else ()
+        everywhere = ("--param=avoid-fma-max-bits=0",) if _GCC in self.version else ()
+        return (*plain, *debug, f"-ffp-contract={'on' if 'clang' in self.version else 'fast'}", *everywhere)
+
+    @property
+    def shared_flags(self) -> tuple[str, ...]:
+        """What makes it link a shared library."""
+        return (*_SHARED[self.system], *(("-s",) if self.is_zig else ()))
+
+    @property
+    def system(self) -> str:
+        """The system that it builds for, in `Platform`'s words."""
+        if self.target is not None:
+            return self.target.system
+        return {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
+
+    def platform(self) -> Platform:
+        """Return what it builds for, as it says itself if nobody asked it.
+
+        Raises
+        ------
+        ToolchainError
+            If it does not say.
+        """
+        return self.target or _own_platform(self.command)
 
 
 def find_compiler() -> Compiler:
@@ -96,7 +142,7 @@ def _find(chosen: str, path: str) -> Compiler:
         version = _version((found,)) if found else None
         if found and version is not None:
             return Compiler((found,), version)
-    if importlib.util.find_spec("ziglang") is not None:
+    if has_zig():
         command = (sys.executable, *_ZIG)
         version = _version(command)
         if version is not None:
@@ -105,6 +151,70 @@ def _find(chosen: str, path: str) -> Compiler:
         "there is no C compiler: neither CC, cc, gcc, clang nor the ziglang package is there",
         next_step="Install gcc or clang, or run: pip install ziglang",
     )
+
+
+def cross_compiler(target: Platform) -> Compiler:
+    """Return the ziglang wheel's compiler for another machine.
+
+    Raises
+    ------
+    ToolchainError
+        If the wheel is not there or does not run.
+    """
+    command = (sys.executable, *_ZIG)
+    version = _zig_version(command) if has_zig() else None
+    if version is None:
+        raise ToolchainError(
+            f"there is no compiler for {target}: the ziglang package, which builds for all machines, is not there",
+            next_step="Run: pip install ziglang. Or name a compiler of yours: cc='aarch64-linux-gnu-gcc'",
+        )
+    return Compiler((*command, "-target", target.triple), version, target)
+
+
+def has_zig() -> bool:
+    """Tell whether the ziglang wheel is installed."""
+    return importlib.util.find_spec("ziglang") is not None
+
+
+@cache
+def _zig_version(command: tuple[str, ...]) -> str | None:
+    return _version(command)
+
+
+def named_compiler(text: str, target: Platform | None = None) -> Compiler:
+    """Return the compiler that a user names as a command: ``aarch64-linux-gnu-gcc``, ``clang -m32``.
+
+    Raises
+    ------
+    ToolchainError
+        If it does not run.
+    """
+    try:
+        command = tuple(shlex.split(text))
+    except ValueError:  # a quotation mark without its other half
+        command = (text,)
+    version = _version(command) if command else None
+    if version is None:
+        raise ToolchainError(f"the compiler '{text}' does not run", next_step="Name a C compiler that is on the PATH")
+    return Compiler(command, version, target)
+
+
+@cache
+def _own_platform(command: tuple[str, ...]) -> Platform:
+    import subprocess
+
+    try:
+        asked = subprocess.run(
+            [*command, "-dumpmachine"],
+            capture_output=True, text=True, timeout=60, check=True, env=_environment(command),
+        )  # fmt: skip
+        return parse_platform(asked.stdout)
+    except (OSError, subprocess.SubprocessError, OptionError) as error:
+        raise ToolchainError(
+            "the compiler does not say which machine it builds for",
+            place=shlex.join(command),
+            next_step="Name the machine: target_triple='aarch64-linux-gnu'",
+        ) from error
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
@@ -251,40 +361,71 @@ def compile_shared(
         If `out` cannot be written.
     """
     target = Path(out)
-    with tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
+    with scratch(tempfile.gettempdir), tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
         objects = compile_objects(files, Path(folder), flags, includes=includes)
-        library = Path(folder) / "library.so"
-        command = [*find_compiler().command, "-shared", *_OWN_SYMBOLS, *flags, "-o", str(library)]
-        _run([*command, *map(str, objects), "-lm"], Path(folder))
-        with atomic_file(target) as file, library.open("rb") as built:
-            shutil.copyfileobj(built, file, 1 << 20)
-    if target.is_file():  # a device keeps its mode
-        target.chmod(0o755)
+        library = link_shared(objects, Path(folder) / "library.so", flags)
+        place_binary(library, target)
     return target
 
 
+@contextmanager
+def scratch(folder: Callable[[], str | os.PathLike[str]]) -> Iterator[None]:
+    """Say which folder has no room for what lies in it for a while, or cannot be written, where that fails."""
+    try:
+        yield
+    except OSError as error:
+        # without any folder for temporary files there is no name to ask for
+        place = error.filename or (folder() if error.errno != errno.ENOENT else "temporary files")
+        raise output_error(place, error) from error
+
+
+def link_shared(
+    objects: Sequence[Path], library: Path, flags: Sequence[str] = (), compiler: Compiler | None = None
+) -> Path:
+    """Link objects to the shared library `library`, whose folder nobody else uses; return it."""
+    chosen = compiler or find_compiler()
+    command = [*chosen.command, *chosen.shared_flags, *flags, "-o", str(library), *map(str, objects), "-lm"]
+    run_tool(command, library.parent)
+    return library
+
+
+def place_binary(built: Path, target: Path) -> None:
+    """Copy what was built to `target`, which appears whole or not at all and may be executed."""
+    with atomic_file(target) as file, built.open("rb") as source:
+        shutil.copyfileobj(source, file, 1 << 20)
+    if target.is_file():  # a device keeps its mode
+        target.chmod(0o755)
+
+
 def compile_objects(
-    files: Mapping[str, Data], folder: Path, flags: Sequence[str] = (), *, includes: Sequence[str] | None = None
+    files: Mapping[str, Data],
+    folder: Path,
+    flags: Sequence[str] = (),
+    *,
+    includes: Sequence[str] | None = None,
+    compiler: Compiler | None = None,
 ) -> list[Path]:
     """Write `files` under `folder` and compile each source to an object beside it, two at a time.
+
+    Without `compiler` it is `find_compiler`'s.
 
     Returns
     -------
     list of Path
         The objects in the order of their sources' names, and behind them those that were among `files`.
     """
-    compiler = find_compiler()
+    chosen = compiler or find_compiler()
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_data(path, data)
     places = sorted({str(PurePosixPath(name).parent) for name in files}) if includes is None else includes
     found = [f"-I{place}" for place in places]
-    sources = sorted(name for name in files if PurePosixPath(name).suffix in _SOURCES)
+    sources = sorted(name for name in files if PurePosixPath(name).suffix in SOURCES)
 
     def compile_one(name: str) -> Path:
         target = f"{name}.o"
-        _run([*compiler.command, *compiler.flags, *flags, *found, "-c", name, "-o", target], folder)
+        run_tool([*chosen.command, *chosen.flags, *flags, *found, "-c", name, "-o", target], folder)
         return folder / target
 
     # importing it takes longer than loading what is in the cache
@@ -292,10 +433,11 @@ def compile_objects(
 
     with ThreadPoolExecutor(_JOBS) as pool:
         compiled = list(pool.map(compile_one, sources))
-    return compiled + [folder / name for name in sorted(files) if PurePosixPath(name).suffix == _OBJECT]
+    return compiled + [folder / name for name in sorted(files) if PurePosixPath(name).suffix == OBJECT_SUFFIX]
 
 
-def _run(command: list[str], folder: Path) -> None:
+def run_tool(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler or a program of its in `folder`; raise ToolchainError with its first lines if it fails."""
     import subprocess
 
     try:
@@ -309,6 +451,6 @@ def _run(command: list[str], folder: Path) -> None:
         lines = (result.stderr or result.stdout).strip().splitlines()[:_MESSAGE_LINES]
         raise ToolchainError(
             f"the C compiler failed with status {result.returncode}:\n  " + "\n  ".join(lines),
-            place=" ".join(command[:1]),
+            place=command[0],
             next_step="Try another compiler by setting CC",
         )

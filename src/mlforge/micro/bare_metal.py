@@ -16,6 +16,7 @@ from mlforge.errors import ArchiveError, OptionError
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script, linker_script
 from mlforge.micro.makefile import makefile, optimization_level
+from mlforge.micro.object_code import core_flags, object_paths
 from mlforge.micro.standalone import standalone_main
 from mlforge.support.content import Data
 
@@ -71,12 +72,18 @@ class BareMetal:
     files : dict of str to Data
     sources : tuple of str
         The files to compile, sorted.
+    objects : tuple of str
+        The files to link as they are, sorted.
+    core_flags : tuple of str
+        The compiler's flags for the core.
     folders : tuple of str
         Where headers lie.
     """
 
     files: dict[str, Data]
     sources: tuple[str, ...]
+    objects: tuple[str, ...]
+    core_flags: tuple[str, ...]
     folders: tuple[str, ...]
 
 
@@ -95,7 +102,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
     Parameters
     ----------
     code : mapping of str to Data
-        The generated code: ``src/...`` and ``include/...``.
+        The generated code: ``src/...``, ``include/...`` and ``lib/...``.
     board : Board
     firmware : Firmware
     model_folder : str
@@ -124,7 +131,10 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
     if has_linker_script(board):
         found["link.ld"] = linker_script(board).encode()
     sources = tuple(sorted(path for path in found if path.endswith((".c", ".S"))))
-    return BareMetal(found, sources, ("board", f"{model_folder}/include", *firmware.folders))
+    objects = tuple(f"{model_folder}/{path}" for path in object_paths(code))
+    return BareMetal(
+        found, sources, objects, core_flags(board, code), ("board", f"{model_folder}/include", *firmware.folders)
+    )
 
 
 def project_files(
@@ -154,7 +164,7 @@ def project_files(
         As `bare_metal` does.
     """
     project = bare_metal(code, board, firmware or Firmware(standalone_main(name, details)))
-    text = makefile(name, board, project.sources, project.folders, optimization_level(details))
+    text = makefile(name, board, project, optimization_level(details))
     return {**project.files, "Makefile": text.encode()}
 
 

@@ -94,7 +94,7 @@ def _immediate(text: str) -> int | None:
     return int(match[1], 0) if match else None
 
 
-_ARM_READS = re.compile(r"(str|cmp|cmn|tst|push|vpush)")
+_ARM_READS = re.compile(r"(str|stm|ldm|cmp|cmn|tst|push|vpush)")
 _ARM_PUSHES = re.compile(r"v?stm(db|fd)")
 
 

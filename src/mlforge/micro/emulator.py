@@ -22,6 +22,7 @@ from mlforge.micro.graph_source import GraphSource, graph_of_factory, graph_of_p
 from mlforge.micro.linked_memory import LinkedProgram, linked_table
 from mlforge.micro.makefile import MAP, optimization_level
 from mlforge.micro.memory_table import MemoryTable
+from mlforge.micro.object_code import check_traceable
 from mlforge.micro.planned_memory import plan_table, planned_table
 from mlforge.micro.standalone import INPUTS
 from mlforge.micro.trace import CHOSEN, choose, read_tensors, read_trace
@@ -220,6 +221,8 @@ class EmulatedModule(BuiltFirmware):
         if firmware is None:
             check_fit(plan_table(details, board), details)
         is_traced = profile or trace
+        if is_traced:
+            check_traceable(name, code)
         self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
         self._temporary = tempfile.TemporaryDirectory(prefix="mlforge-board-")
         folder = Path(self._temporary.name)
@@ -255,7 +258,7 @@ def emulated_factory(factory: Factory, board: Board, **options: Any) -> Emulated
     if factory.executor == "graph":
         source = graph_of_factory(factory)
         options |= {"firmware": _graph_firmware(source, board, options)}
-    return EmulatedModule(factory.module_name, factory.code.files, details, board, **options)
+    return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
 
 
 def emulated_archive(

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from mlforge.archive.model import Tensor
-from mlforge.archive.templates.demo import c_string
 from mlforge.archive.tvm_interface import graph_outputs
 from mlforge.codegen.packed import registry_file
-from mlforge.codegen.writer import Writer
+from mlforge.codegen.writer import Writer, c_string
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
 from mlforge.micro.bare_metal import Firmware
@@ -57,7 +56,7 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
     made["graph/graph_model.c"] = _tensors(graph, params).encode()
     made["graph/graph.json"] = source.graph_json.encode()
     made["graph/params.bin"] = b"".join(_padded(params[name]) for name in _param_names(graph, params))
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in code.items() if path.endswith(".c")):
+    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in code.items() if path.endswith((".c", ".o"))):
         names = {node.function for node in graph.nodes} - {None, NOP, COPY}
         made["graph/registry.c"] = registry_file(sorted(name for name in names if name), _LICENCE).encode()
     main = templates.joinpath("main.c").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,13 @@ class GraphSource:
         The most that one operator allocates while it runs.
     load : callable ``(lib, device) -> GraphModule``
         Makes what runs it with functions that are elsewhere.
+    imports : tuple of Module
+        What its code imports.
+
+    Raises
+    ------
+    OptionError
+        If not all of it is code for a CPU.
     """
 
     name: str
@@ -46,6 +53,20 @@ class GraphSource:
     params: Mapping[str, Array]
     scratch_bytes: int
     load: Callable[[Module, Device], GraphModule]
+    imports: tuple[Module, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_code_alone(self.name, self.imports)
+
+
+def require_code_alone(name: str, imports: Iterable[Module]) -> None:
+    """Raise OptionError if code imports modules that are none, and so cannot be part of firmware."""
+    kinds = sorted({module.type_key for module in imports if not module.is_dso_exportable})
+    if kinds:
+        raise OptionError(
+            f"parts of module '{name}' are run by {', '.join(kinds)}, which firmware does not have",
+            next_step="Compile it for the board alone: mlforge compile MODEL --board BOARD",
+        )
 
 
 def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
@@ -71,7 +92,7 @@ def graph_of_parts(parts: ModuleParts) -> GraphSource:
     graph = parse_graph(parts.graph_json, f"{parts.place}: {parts.record.files.graph}")
     return GraphSource(
         parts.record.name.lower(), parts.graph_json, graph, parts.code, parts.params, _scratch(parts),
-        lambda lib, device: load_graph(parts, lib, device),
+        lambda lib, device: load_graph(parts, lib, device), parts.imports,
     )  # fmt: skip
 
 
@@ -82,9 +103,11 @@ def graph_of_factory(factory: Factory) -> GraphSource:
     _require_graph(factory.executor, factory.module_name, None)
     details = module_details(factory)
     return GraphSource(
-        factory.module_name, factory.graph_json, parse_graph(factory.graph_json), factory.code.files, factory.params,
+        factory.module_name, factory.graph_json, parse_graph(factory.graph_json), factory.code.built_files,
+        factory.params,
         max((entry["workspace_bytes"] for entry in details["operators"]), default=0),
-        lambda lib, device: GraphModule.described(factory.graph_json, lib, details, device=device),
+        lambda lib, device: GraphModule.described(factory.graph_json, lib, details, devices=device),
+        factory.lib.imported_modules,
     )  # fmt: skip
 
 

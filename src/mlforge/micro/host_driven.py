@@ -80,7 +80,7 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
         made["src/uart_config.h"] = _uart_config(board).encode()
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith(".c")):
+    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o"))):
         made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
     main = templates.joinpath("host_driven", "main.c").read_text(encoding="utf-8")
     return Firmware(main, made, ("src", "crt/include", "crt_config"))

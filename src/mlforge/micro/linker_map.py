@@ -54,9 +54,9 @@ class Piece:
         return self.section.startswith(_ZEROED)
 
     def owner(self, model_sources: Collection[str]) -> str:
-        """Return whose it is: of an object made from one of `model_sources`, of a library, or of the firmware."""
+        """Return whose it is: of one of `model_sources` or an object made from it, of a library, or of the firmware."""
         name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
-        if any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
+        if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
             return MODEL
         return LIBRARIES if (self.file or "").endswith(")") else FIRMWARE
 

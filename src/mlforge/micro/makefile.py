@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mlforge.micro.avr import EEPROM
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script
+
+if TYPE_CHECKING:
+    from mlforge.micro.bare_metal import BareMetal
 
 COMPILE_FLAGS = (
     "-std=c99", "-ffunction-sections", "-fdata-sections", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
@@ -33,9 +36,7 @@ def optimization_level(details: Mapping[str, Any]) -> str:
     return _LEVELS.get(details.get("optimize", "speed"), _LEVELS["speed"])
 
 
-def makefile(
-    name: str, board: Board, sources: Sequence[str], folders: Sequence[str], level: str, *, is_selftest: bool = False
-) -> str:
+def makefile(name: str, board: Board, project: BareMetal, level: str, *, is_selftest: bool = False) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
     Parameters
@@ -43,8 +44,8 @@ def makefile(
     name : str
         The module's.
     board : Board
-    sources, folders : sequence of str
-        What is compiled, and where headers lie, under the project's folder; safe in a Makefile.
+    project : BareMetal
+        What is compiled and linked, and where headers lie, under the project's folder; safe in a Makefile.
     level : str
         Of optimization, unless the user sets CFLAGS.
     is_selftest : bool
@@ -52,24 +53,28 @@ def makefile(
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""
+    model = " $(MODEL)" if project.objects else ""
     flags = "$(CC) $(FLAGS) $(LINK)" + (" $(STACK_BYTES)" if script else "")
     return "\n".join(
         [
             f"# Firmware of module {name} for {board.name}. {_LICENCE}",
             f"CC := {board.toolchain.prefix}gcc",
-            f"CORE := {' '.join(board.toolchain.flags)}",
+            f"CORE := {' '.join(project.core_flags)}",
             f"LINK := {' '.join(board.toolchain.link_flags)}",
             f"CFLAGS ?= {level}",
+            "# libraries that the code of external generators calls",
+            "LIBS ?=",
             *([f"STACK_BYTES ?= {board.stack_bytes}"] if script else []),
             f"FLAGS := $(CORE) {' '.join(COMPILE_FLAGS)} \\",
-            f"  {' '.join(f'-I{folder}' for folder in folders)} \\",
+            f"  {' '.join(f'-I{folder}' for folder in project.folders)} \\",
             "  $(if $(TRACE),-DMLFORGE_TRACE -Itrace) $(CFLAGS)",
-            f"SOURCES := {' '.join(sources)}",
+            f"SOURCES := {' '.join(project.sources)}",
             "OBJECTS := $(addprefix build/,$(addsuffix .o,$(SOURCES)))",
+            *([f"MODEL := {' '.join(project.objects)}"] if project.objects else []),
             "",
-            f"firmware.elf: $(OBJECTS) build/flags{script}",
+            f"firmware.elf: $(OBJECTS){model} build/flags{script}",
             f"\t$(CC) $(CORE) $(LINK) -Wl,--gc-sections -Wl,-Map={MAP} \\",
-            f"\t  {layout}-o $@ $(OBJECTS) -lm",
+            f"\t  {layout}-o $@ $(OBJECTS){model} $(LIBS) -lm",
             "",
             *_run(board),
             *(["selftest: run", ""] if is_selftest else []),

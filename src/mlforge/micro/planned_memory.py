@@ -122,6 +122,13 @@ class _Measured:
     stack: StackBound
 
 
+def _in_one_line(error: MlforgeError) -> str:
+    """Return what is wrong and, where a compiler or linker said it, the first of its lines that tells why."""
+    first, *others = str(error).splitlines()
+    telling = (line for line in others if "error:" in line or "undefined" in line)
+    return " ".join(filter(None, (first, next(telling, "").strip())))
+
+
 def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> _Measured:
     """Return code and stack of a model as the board's compiler makes them, or why they are not known."""
     entry = f"tvmgen_{name}_run"
@@ -135,4 +142,4 @@ def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequenc
             stack = stack_bound(build.elf, entry, board, program.is_library, build.folder)
             return _Measured({what: sizes[what] for what in CODE.values()}, stack)
     except MlforgeError as error:
-        return _Measured({}, StackBound(None, untold=(str(error).splitlines()[0],)))
+        return _Measured({}, StackBound(None, untold=(_in_one_line(error),)))

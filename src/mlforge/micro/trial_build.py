@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from mlforge.errors import ToolchainError
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import lays_out
 from mlforge.micro.makefile import COMPILE_FLAGS
+from mlforge.micro.object_code import core_flags, object_paths
 from mlforge.micro.programs import need, run
 from mlforge.support.content import Data, write_data
 
@@ -54,7 +57,7 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
     Parameters
     ----------
     code : mapping of str to Data
-        The generated code of an AOT module: ``src/...`` and ``include/...``.
+        The generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
     entry : str
         The function from which everything is reached.
     board : Board
@@ -69,7 +72,7 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
     """
     compiler = f"{board.toolchain.prefix}gcc"
     need(compiler, board.toolchain.packages)
-    command = [compiler, *board.toolchain.flags]
+    command = [compiler, *core_flags(board, code)]
     with tempfile.TemporaryDirectory(prefix="mlforge-trial-") as name:
         folder = Path(name)
         for path, data in code.items():
@@ -80,12 +83,21 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
         for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
             objects.append(f"./{path}.o")
             _run([*command, *flags, "-c", f"./{path}", "-o", objects[-1]], folder)
+        objects += [f"./{path}" for path in object_paths(code)]
         wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entry}", f"-Wl,-Map={_MAP}"]
         if lays_out(board):
             (folder / _SCRIPT).write_text(_LAYOUT, encoding="ascii")
             wanted += ["-T", _SCRIPT]
-        _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, "-lm"], folder)
+        _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, *_libraries(), "-lm"], folder)
         yield TrialBuild(folder, folder / _ELF, folder / _MAP)
+
+
+def _libraries() -> list[str]:
+    """Return the libraries that the code of external generators calls, as the Makefiles of projects take them."""
+    try:
+        return shlex.split(os.environ.get("LIBS", ""))
+    except ValueError as error:
+        raise ToolchainError(f"the environment variable LIBS is no list of words: {error}") from error
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

@@ -18,7 +18,7 @@ from mlforge.support.content import Data
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 _CRT_FILES = (
     "src/runtime/crt/memory/stack_allocator.c", "src/runtime/crt/common/error_text.c",
-    "src/runtime/crt/common/error_text.h", "src/runtime/crt/common/config.h",
+    "src/runtime/crt/common/error_text.h", "src/runtime/crt/common/context.h", "src/runtime/crt/common/config.h",
 )  # fmt: skip
 _ALIGNMENT = 16
 _BLOCKS = 64

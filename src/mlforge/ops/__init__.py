@@ -25,6 +25,7 @@ for _family in (
     "conv",
     "dense",
     "qnn_linear",
+    "external",
 ):
     import_module(f"mlforge.ops.{_family}")
 for _templates in (
@@ -37,5 +38,10 @@ for _templates in (
     "dsp_depthwise",
     "mve_conv",
     "mve_depthwise",
+    "gpu_fold",
+    "gpu_vector",
+    "gpu_product",
+    "gpu_transposed",
+    "gpu_depthwise",
 ):
     import_module(f"mlforge.kernels.{_templates}")

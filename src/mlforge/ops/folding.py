@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from mlforge.kernels import templates
 from mlforge.ops.tensor import Context, Output, Reader
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
@@ -137,6 +138,9 @@ def shifted(kept: dict[int, Expr], axes: Axes, offset: Expr) -> dict[int, Expr]:
 
 def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -> None:
     """Write the loops that fold what `read` gives over `axes` and store every result."""
+    if ctx.features.gpu:
+        templates.emit("fold", ctx, read, axes, fold, out)
+        return
     with kept_tiles(ctx, axes) as tiles:
         for first, width in tiles():
             _FoldTile(ctx, read, axes, fold, first, width).emit(out)
@@ -249,6 +253,9 @@ class Contest:
 
 def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Output) -> None:
     """Write the loops that find the position of the element that wins the contest over `axes`."""
+    if ctx.features.gpu:
+        templates.emit("contest", ctx, read, axes, contest, out)
+        return
     stmts = ctx.stmts
     with kept_tiles(ctx, axes) as tiles:
         for first, width in tiles():

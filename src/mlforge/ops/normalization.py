@@ -14,7 +14,8 @@ from typing import Any
 
 from mlforge.errors import TypeCheckError
 from mlforge.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
-from mlforge.ops.folding import Axes, Fold, emit_fold, serial_loops
+from mlforge.ops.folding import Fold, serial_loops
+from mlforge.ops.rows import HostRows, Rows, rows_of
 from mlforge.ops.rules import normalized_axes, normalized_axis, tensors
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor
 from mlforge.relay.ir import TensorType, TupleType, Type
@@ -34,10 +35,10 @@ def _wide(dtype: str) -> str:
 
 
 @contextmanager
-def _rows(ctx: Context, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[At]:
+def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[At]:
     """Open loops over all axes but `axes`; yield what completes the indices of a row to those of the tensor."""
     others = [axis for axis in range(len(shape)) if axis not in axes]
-    with serial_loops(ctx, [shape[axis] for axis in others], "row") as outer:
+    with rows.over([shape[axis] for axis in others]) as outer:
 
         def at(row: Sequence[Expr]) -> list[Expr]:
             every = {**dict(zip(others, outer, strict=True)), **dict(zip(axes, row, strict=True))}
@@ -46,18 +47,10 @@ def _rows(ctx: Context, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator
         yield at
 
 
-def _folded(ctx: Context, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
-    """Emit the fold of a whole row and return its result."""
-    result = ctx.stmts.local(name, (1,), fold.dtype)
-    out = Output((), fold.dtype, lambda _, value: ctx.stmts.store(result, [0], value))
-    emit_fold(ctx, read, Axes(shape, tuple(range(len(shape))), keepdims=False), fold, out)
-    return tb.load(result, [0])
-
-
-def _total(ctx: Context, name: str, shape: tuple[int, ...], read: Reader, dtype: str, count: int = 1) -> Expr:
+def _total(rows: Rows, name: str, shape: tuple[int, ...], read: Reader, dtype: str, count: int = 1) -> Expr:
     """Emit the sum of a row divided by `count`."""
     finish = (lambda total: total) if count == 1 else (lambda total: total / count)
-    return _folded(ctx, name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True))
+    return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True))
 
 
 def _infer_float(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
@@ -72,24 +65,25 @@ def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Out
     stmts, dtype = ctx.stmts, _wide(data.dtype)
     axis = attrs["axis"] % len(data.shape)
     shape = (data.shape[axis],)
-    kept = ctx.scratch("row", shape, dtype)
-    with _rows(ctx, data.shape, (axis,)) as at:
+    rows = rows_of(ctx, *shape)
+    with _over_rows(rows, data.shape, (axis,)) as at:
+        kept = rows.keep("row", shape, dtype)
 
         def element(row: Indices) -> Expr:
             return tb.cast(data.read(at(row)), dtype)
 
-        top = _folded(ctx, "top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
-        with ctx.loops(shape, "e") as row:
+        top = rows.folded("top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
+        with rows.elements(shape, "e") as row:
             below = element(row) - top
-            stmts.store(kept, row, below if logarithm else transcendental(ctx, "exp", below))
+            kept.store(row, below if logarithm else transcendental(ctx, "exp", below))
 
         def exponential(row: Indices) -> Expr:
-            return transcendental(ctx, "exp", tb.load(kept, row)) if logarithm else tb.load(kept, row)
+            return transcendental(ctx, "exp", kept.read(row)) if logarithm else kept.read(row)
 
-        total = _total(ctx, "total", shape, exponential, dtype)
+        total = _total(rows, "total", shape, exponential, dtype)
         scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)
-        with ctx.loops(shape, "o") as row:
-            value = tb.load(kept, row)
+        with rows.elements(shape, "o") as row:
+            value = kept.read(row)
             out.store(at(row), tb.cast(value - scale if logarithm else value * scale, out.dtype))
 
 
@@ -114,7 +108,7 @@ def _infer_group_norm(types: Sequence[Type], attrs: Attrs) -> TensorType:
 
 
 def _normalize_row(
-    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, shape: tuple[int, ...], at: At
+    ctx: Context, rows: Rows, inputs: Sequence[Tensor], attrs: Attrs, out: Output, shape: tuple[int, ...], at: At
 ) -> None:
     """Emit one row: mean, variance, then ``(x - mean) / sqrt(variance + epsilon) * gamma + beta``."""
     data, gamma, beta = inputs
@@ -129,11 +123,11 @@ def _normalize_row(
         return distance * distance
 
     copy = data.buffer is None and prod(shape) <= _ROW_LIMIT
-    element = _copied(ctx, shape, computed, dtype) if copy else computed
-    mean = _total(ctx, "mean", shape, element, dtype, prod(shape))
-    variance = _total(ctx, "variance", shape, squared_distance, dtype, prod(shape))
+    element = _copied(rows, shape, computed, dtype) if copy else computed
+    mean = _total(rows, "mean", shape, element, dtype, prod(shape))
+    variance = _total(rows, "variance", shape, squared_distance, dtype, prod(shape))
     scale = stmts.let("scale", 1 / tb.intrinsic("sqrt", variance + attrs["epsilon"]))
-    with ctx.loops(shape, "o") as row:
+    with rows.elements(shape, "o") as row:
         place = at(row)
         value = (element(row) - mean) * scale
         if attrs["scale"]:
@@ -143,26 +137,29 @@ def _normalize_row(
         out.store(place, tb.cast(value, out.dtype))
 
 
-def _copied(ctx: Context, shape: tuple[int, ...], read: Reader, dtype: str) -> Reader:
-    """Emit the copy of a row into scratch, so that what computes it runs once."""
-    kept = ctx.scratch("row", shape, dtype)
-    with ctx.loops(shape, "k") as row:
-        ctx.stmts.store(kept, row, read(row))
-    return partial(tb.load, kept)
+def _copied(rows: Rows, shape: tuple[int, ...], read: Reader, dtype: str) -> Reader:
+    """Emit the copy of a row into memory, so that what computes it runs once."""
+    kept = rows.keep("row", shape, dtype)
+    with rows.elements(shape, "k") as row:
+        kept.store(row, read(row))
+    return kept.read
 
 
 def _emit_layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     shape = inputs[0].shape
     axis = attrs["axis"] % len(shape)
-    with _rows(ctx, shape, (axis,)) as at:
-        _normalize_row(ctx, inputs, attrs, out, (shape[axis],), at)
+    rows = rows_of(ctx, shape[axis])
+    with _over_rows(rows, shape, (axis,)) as at:
+        _normalize_row(ctx, rows, inputs, attrs, out, (shape[axis],), at)
 
 
 def _emit_instance_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     shape = inputs[0].shape
     axes = [axis for axis in range(1, len(shape)) if axis != attrs["axis"] % len(shape)]
-    with _rows(ctx, shape, axes) as at:
-        _normalize_row(ctx, inputs, attrs, out, tuple(shape[axis] for axis in axes), at)
+    row = tuple(shape[axis] for axis in axes)
+    rows = rows_of(ctx, prod(row))
+    with _over_rows(rows, shape, axes) as at:
+        _normalize_row(ctx, rows, inputs, attrs, out, row, at)
 
 
 def _emit_group_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -170,13 +167,15 @@ def _emit_group_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: 
     channel = attrs["axis"] % len(shape)
     spatial = [axis for axis in range(1, len(shape)) if axis != channel]
     each = shape[channel] // groups
-    with serial_loops(ctx, (shape[0], groups), "row") as (image, group):
+    elements = (*(shape[axis] for axis in spatial), each)
+    rows = rows_of(ctx, prod(elements))
+    with rows.over((shape[0], groups)) as (image, group):
 
         def at(row: Sequence[Expr]) -> list[Expr]:
             every = {0: image, channel: group * each + row[-1], **dict(zip(spatial, row, strict=False))}
             return [every[axis] for axis in range(len(shape))]
 
-        _normalize_row(ctx, inputs, attrs, out, (*(shape[axis] for axis in spatial), each), at)
+        _normalize_row(ctx, rows, inputs, attrs, out, elements, at)
 
 
 def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -184,7 +183,8 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out
     dtype = _wide(data.dtype)
     axes = normalized_axes("nn.l2_normalize", attrs["axis"], len(data.shape))
     shape = tuple(data.shape[axis] for axis in axes)
-    with _rows(ctx, data.shape, axes) as at:
+    rows = rows_of(ctx, prod(shape))
+    with _over_rows(rows, data.shape, axes) as at:
 
         def element(row: Indices) -> Expr:
             return tb.cast(data.read(at(row)), dtype)
@@ -193,10 +193,10 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out
             x = ctx.stmts.let("x", element(row))
             return x * x
 
-        energy = _total(ctx, "energy", shape, square, dtype)
+        energy = _total(rows, "energy", shape, square, dtype)
         norm = tb.intrinsic("sqrt", tb.maximum(energy, attrs["eps"]))
         scale = ctx.stmts.let("scale", 1 / norm)
-        with ctx.loops(shape, "o") as row:
+        with rows.elements(shape, "o") as row:
             out.store(at(row), tb.cast(element(row) * scale, out.dtype))
 
 
@@ -219,8 +219,28 @@ def _to_power(x: Expr, beta: float) -> Expr:
     return 1 / x if beta == 1 else tb.intrinsic("pow", x, tb.const(-beta, x.dtype))
 
 
+def _lrn_each(ctx: Context, data: Tensor, attrs: Attrs, out: Output) -> None:
+    """Emit the loops in which each element reads its own neighbours: rows in scratch are nothing for a device."""
+    stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
+    axis = attrs["axis"] % len(data.shape)
+    with serial_loops(ctx, data.shape, "i") as at:
+        total = stmts.local("total", (1,), dtype)
+        stmts.store(total, [0], 0)
+        with stmts.loop(size, "tap") as tap:
+            place = stmts.let("place", at[axis] + tap - (size - 1) // 2)
+            with stmts.when(tb.land(tb.binary("ge", place, 0), tb.binary("lt", place, data.shape[axis]))):
+                x = stmts.let("x", tb.cast(data.read([*at[:axis], place, *at[axis + 1 :]]), dtype))
+                stmts.store(total, [0], tb.load(total, [0]) + x * x)
+        base = stmts.let("base", tb.load(total, [0]) * (attrs["alpha"] / size) + attrs["bias"])
+        value = tb.cast(data.read(at), dtype) * _to_power(base, attrs["beta"])
+        out.store(at, tb.cast(value, out.dtype))
+
+
 def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
+    if ctx.features.gpu:
+        _lrn_each(ctx, data, attrs, out)
+        return
     stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
     axis = attrs["axis"] % len(data.shape)
     channels, before = data.shape[axis], (size - 1) // 2
@@ -229,7 +249,7 @@ def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output)
     for start, count in ((0, before), (before + channels, size - 1 - before)):
         with stmts.loop(count, "z", "vectorized") as index:
             stmts.store(squares, [index + start], 0)
-    with _rows(ctx, data.shape, (axis,)) as at:
+    with _over_rows(HostRows(ctx), data.shape, (axis,)) as at:
         with stmts.loop(channels, "c", "vectorized") as c:
             value = stmts.let("x", tb.cast(data.read(at([c])), dtype))
             stmts.store(squares, [c + before], value * value)

@@ -18,7 +18,7 @@ from mlforge.ops.elementwise import check_dtype
 from mlforge.ops.folding import Axes, Fold, emit_fold, serial_loops
 from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Output, Tensor
-from mlforge.ops.windows import Axis, Segment, Slide, adaptive_axis
+from mlforge.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
 from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlforge.support import dtypes
@@ -30,6 +30,8 @@ Attrs = Mapping[str, Any]
 # Code is spelled out for up to this many kinds of windows, and this many taps a window.
 _KINDS_LIMIT = 9
 _TAPS_LIMIT = 32
+# Taps that one item of a device adds up.
+_TAPS_OF_AN_ITEM = 256
 # Channels that are accumulated side by side where taps are looped over.
 _CHANNELS = 64
 
@@ -114,7 +116,9 @@ class _Pool:
         """Write the loops over all windows."""
         kinds = list(product(*(axis.segments for axis in axes)))
         dilations = [axis.dilation for axis in axes]
-        if len(kinds) > _KINDS_LIMIT or (self._ctx.features.optimize == "size" and len(kinds) > 1):
+        # a launch for each kind of window would be mostly launching
+        as_few = self._ctx.features.optimize == "size" or self._ctx.features.gpu
+        if len(kinds) > _KINDS_LIMIT or (as_few and len(kinds) > 1):
             self._emit_from_tables(axes, dilations)
             return
         with self._ctx.stmts.loop(self._batch, "n") as n:
@@ -182,12 +186,13 @@ class _Pool:
 
     def _accumulated(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int]) -> None:
         """Write loops over the taps around accumulators of neighbouring channels."""
-        whole = self._channels // _CHANNELS
+        at_once = 1 if self._ctx.features.gpu else _CHANNELS
+        whole = self._channels // at_once
         if whole:
             with self._ctx.stmts.loop(whole, "tile") as tile:
-                self._tile(n, places, dilations, tile * _CHANNELS, _CHANNELS)
-        if self._channels % _CHANNELS:
-            self._tile(n, places, dilations, tb.const(whole * _CHANNELS), self._channels % _CHANNELS)
+                self._tile(n, places, dilations, tile * at_once, at_once)
+        if self._channels % at_once:
+            self._tile(n, places, dilations, tb.const(whole * at_once), self._channels % at_once)
 
     def _tile(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int], first: Expr, width: int) -> None:
         stmts, pooling = self._ctx.stmts, self._pooling
@@ -243,7 +248,17 @@ def _emit_pool(
     sizes = dict(zip(attrs["layout"], data.shape, strict=True))
     count_padding = average and attrs["count_include_pad"]
     axes = [slide.axis(count_padding=count_padding) for slide in _slides(name, sizes, attrs, rank)]
+    spatial = [sizes[letter] for letter in letters_of(rank)]
+    # one large window that is the whole image is the work of many items; others keep the order of the references' sums
+    if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
+        _fold_spatial(ctx, data, attrs["layout"], Pooling(average, data.dtype), out)
+        return
     _Pool(ctx, data, out, attrs["layout"], Pooling(average, data.dtype)).emit(axes)
+
+
+def _is_whole(axis: Axis, size: int) -> bool:
+    """Tell whether one window is all of an axis, and nothing beside it counts."""
+    return len(axis.windows) == 1 and axis.dilation == 1 and axis.windows[0] == Window(0, size, size)
 
 
 def _infer_global(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:

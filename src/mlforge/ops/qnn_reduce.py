@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import TypeCheckError, UnsupportedError
+from mlforge.ops.folding import Fold
 from mlforge.ops.qnn import check_pair, known, rescaled, saturate
 from mlforge.ops.qnn_arithmetic import check_bytes
+from mlforge.ops.rows import HostRows, rows_of
 from mlforge.ops.rules import normalized_axes, normalized_axis, tensors
-from mlforge.ops.tensor import Context, Output, Tensor
+from mlforge.ops.tensor import Context, Output, Reader, Tensor
 from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, Attr, Kind, Operator
 from mlforge.support import dtypes
@@ -75,6 +77,19 @@ def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array([exponential(difference) for difference in range(-255, 1)], np.int32)
 
 
+class _ShortRows(HostRows):
+    """Rows of bytes on hosts, where several accumulators are not worth their code."""
+
+    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
+        """Write the fold of a whole row with one accumulator."""
+        stmts = self.ctx.stmts
+        result = stmts.local(name, (1,), fold.dtype)
+        stmts.store(result, [0], tb.const(fold.neutral, fold.dtype))
+        with self.elements(shape, "k") as row:
+            stmts.store(result, [0], fold.step(tb.load(result, [0]), read(row)))
+        return tb.load(result, [0])
+
+
 def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
     in_scale, _, out_scale, out_zero = _numbers("qnn.softmax", inputs)
@@ -83,31 +98,32 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
         raise UnsupportedError(f"qnn.softmax needs the output scale 1/256 and zero point {low}")
     axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
     table = ctx.constant("exponentials", exponentials(in_scale))
-    outer = tuple(1 if position == axis else extent for position, extent in enumerate(out.shape))
-    with ctx.loops(outer) as point:
+    length = out.shape[axis]
+    rows = rows_of(ctx, length) if ctx.features.gpu else _ShortRows(ctx)
+    with rows.over((*out.shape[:axis], *out.shape[axis + 1 :])) as others:
 
         def at(index: Expr) -> list[Expr]:
-            return [index if position == axis else other for position, other in enumerate(point)]
+            return [*others[:axis], index, *others[axis:]]
 
-        largest = stmts.local("largest", (1,), "int32")
-        stmts.store(largest, [0], low)
-        with stmts.loop(out.shape[axis], "k") as k:
-            stmts.store(largest, [0], tb.maximum(tb.load(largest, [0]), tb.cast(data.read(at(k)), "int32")))
-        offset = stmts.let("offset", tb.const(255) - tb.load(largest, [0]))
+        def element(k: Expr) -> Expr:
+            return tb.cast(data.read(at(k)), "int32")
+
+        best = Fold("int32", low, tb.maximum, lambda found: found)
+        largest = rows.folded("largest", (length,), lambda row: element(*row), best)
+        offset = stmts.let("offset", tb.const(255) - largest)
 
         def exponential(k: Expr) -> Expr:
             # the largest input bounds the index, which the verifier cannot see: the clamp proves it and changes nothing
-            return tb.load(table, [tb.clamp(tb.cast(data.read(at(k)), "int32") + offset, 0, 255)])
+            return tb.load(table, [tb.clamp(element(k) + offset, 0, 255)])
 
-        total = stmts.local("total", (1,), "int32")
-        stmts.store(total, [0], 0)
-        with stmts.loop(out.shape[axis], "k") as k:
+        def rounded(k: Expr) -> Expr:
+            """Return an exponential in the format of the sum; written so that it cannot overflow."""
             term = stmts.let("term", exponential(k))
-            # rounded to the format of the sum; written so that it cannot overflow
-            rounded = (term >> _SUM_BITS) + ((term >> (_SUM_BITS - 1)) & 1)
-            stmts.store(total, [0], tb.load(total, [0]) + rounded)
-        scale, exponent = _reciprocal(ctx, tb.load(total, [0]))
-        with stmts.loop(out.shape[axis], "k") as k:
+            return (term >> _SUM_BITS) + ((term >> (_SUM_BITS - 1)) & 1)
+
+        add = Fold("int32", 0, lambda a, b: a + b, lambda total: total)
+        scale, exponent = _reciprocal(ctx, rows.folded("total", (length,), lambda row: rounded(*row), add))
+        with rows.elements((length,), "k") as (k,):
             product = tb.intrinsic("rounding_doubling_high_mul", scale, exponential(k))
             code = tb.intrinsic("rounding_divide_by_pot", product, exponent) + low
             out.store(at(k), tb.cast(tb.minimum(code, high), out.dtype))
@@ -172,7 +188,8 @@ def _emit_avg_pool(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output
         raise UnsupportedError(f"{name} is lowered from NHWC, not {attrs['layout']}")
     in_scale, in_zero, out_scale, out_zero = _numbers(name, inputs)
     batch, height, width, channels = out.shape
-    block = next(size for size in range(min(channels, _CHANNELS_AT_ONCE), 0, -1) if channels % size == 0)
+    at_once = 1 if ctx.features.gpu else min(channels, _CHANNELS_AT_ONCE)
+    block = next(size for size in range(at_once, 0, -1) if channels % size == 0)
     (top, left), sizes, strides = attrs["padding"][:2], attrs["pool_size"], attrs["strides"]
     with stmts.loop(batch, "n") as n, stmts.loop(height, "y") as y, stmts.loop(width, "x") as x:
         y0, rows = _window(ctx, y, data.shape[1], height, size=sizes[0], stride=strides[0], before=top)

@@ -135,6 +135,10 @@ class Call:
     type: Type
     span: Span = NO_SPAN
 
+    # graphs share nodes: to spell all arguments out could take for ever
+    def __repr__(self) -> str:
+        return f"<Call of {getattr(self.op, 'name', 'a function')}: {self.type}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Tuple:
@@ -147,6 +151,9 @@ class Tuple:
     def type(self) -> TupleType:
         """Types of the fields."""
         return TupleType(tuple(item.type for item in self.fields))
+
+    def __repr__(self) -> str:
+        return f"<Tuple: {self.type}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +195,9 @@ class Function:
         """Parameter and result types."""
         return FuncType(tuple(param.type for param in self.params), self.body.type)
 
+    def __repr__(self) -> str:
+        return f"<Function of {len(self.params)} parameters: {self.body.type}>"
+
 
 Expr: TypeAlias = "Var | Constant | Call | Tuple | TupleGetItem | GlobalVar | Function"
 
@@ -224,6 +234,9 @@ class IRModule:
     def main(self) -> Function:
         """The model's function."""
         return self.functions["main"]
+
+    def __repr__(self) -> str:
+        return f"<IRModule of {', '.join(self.functions)}>"
 
     def with_main(self, main: Function) -> IRModule:
         """Return the module with another ``main``."""

@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     ANCHOR = "anchor"  # loops of its own over buffers; elementwise consumers fuse onto its result
     VIEW = "view"  # the same bytes under another shape: never computes, shares storage
     OPAQUE = "opaque"  # rewritten before lowering; has no loop-level rule
+    EXTERNAL = "external"  # an external code generator's: never fuses, wants its inputs in memory
 
 
 class _Required:

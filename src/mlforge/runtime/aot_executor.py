@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import InputError, RunError
-from mlforge.runtime.arrays import Array, by_name
+from mlforge.runtime.arrays import Array, by_name, counts
 from mlforge.runtime.runnable import Runnable
 from mlforge.runtime.tensor_info import TensorInfo
 
@@ -29,7 +29,7 @@ class AotExecutor:
     def _input(self, key: str | int) -> TensorInfo:
         infos = self.model.inputs
         index = self.get_input_index(key) if isinstance(key, str) else key
-        if not 0 <= index < len(infos):
+        if not counts(index, len(infos)):
             known = ", ".join(map(str, infos)) or "none"
             raise InputError("the model has no such input", place=str(key), next_step=f"It has: {known}")
         return infos[index]
@@ -58,7 +58,7 @@ class AotExecutor:
     def get_output(self, index: int, out: Array | None = None) -> Array:
         """Return a copy of output `index`, in `out` if that is given."""
         infos = self.model.outputs
-        if not 0 <= index < len(infos):
+        if not counts(index, len(infos)):
             raise InputError(f"there is no output {index}: the model has {len(infos)}")
         result = self._call.outputs[infos[index].name]
         if out is None:

@@ -15,6 +15,8 @@ import numpy as np
 from mlforge.errors import ArchiveError, InputError, RunError, ToolchainError
 from mlforge.runtime.arrays import Array, by_name, require_bound, require_readable
 from mlforge.runtime.device import Device, cpu
+from mlforge.runtime.library_names import is_in_memory
+from mlforge.runtime.native_code import NativeCode
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, chunks_of, nbytes_of
 
@@ -47,8 +49,8 @@ class AotModule:
 
     Parameters
     ----------
-    library : path
-        The shared library that the archive's C was compiled to.
+    library : path or NativeCode
+        The shared library that the archive's C was compiled to, or code that is in memory already.
     description : mapping
         The module's checked ``mlforge`` object of ``metadata.json``: ``entry``, ``inputs``, ``outputs``, ``memory``.
         With ``external_workspace``, the sizes of what the caller passes in are those of ``pools``, or of the workspace.
@@ -58,13 +60,14 @@ class AotModule:
     Notes
     -----
     The workspace is static in the library, so a module computes one inference at a time: `run` takes a
-    lock. Callables that `bind` returns do not; never call two of one module at once. A module built with an
-    external workspace has one of its own for each `bind`, and its bound calls may run at the same time.
+    lock. Callables that `bind` returns do not; never call two of one module at once, unless it is in a library that was
+    exported, whose functions wait for one another. A module built with an external workspace has one of its own for
+    each `bind`, and its bound calls may run at the same time.
     """
 
     def __init__(
         self,
-        library: str | os.PathLike[str],
+        library: str | os.PathLike[str] | NativeCode,
         description: Mapping[str, Any],
         loaded: Mapping[str, Data] | None = None,
     ) -> None:
@@ -76,11 +79,11 @@ class AotModule:
             whole = [{"bytes": description["memory"]["workspace_bytes"]}]
             self._pools = [pool["bytes"] for pool in description.get("pools", whole)]
         self._constants = [_filled(data) for data in (loaded or {}).values()]
-        self._lock = _lock(os.fspath(library), description)
-        self._function = _entry(os.fspath(library), description["entry"])
+        self._lock = _lock(library, description)
+        self._function = _entry_of(library, description["entry"])
         self._mappers: tuple[Any, ...] = ()
         if description.get("workspace_io"):
-            self._mappers = tuple(self._mapper(os.fspath(library), description["entry"], kind) for kind in _MAPPED)
+            self._mappers = tuple(self._mapper(library, description["entry"], kind) for kind in _MAPPED)
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference.
@@ -155,12 +158,12 @@ class AotModule:
         call.inputs, call.outputs = inputs, outputs
         return call
 
-    def _mapper(self, library: str, entry: str, kind: str) -> Any:
+    def _mapper(self, library: str | os.PathLike[str] | NativeCode, entry: str, kind: str) -> Any:
         """Return the function that says where all inputs, or all outputs, lie in the workspace."""
         count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
         fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
         result = type(f"Mapped{kind.title()}", (ctypes.Structure,), {"_fields_": fields})
-        return _entry(library, f"{entry.removesuffix('_run')}_map_{kind}", result)
+        return function_of(library, f"{entry.removesuffix('_run')}_map_{kind}", result)
 
     def _copying_call(self, given: Sequence[Any], inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
         arguments = tuple(map(ctypes.byref, given))
@@ -242,9 +245,14 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return struct
 
 
-def _lock(library: str, description: Mapping[str, Any]) -> threading.Lock:
+def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str, Any]) -> threading.Lock:
     """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
-    key = (os.path.realpath(library), "" if description.get("workspace_peers") else description["entry"])
+    if isinstance(library, (str, os.PathLike)):
+        name = os.fspath(library)
+        place = name if is_in_memory(name) else os.path.realpath(name)
+    else:
+        place = library.place
+    key = (place, "" if description.get("workspace_peers") else description["entry"])
     with _locks_guard:
         lock = _locks.get(key)
         if lock is None:
@@ -252,14 +260,37 @@ def _lock(library: str, description: Mapping[str, Any]) -> threading.Lock:
         return lock
 
 
-def _entry(library: str, symbol: str, result: Any = ctypes.c_int32) -> Any:
+def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:
+    """Return the function that runs the model; in libraries with other functions that do, one that waits for them."""
+    waiting = f"{name}_in_turn"
     try:
-        function = getattr(ctypes.CDLL(library), symbol)
+        return function_of(library, waiting)
+    except ToolchainError:
+        return function_of(library, name)
+
+
+def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, result: Any = ctypes.c_int32) -> Any:
+    """Return a function of a library, or of code that is in memory; raise ToolchainError if it is not there."""
+    if not isinstance(library, (str, os.PathLike)):
+        return _function_in_memory(library, symbol, result)
+    try:
+        function = getattr(ctypes.CDLL(os.fspath(library)), symbol)
     except (OSError, AttributeError) as error:
         raise ToolchainError(
             f"the compiled model does not load: {error}",
-            place=library,
+            place=os.fspath(library),
             next_step="Remove this file and load the archive again",
         ) from error
     function.restype = result
+    return function
+
+
+def _function_in_memory(code: NativeCode, symbol: str, result: Any) -> Any:
+    address = code.address(symbol)
+    if address is None:
+        raise ToolchainError(
+            f"the compiled code has no function '{symbol}'", place=code.place, next_step="Compile the model again"
+        )
+    function = ctypes.CFUNCTYPE(result)(address)
+    function.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
     return function

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mlforge.errors import InputError, ProblemsError
+from mlforge.errors import ExchangeError, InputError, ProblemsError
 from mlforge.runtime.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
@@ -92,14 +92,25 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
             place=info.name,
             next_step=f"Give numpy.asarray(..., dtype='{info.dtype}') or an array of any DLPack library",
         )
+    # it knows arrays, as this module does tensors
+    from mlforge.runtime.ndarray import from_dlpack
+
     try:
-        return np.from_dlpack(value)
-    except Exception as error:  # other libraries raise whatever they like from __dlpack__
+        tensor = from_dlpack(value)
+    except ExchangeError as error:
         raise InputError(
-            f"the {kind} cannot be taken through DLPack: {error}",
-            place=info.name,
-            next_step="Move it to the CPU and detach it from any gradient",
+            f"the {kind} is not taken: {error.cause}", place=info.name, next_step=error.next_step
         ) from error
+    if not tensor.is_on_host:
+        raise InputError(
+            f"the {kind} is on {tensor.device}, and is needed on the CPU", place=info.name, next_step="Copy it there"
+        )
+    return tensor.numpy()
+
+
+def counts(number: object, many: int) -> bool:
+    """Tell whether `number` is one of `many` things that are counted from 0."""
+    return isinstance(number, (int, np.integer)) and 0 <= int(number) < many
 
 
 def require_readable(array: Array) -> Array:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlforge.errors import InputError
+from mlforge.errors import InputError, UnsupportedError
 from mlforge.runtime.arrays import Array
-from mlforge.runtime.device import Device
+from mlforge.runtime.device import Device, cpu
+from mlforge.support import dtypes
 
-INT, FLOAT, OPAQUE, NULL = 0, 2, 3, 4
-DEVICE, TENSOR, STRING, BYTES, NDARRAY = 6, 7, 11, 12, 13
+INT, UINT, FLOAT, OPAQUE, NULL = 0, 1, 2, 3, 4
+DATA_TYPE, DEVICE, TENSOR, STRING, BYTES, NDARRAY = 5, 6, 7, 11, 12, 13
 
 
 class DLDevice(ctypes.Structure):
@@ -61,6 +63,8 @@ class TVMByteArray(ctypes.Structure):
 # Relay's bool is a one-bit unsigned integer that takes a byte
 _CODE_OF_KIND = {"i": 0, "u": 1, "f": 2, "c": 5}
 _CODE_OF_NAME = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+_NAME_OF_CODE = {code: name for name, code in _CODE_OF_NAME.items()}
+_BOOLS = ((1, 1, 1), (6, 8, 1))
 _NAMED = {"bool": DLDataType(1, 1, 1), "bfloat16": DLDataType(4, 16, 1)}
 
 
@@ -71,6 +75,42 @@ def data_type(dtype: np.dtype[Any]) -> DLDataType:
     if dtype.kind not in _CODE_OF_KIND or not dtype.isnative:
         raise InputError(f"arrays of {dtype} cannot be passed to compiled functions", next_step="Convert the array")
     return DLDataType(_CODE_OF_KIND[dtype.kind], 8 * dtype.itemsize, 1)
+
+
+def dtype_name(dtype: DLDataType) -> str:
+    """Return the name of a dtype of DLPack; raise InputError for one that numpy has nothing for."""
+    if (dtype.code, dtype.bits, dtype.lanes) in _BOOLS:
+        return "bool"
+    if dtype.code not in _NAME_OF_CODE or dtype.lanes != 1:
+        raise InputError(f"elements of code {dtype.code}, {dtype.bits} bits and {dtype.lanes} lanes are not known here")
+    return f"{_NAME_OF_CODE[dtype.code]}{dtype.bits}"
+
+
+def tensor_view(tensor: DLTensor) -> Array:
+    """Return a tensor in memory of this process as an array, which nothing keeps alive.
+
+    Raises
+    ------
+    InputError
+        For a tensor on a device, or of elements that numpy has no dtype for.
+    """
+    if tensor.device.type != cpu().type_code:
+        raise InputError(f"the tensor is on device {tensor.device.type}({tensor.device.id}), not in the host's memory")
+    name = dtype_name(tensor.dtype)
+    try:
+        dtype = dtypes.to_numpy(name)
+    except (UnsupportedError, TypeError):
+        raise InputError(f"numpy has no dtype {name}") from None
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = [stride * dtype.itemsize for stride in tensor.strides[: tensor.ndim]] if tensor.strides else None
+    if strides is not None and min(strides, default=0) < 0:
+        raise InputError("the tensor runs backwards through its memory", next_step="Pass a copy")
+    if tensor.data is None or 0 in shape:
+        return np.empty(shape, dtype)
+    reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) if strides else None
+    nbytes = dtype.itemsize + reach if reach is not None else dtype.itemsize * prod(shape)
+    memory = (ctypes.c_char * nbytes).from_address(tensor.data + tensor.byte_offset)
+    return np.ndarray(shape, dtype, memory, 0, strides)
 
 
 def dl_tensor(data: int, shape: tuple[int, ...], dtype: DLDataType, device: Device) -> DLTensor:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlforge.errors import InputError, RunError
+from mlforge.errors import InputError, InternalError, RunError
 from mlforge.runtime import c_abi
-from mlforge.runtime.arrays import Array, require_readable
-from mlforge.runtime.device import Device, cpu
+from mlforge.runtime.arrays import Array, counts, require_readable
+from mlforge.runtime.device import Device
+from mlforge.runtime.device_memory import DeviceMemory
+from mlforge.runtime.graph_devices import graph_devices
 from mlforge.runtime.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
 from mlforge.runtime.graph_memory import GraphMemory, HostMemory, array_shape
 from mlforge.runtime.module import Function, Module
+from mlforge.runtime.ndarray import NDArray, from_dlpack
+from mlforge.runtime.operator_clock import timed_call
 from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support import dtypes
 from mlforge.support.params import load_params
 
 Key: TypeAlias = "str | int"
@@ -32,44 +36,57 @@ class GraphExecutor:
     lib : Module
         Has the functions, itself or in its imports. If it has a method ``linked_params()``, a mapping from names to
         arrays, they are set at once.
-    device : Device
-        The CPU, here or, as sessions with devices have it, elsewhere. One that is elsewhere has a method
-        ``graph_memory(graph, lib)``.
+    devices : Device or sequence of Device, optional
+        What the graph runs on, in any order; the CPU may be left out. Default: the first device of each kind that the
+        graph names. A session with a device elsewhere has a CPU with a method ``graph_memory(graph, lib)``.
 
     Raises
     ------
     ArchiveError
         If the graph breaks its format.
     RunError
-        If `lib` lacks a function of the graph, or the memory is not there.
+        If `lib` lacks a function of the graph, the memory is not there, or the devices are not those of the graph.
+    DeviceError
+        If a device is not there.
 
     Notes
     -----
     Inputs are zeros until they are set. One run at a time; for more, `fork`.
     """
 
-    def __init__(self, graph_json: str | bytes | Graph, lib: Module, device: Device | None = None) -> None:
+    def __init__(
+        self, graph_json: str | bytes | Graph, lib: Module, devices: Device | Sequence[Device] | None = None
+    ) -> None:
         self.graph = graph_json if isinstance(graph_json, Graph) else parse_graph(graph_json)
         self.lib = lib
-        self.device = cpu() if device is None else device
-        if self.device.type_code != cpu().type_code:
-            raise RunError(f"graphs run on the CPU, not on {self.device}", next_step="Use mlforge.runtime.cpu(0)")
+        self.devices = graph_devices(self.graph, devices)
+        self.device = self.devices[0]
         self._arguments = self.graph.arguments
         self._functions = _functions(self.graph, lib)
         self._roots = self.graph.roots()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
-        elsewhere = getattr(self.device, "graph_memory", None)
-        self._memory: GraphMemory = HostMemory(self.graph) if elsewhere is None else elsewhere(self.graph, lib)
+        self._memory = self._new_memory()
         self._prepare()
         self._params: set[str] = set()
         linked = getattr(lib, "linked_params", None)
         if linked is not None:
             self.link_params(linked())
 
+    def _new_memory(self) -> GraphMemory:
+        elsewhere = getattr(self.device, "graph_memory", None)
+        if elsewhere is not None:
+            memory: GraphMemory = elsewhere(self.graph, self.lib)
+            return memory
+        if len(self.devices) == 1:
+            return HostMemory(self.graph, self.device)
+        return DeviceMemory(self.graph, self.devices)
+
     def _prepare(self) -> None:
         """Give every operator its arguments."""
         self._tensors = [
-            c_abi.dl_tensor(self._memory.address(index), entry.shape, c_abi.entry_type(entry.dtype), self.device)
+            c_abi.dl_tensor(
+                self._memory.address(index), entry.shape, c_abi.entry_type(entry.dtype), self._memory.device(index)
+            )
             for index, entry in enumerate(self.graph.entries)
         ]
         self._flat: dict[int, c_abi.DLTensor] = {}
@@ -100,12 +117,12 @@ class GraphExecutor:
         if entry not in self._flat:
             item, tensor = self.graph.entries[entry], self._tensors[entry]
             count = item.nbytes // max(1, self._dtypes[entry].itemsize)
-            self._flat[entry] = c_abi.dl_tensor(tensor.data or 0, (count,), tensor.dtype, self.device)
+            self._flat[entry] = c_abi.dl_tensor(tensor.data or 0, (count,), tensor.dtype, self._memory.device(entry))
         return self._flat[entry]
 
     def fork(self) -> GraphExecutor:
         """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
-        other = GraphExecutor(self.graph, self.lib, self.device)
+        other = GraphExecutor(self.graph, self.lib, self.devices)
         other._params = set(self._params)
         for name in self._params:
             other._share(self._arguments[name], self, self._arguments[name])
@@ -120,9 +137,13 @@ class GraphExecutor:
                     "the graph has no such input", place=key, next_step=f"It has: {', '.join(names) or 'none'}"
                 )
             return self._arguments[key]
-        if not 0 <= key < len(names):
+        if not counts(key, len(names)):
             raise InputError(f"there is no input {key}: the graph has {len(names)}")
         return self._arguments[names[key]]
+
+    def _name(self, key: Key) -> str:
+        """Return the name of an argument."""
+        return key if isinstance(key, str) else list(self._arguments)[key]
 
     def set_input(self, key: Key | None = None, value: Any = None, /, **params: Any) -> None:
         """Copy values into inputs or parameters.
@@ -144,7 +165,7 @@ class GraphExecutor:
             given.append((key, value))
         for name, array in given:
             entry = self._index(name)
-            self._memory.write(entry, self._checked(array, entry, str(name)))
+            self._write(entry, self._taken(array, entry, self._name(name)))
             if self._tensors[entry].data != self._memory.address(entry):
                 self._update(entry)
 
@@ -157,28 +178,36 @@ class GraphExecutor:
             Unless the array is contiguous, aligned to its elements' size, and fits, and operators run where it lies.
         """
         entry = self._index(key)
-        if not self._memory.is_here:
+        array = self._taken(value, entry, self._name(key))
+        if not isinstance(array, np.ndarray) and array.device == self._memory.device(entry):
+            self._use(entry, array)
+            return
+        if not self._memory.is_here(entry) or not isinstance(array, np.ndarray):
+            place = "this machine's memory" if isinstance(array, np.ndarray) else f"memory of {array.device}"
             raise InputError(
-                f"operators on {self.device} cannot read this machine's memory",
-                place=str(key),
+                f"operators on {self._memory.device(entry)} cannot read {place}",
+                place=self._name(key),
                 next_step="Use set_input, which copies",
             )
-        array = self._checked(value, entry, str(key))
         if not (array.flags.c_contiguous and array.flags.aligned):
             raise InputError(
                 "the array must be contiguous and aligned to be read in place",
-                place=str(key),
+                place=self._name(key),
                 next_step="Use set_input, which copies",
             )
         self._use(entry, array)
 
-    def get_input(self, key: Key, out: Array | None = None) -> Array:
+    def is_here(self, key: Key) -> bool:
+        """Tell whether an input lies in memory of this process."""
+        return self._memory.is_here(self._index(key))
+
+    def get_input(self, key: Key, out: Any = None) -> Any:
         """Return a copy of an input, in `out` if that is given."""
         return self._copied(self._index(key), out)
 
-    def get_output(self, index: int, out: Array | None = None) -> Array:
-        """Return a copy of output `index`, in `out` if that is given."""
-        if not 0 <= index < len(self.graph.heads):
+    def get_output(self, index: int, out: Any = None) -> Any:
+        """Return a copy of output `index`: a new array, or `out`, which may be an array of this process or a device."""
+        if not counts(index, len(self.graph.heads)):
             raise InputError(f"there is no output {index}: the graph has {len(self.graph.heads)}")
         return self._copied(self.graph.heads[index], out)
 
@@ -264,6 +293,7 @@ class GraphExecutor:
             status = call()
             if status != 0:
                 raise self._failure(node, status)
+        self._memory.synchronize()
 
     def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
         """Run operator after operator, and yield each with copies of what it made.
@@ -317,16 +347,23 @@ class GraphExecutor:
         return times
 
     def timed_run(self) -> list[int]:
-        """Run, and return the nanoseconds of each operator, those of the clock and of the call from Python included."""
-        clock = time.perf_counter_ns
-        times = []
+        """Run, and return the nanoseconds of each operator.
+
+        Those here are timed by this process's clock, the call from Python included; those on a device by its own, while
+        the work before them is still under way, as in any run.
+        """
+        elapsed = []
         for node, call in self._calls:
-            start = clock()
-            status = call()
-            times.append(clock() - start)
+            device = self._memory.device(node.outputs.start)
+            if device.kind == "cpu":
+                # waiting for a device is not the time of the operator that has to wait
+                self._memory.synchronize()
+            status, nanoseconds = timed_call(device, call)
             if status != 0:
                 raise self._failure(node, status)
-        return times
+            elapsed.append(nanoseconds)
+        self._memory.synchronize()
+        return [nanoseconds() for nanoseconds in elapsed]
 
     def _failure(self, node: Node, status: int) -> RunError:
         failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
@@ -335,27 +372,54 @@ class GraphExecutor:
             return error
         return RunError(f"it failed with status {status}", place=node.name)
 
+    def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
+        """Return what fits an entry as an array of this process or, where the graph has devices, of one of them."""
+        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            return self._checked(value, entry, name)
+        tensor = from_dlpack(value)
+        if tensor.device.kind == "cpu" or not isinstance(self._memory, DeviceMemory):
+            return self._checked(tensor.numpy(), entry, name)
+        self._require_fit(dtypes.to_numpy(tensor.dtype), tensor.shape, entry, name)
+        return tensor
+
     def _checked(self, value: Any, entry: int, name: str) -> Array:
-        foreign = not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__")
-        array: Array = np.from_dlpack(value) if foreign else np.asarray(value)
+        array: Array = np.asarray(value)
         self._require_fit(array.dtype, array.shape, entry, name)
         return array
+
+    def _write(self, entry: int, array: Array | NDArray) -> None:
+        if isinstance(array, np.ndarray):
+            self._memory.write(entry, array)
+        else:
+            self._device_memory.write(entry, array)
+
+    @property
+    def _device_memory(self) -> DeviceMemory:
+        """The memory, as what takes the tensors of devices that `_taken` gives."""
+        if not isinstance(self._memory, DeviceMemory):
+            raise InternalError("a graph without devices was given a tensor on one")
+        return self._memory
 
     def _require_fit(self, dtype: Any, shape: tuple[int, ...], entry: int, name: str) -> None:
         item = self.graph.entries[entry]
         if dtype != self._dtypes[entry] or shape != array_shape(item):
             raise InputError(f"an array {dtype}{list(shape)} does not fit {item.dtype}{list(item.shape)}", place=name)
 
-    def _copied(self, entry: int, out: Array | None) -> Array:
+    def _copied(self, entry: int, out: Any) -> Any:
         if out is None:
             out = np.empty(array_shape(self.graph.entries[entry]), self._dtypes[entry])
+        target = self._taken(out, entry, "out")
+        if isinstance(target, np.ndarray):
+            self._memory.read(entry, target)
         else:
-            self._checked(out, entry, "out")
-        self._memory.read(entry, out)
+            self._device_memory.give(entry, target)
         return out
 
-    def _use(self, argument: int, array: Array) -> None:
-        self._memory.use(argument, array)
+    def _use(self, argument: int, array: Array | NDArray) -> None:
+        if isinstance(array, np.ndarray):
+            self._memory.use(argument, array)
+        else:
+            self._device_memory.use(argument, array)
         self._update(argument)
 
     def _share(self, argument: int, other: GraphExecutor, source: int) -> None:

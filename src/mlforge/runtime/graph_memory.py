@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import numpy as np
 
 from mlforge.errors import InternalError, RunError
 from mlforge.runtime.arrays import Array
+from mlforge.runtime.device import Device, cpu
 from mlforge.runtime.graph_json import Entry, Graph, numpy_dtype
 
 ALIGNMENT = 64
 
 
 class GraphMemory(Protocol):
-    """Memory for the tensors of one graph; a tensor is named by the number of its entry.
+    """Memory for the tensors of one graph; a tensor is named by the number of its entry."""
 
-    Attributes
-    ----------
-    is_here : bool
-        Whether it is memory of this process.
-    """
+    def device(self, entry: int) -> Device:
+        """Return where a tensor lies, and the operator runs that makes it."""
 
-    is_here: bool
+    def is_here(self, entry: int) -> bool:
+        """Tell whether a tensor lies in memory of this process."""
 
     def address(self, entry: int) -> int:
-        """Return where a tensor lies."""
+        """Return the address of a tensor, or the handle of its memory where a device has no addresses."""
 
     def write(self, entry: int, array: Array) -> None:
         """Copy an array in, into the graph's own memory."""
@@ -47,19 +46,39 @@ class GraphMemory(Protocol):
     def view(self, entry: int) -> Array:
         """Return a tensor's memory as an array of this process; raise RunError where it is elsewhere."""
 
+    def synchronize(self) -> None:
+        """Wait until all operators are done; raise DeviceError if any of them failed."""
+
 
 class HostMemory:
-    """Memory of this process."""
+    """Memory of this process.
 
-    is_here = True
+    Parameters
+    ----------
+    graph : Graph
+    device : Device, optional
+        What runs here; default the CPU.
+    storages : collection of int, optional
+        The blocks that lie here; default all.
+    """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, device: Device | None = None, storages: Collection[int] | None = None) -> None:
         self._graph = graph
+        self._device = cpu() if device is None else device
         self._roots = graph.roots()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in graph.entries]
-        self._blocks = {key: _block(size) for key, size in graph.storage_bytes.items()}
+        sizes = graph.storage_bytes
+        self._blocks = {key: _block(size) for key, size in sizes.items() if storages is None or key in storages}
         # what takes the place of a block's memory for one argument: the caller's own arrays
         self._external: dict[int, Array] = {}
+
+    def device(self, entry: int) -> Device:  # noqa: ARG002  (all are at one place)
+        """Return the CPU."""
+        return self._device
+
+    def is_here(self, entry: int) -> bool:  # noqa: ARG002  (all are at one place)
+        """Return True."""
+        return True
 
     def address(self, entry: int) -> int:
         """Return where a tensor lies."""
@@ -103,6 +122,9 @@ class HostMemory:
             return self._external[root].reshape(array_shape(item))
         raw = self._blocks[item.storage_id][: item.nbytes]
         return raw.view(self._dtypes[entry]).reshape(array_shape(item))
+
+    def synchronize(self) -> None:
+        """Return: functions of this process are done when they return."""
 
 
 def array_shape(entry: Entry) -> tuple[int, ...]:

@@ -31,13 +31,18 @@ class BoundGraph:
     def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._executor = executor
+        self._copied: list[tuple[str, Array]] = []
         for name, array in zip(executor.get_input_info(), inputs.values(), strict=True):
-            executor.set_input_zero_copy(name, array)
+            if executor.is_here(name):
+                executor.set_input_zero_copy(name, array)
+            else:
+                self._copied.append((name, array))
         self._calls = [call for _, call in executor.calls()]
         self._results = list(outputs.values())
 
     def __call__(self) -> int:
         """Run the model."""
+        self._copy_inputs()
         for call in self._calls:
             status = call()
             if status != 0:
@@ -48,10 +53,16 @@ class BoundGraph:
 
     def timed(self) -> tuple[int, list[int]]:
         """Run the model; return the status and the nanoseconds of each operator."""
+        self._copy_inputs()
         times = self._executor.timed_run()
         for index, out in enumerate(self._results):
             self._executor.get_output(index, out)
         return 0, times
+
+    def _copy_inputs(self) -> None:
+        """Bring inputs to devices that cannot read them where they are."""
+        for name, array in self._copied:
+            self._executor.set_input(name, array)
 
 
 class GraphModule:
@@ -83,7 +94,8 @@ class GraphModule:
         lib: Module,
         description: Mapping[str, Any],
         place: str = "graph JSON",
-        device: Device | None = None,
+        devices: Device | Sequence[Device] | None = None,
+        params: Mapping[str, Array] | None = None,
     ) -> GraphModule:
         """Return a model of which mlforge's metadata tell inputs and outputs, and, for profiles, operators.
 
@@ -91,16 +103,19 @@ class GraphModule:
         ----------
         graph_json : str
         lib : Module
-            The code, with the parameters linked.
+            The code; it may have the parameters linked.
         description : mapping
             The module's checked ``mlforge`` object of ``metadata.json``.
         place : str
             The graph's file, for messages.
-        device : Device, optional
-            Where the code runs; default this machine's CPU.
+        devices : Device or sequence of Device, optional
+            Where the code runs; as `GraphExecutor` takes them.
+        params : mapping of str to ndarray, optional
+            Parameters that the code does not have.
         """
         inputs, outputs = (tuple(map(TensorInfo.from_json, description[kind])) for kind in ("inputs", "outputs"))
-        executor = GraphExecutor(parse_graph(graph_json, place), lib, device)
+        executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
+        executor.link_params(params or {})
         return cls(executor, inputs, outputs, description.get("operators"))
 
     def __init__(
@@ -140,7 +155,8 @@ class GraphModule:
     ) -> BoundGraph:
         """Return a callable that runs on these very buffers; as `AotModule.bind`.
 
-        Inputs are read in place; outputs are copied out of the executor's memory at the end of each call.
+        Inputs are read in place, or copied to the device where they are read; outputs are copied out of the executor's
+        memory at the end of each call.
         """
         sources = by_name(inputs, self.inputs, "input")
         results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from mlforge.errors import ToolchainError
-from mlforge.runtime.module import Function, Module
+from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.description import DESCRIPTION_SYMBOL, read_description
+from mlforge.runtime.ffi_func import FFI_PREFIX, FfiFunc
+from mlforge.runtime.ffi_host import needs_host, require_host
+from mlforge.runtime.library_context import CONTEXT, fill_context, is_taken, take_error
+from mlforge.runtime.library_names import loadable
+from mlforge.runtime.module import MAIN, Function, Module
 from mlforge.runtime.packed_func import PackedFunc
+from mlforge.runtime.symbol_places import defining_file, may_be_function
+
+if TYPE_CHECKING:
+    from mlforge.runtime.runnable import Runnable
 
 _SYSTEM_LIB = "TVMSystemLibEntryPoint"
 
@@ -21,21 +34,6 @@ class _SystemLib(ctypes.Structure):
     _fields_ = (("registry", ctypes.POINTER(_FuncRegistry)),)
 
 
-class _SymbolPlace(ctypes.Structure):
-    """``Dl_info``: the file that an address lies in, where it is mapped, and the nearest symbol."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
-# systems without it load libraries in other ways, in which only own symbols are found
-_dladdr = getattr(ctypes.CDLL(None), "dladdr", None) if os.name == "posix" else None
-
-
 class LibraryModule(Module):
     """A loaded shared library; loading runs its code.
 
@@ -45,6 +43,8 @@ class LibraryModule(Module):
     Parameters
     ----------
     path : path
+    environment : Module, optional
+        The module in whose imports the code looks for functions; default this one.
 
     Raises
     ------
@@ -54,17 +54,17 @@ class LibraryModule(Module):
 
     type_key = "library"
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], environment: Module | None = None) -> None:
         super().__init__()
-        self.path = os.fspath(path)
-        try:
-            self.library = ctypes.CDLL(self.path)
-        except OSError as error:
-            raise ToolchainError(
-                f"the compiled code does not load: {error}",
-                place=self.path,
-                next_step="Remove this file and load the archive again",
-            ) from error
+        with ExitStack() as names:
+            self.path = names.enter_context(loadable(os.fspath(path)))
+            self.library = _opened(self.path)
+            if environment is not None and environment.imported_modules and is_taken(self.address(CONTEXT)):
+                # the same code with other imports is in use: its variables hold one context
+                self.path = names.enter_context(loadable(self.path, again=True))
+                self.library = _opened(self.path)
+        self._environment = environment
+        fill_context(self.address, environment or self, self)
 
     @property
     def is_runnable(self) -> bool:
@@ -82,11 +82,66 @@ class LibraryModule(Module):
         return tuple(self._registered)
 
     def find_function(self, name: str) -> Function | None:
-        """Return a packed function by its symbol or its name in the registry."""
-        address = self.address(name)
-        if address is None:
-            address = self._registered.get(name)
-        return None if address is None else PackedFunc(address, name, last_error=self._last_error, owner=self)
+        """Return a function: a packed one by its symbol or its name in the registry, else one of tvm-ffi.
+
+        The name of a module compiled ahead of time stands for the function that runs it.
+        """
+        if name == MAIN:
+            name = self._main_name() or name
+        address = self._code(name) or self._registered.get(name) or self._code(f"mlforge_packed_{name}")
+        reads = self._inputs_of(name)
+        if address:
+            return PackedFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
+        address = self._code(FFI_PREFIX + ("main" if name == MAIN else name))
+        return None if address is None else FfiFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
+
+    def _inputs_of(self, name: str) -> int:
+        """Return how many first arguments a function only reads, as far as that is known: the inputs of a model."""
+        models = {key: details for key, details in self.description().items() if details["executor"] == "aot"}
+        if name == MAIN and len(models) == 1:
+            (details,) = models.values()
+            return len(details["inputs"])
+        for model, details in models.items():
+            if name in (model, f"mlforge_packed_{model}", f"tvmgen_{model}___tvm_main__"):
+                return len(details["inputs"])
+        return 0
+
+    def _main_name(self) -> str | None:
+        """Return the function that the library itself is called as, where a text in it says so."""
+        address = self.address(MAIN)
+        if address is None or may_be_function(address):
+            return None
+        return ctypes.string_at(address).decode(errors="replace")
+
+    def _code(self, symbol: str) -> int | None:
+        address = self.address(symbol)
+        return address if address is not None and may_be_function(address) else None
+
+    def description(self) -> Mapping[str, Any]:
+        """Return what mlforge wrote into the library of its models.
+
+        Raises
+        ------
+        ArchiveError
+            If that cannot be read.
+        """
+        return self._description
+
+    @cached_property
+    def _description(self) -> Mapping[str, Any]:
+        address = self.address(DESCRIPTION_SYMBOL)
+        return {} if address is None else read_description(ctypes.string_at(address), self.path)
+
+    def find_model(self, name: str) -> Runnable | None:
+        """Return a model compiled ahead of time, of which the library has a description or TVM's tables."""
+        details = self.description().get(name)
+        if details is not None and details["executor"] == "aot":
+            return AotModule(self.path, details)
+        if self.find_function(f"tvmgen_{name}_run") and self.find_function(f"tvmgen_{name}_get_c_metadata"):
+            from mlforge.runtime.packed_aot_module import PackedAotModule
+
+            return PackedAotModule(self, name)
+        return None
 
     def address(self, symbol: str) -> int | None:
         """Return where a symbol lies, or None."""
@@ -100,18 +155,17 @@ class LibraryModule(Module):
 
     def _defines(self, address: int) -> bool:
         """Tell whether an address lies in this library: the symbols of libraries that it needs are found too."""
-        place = _SymbolPlace()
-        if _dladdr is None or not _dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
-            return True
-        return os.path.realpath(place.file or b"") == os.path.realpath(os.fsencode(self.path))
+        file, own = defining_file(address), os.fsencode(self.path)
+        return file is None or file == own or os.path.realpath(file) == os.path.realpath(own)
 
-    def _last_error(self) -> str:
-        if self.address("TVMGetLastError") is None:
-            return ""
+    def _last_error(self) -> tuple[str, BaseException | None]:
+        text, cause = take_error()
+        if text or self.address("TVMGetLastError") is None:
+            return text, cause
         function = self.library.TVMGetLastError
         function.restype = ctypes.c_char_p
-        text: bytes | None = function()
-        return (text or b"").decode(errors="replace")
+        own: bytes | None = function()
+        return (own or b"").decode(errors="replace"), None
 
     @cached_property
     def _registered(self) -> dict[str, int]:
@@ -132,3 +186,31 @@ class LibraryModule(Module):
             at += len(name) + 1
             found[name.decode(errors="replace")] = registry.functions[index] or 0
         return found
+
+
+def _opened(path: str) -> ctypes.CDLL:
+    """Load a library, with that of tvm-ffi before it if it needs that."""
+    try:
+        try:
+            return _mapped(path)
+        except OSError as error:
+            if not needs_host(error):
+                raise
+            require_host(path)
+            return _mapped(path)
+    except OSError as error:
+        undefined = "undefined symbol" in str(error)
+        raise ToolchainError(
+            f"the compiled code does not load: {error}",
+            place=path,
+            next_step="Supply what the code calls: objects of its generator, or a library in LIBS"
+            if undefined
+            else "Remove this file and load the archive again",
+        ) from error
+
+
+def _mapped(path: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path)
+    except UnicodeDecodeError as error:  # what does not load has names of any bytes, which the system's message repeats
+        raise OSError(error.object.decode(errors="replace")) from None

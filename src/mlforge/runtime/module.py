@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mlforge.errors import OptionError
-from mlforge.registry import Registry
+from mlforge.errors import InputError, OptionError
+from mlforge.support.content import Data, ViewContent
+
+if TYPE_CHECKING:
+    from mlforge.runtime.runnable import Runnable
 
 Function: TypeAlias = Callable[..., Any]
-Loader: TypeAlias = Callable[[bytes], "Module"]
 
-loaders: Registry[Loader] = Registry("kind of module")
-"""What makes modules of their stored bytes, by type key."""
+BINARY_SERIALIZABLE, RUNNABLE, DSO_EXPORTABLE = 1, 2, 4
+"""Bits of `Module.property_mask`, in TVM's numbers."""
 
-# kinds that come with mlforge are imported when an archive holds one
-_BUILT_IN = {"onnxruntime": "mlforge.runtime.onnxruntime_module"}
+MAIN = "__tvm_main__"
+"""The name under which callers ask a module for its entry."""
 
 
 class Module:
@@ -29,9 +31,15 @@ class Module:
     ----------
     type_key : str
         Its kind, in TVM's words where TVM has one: ``c``, ``library``, ``GraphExecutorFactory``, ...
+    entry_name : str
+        The function that the module itself is called as.
+    files : mapping of str to Data
+        The sources, headers and objects of a module that becomes part of a library, by relative path.
     """
 
     type_key = "module"
+    entry_name = MAIN
+    files: Mapping[str, Data] = MappingProxyType({})
 
     def __init__(self) -> None:
         self._imports: list[Module] = []
@@ -52,6 +60,15 @@ class Module:
         return False
 
     @property
+    def property_mask(self) -> int:
+        """What it can do as one number: 1 can be stored, 2 can be run, 4 becomes part of a library."""
+        return (
+            BINARY_SERIALIZABLE * self.is_binary_serializable
+            | RUNNABLE * self.is_runnable
+            | DSO_EXPORTABLE * self.is_dso_exportable
+        )
+
+    @property
     def format(self) -> str:
         """The suffix of the file that holds it."""
         return "bin"
@@ -68,7 +85,13 @@ class Module:
         ------
         OptionError
             If it imports this one already, itself or through others: trees have no cycles.
+        InputError
+            If it is no module.
         """
+        if not isinstance(module, Module):
+            raise InputError(
+                f"a module is imported, not {module!r}", next_step="Load it first: mlforge.load_module(path)"
+            )
         if any(member is self for member in module.walk()):
             raise OptionError(
                 f"the module '{module.type_key}' imports this '{self.type_key}' module already",
@@ -125,6 +148,23 @@ class Module:
     def __getitem__(self, name: str) -> Function:
         return self.get_function(name)
 
+    @property
+    def entry(self) -> Function:
+        """The function that calling the module calls, its own or of an import; raise OptionError without one."""
+        return self.get_function(self.entry_name, query_imports=True)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call `entry`."""
+        return self.entry(*args)
+
+    def description(self) -> Mapping[str, Any]:
+        """Return what the code says of the models in it, by their names: mlforge's details as metadata have them."""
+        return {}
+
+    def find_model(self, name: str) -> Runnable | None:  # noqa: ARG002  (libraries override it)
+        """Return the model of this name that was compiled ahead of time into this very module, or None."""
+        return None
+
     def get_source(self) -> str:
         """Return the module as text; empty for one that has none."""
         return ""
@@ -132,9 +172,17 @@ class Module:
     def save_to_bytes(self) -> bytes:
         """Return what its loader makes it of again; raise OptionError unless `is_binary_serializable`."""
         raise OptionError(
-            f"modules of the kind '{self.type_key}' cannot be stored as bytes",
+            f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {self._abilities()}",
             next_step="Export the code that they were made of",
         )
+
+    def stored(self) -> Data:
+        """Return what `save_to_bytes` does, in pieces where it is large; kinds with much data override both."""
+        return self.save_to_bytes()
+
+    def _abilities(self) -> str:
+        known = {"be run": self.is_runnable, "be linked into libraries": self.is_dso_exportable}
+        return " and ".join(word for word, can in known.items() if can) or "only be imported"
 
 
 class OpaqueModule(Module):
@@ -143,13 +191,13 @@ class OpaqueModule(Module):
     Parameters
     ----------
     type_key : str
-    data : bytes
-        As stored.
+    data : bytes or memoryview
+        As stored; a view is kept as one.
     suffix : str
         Of the file that it came from, without the dot.
     """
 
-    def __init__(self, type_key: str, data: bytes, suffix: str = "bin") -> None:
+    def __init__(self, type_key: str, data: bytes | memoryview, suffix: str = "bin") -> None:
         super().__init__()
         self.type_key = type_key
         self._data = data
@@ -167,7 +215,11 @@ class OpaqueModule(Module):
 
     def save_to_bytes(self) -> bytes:
         """Return the bytes as they were."""
-        return self._data
+        return bytes(self._data)
+
+    def stored(self) -> Data:
+        """Return the bytes where they lie."""
+        return self._data if isinstance(self._data, bytes) else ViewContent(self._data)
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
         """Raise OptionError that says which loader is missing, unless an import has the function."""
@@ -180,25 +232,7 @@ class OpaqueModule(Module):
         return function
 
 
-def register_loader(type_key: str) -> Callable[[Loader], Loader]:
-    """Return a decorator that makes a function the loader of a kind of module.
-
-    The function takes the stored bytes, which nobody has checked, and returns the module without its imports.
-
-    Raises
-    ------
-    OptionError
-        If the kind has a loader already.
-    """
-    if type_key in loaders:
-        raise OptionError(f"there is a loader for modules of the kind '{type_key}' already")
-    return loaders.register(type_key)
-
-
-def load_from_bytes(type_key: str, data: bytes, suffix: str = "bin") -> Module:
-    """Return the module that was stored as `data`; an `OpaqueModule` where no loader knows its kind."""
-    if type_key not in loaders and type_key in _BUILT_IN:
-        import_module(_BUILT_IN[type_key])
-    if type_key not in loaders:
-        return OpaqueModule(type_key, data, suffix)
-    return loaders.get(type_key)(data)
+def link_tree(modules: Sequence[Module], children: Sequence[Iterable[int]]) -> None:
+    """Give modules their imports, by number; each must stand behind whoever imports it, so that there is no cycle."""
+    for module, indices in zip(modules, children, strict=True):
+        module._imports.extend(modules[index] for index in indices)

@@ -12,7 +12,7 @@ Nothing stands behind the model.
 
 from __future__ import annotations
 
-import struct
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,10 +20,10 @@ import numpy as np
 
 from mlforge.errors import ArchiveError, InputError, ModelError, OptionError, RunError
 from mlforge.runtime.arrays import Array
-from mlforge.runtime.module import Function, Module, register_loader
-from mlforge.support.ndarray_bytes import Cursor
+from mlforge.runtime.loaders import register_loader
+from mlforge.runtime.module import Function, Module
+from mlforge.support.stream import Cursor, encode_string
 
-_LENGTH = struct.Struct("<Q")
 _PLACE = "module of the kind 'onnxruntime'"
 
 
@@ -61,8 +61,7 @@ class OnnxRuntimeModule(Module):
 
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""
-        name = self.symbol.encode()
-        return b"".join((_LENGTH.pack(len(name)), name, _LENGTH.pack(len(self._model)), self._model))
+        return encode_string(self.symbol) + encode_string(self._model)
 
     def find_function(self, name: str) -> Function | None:
         """Return the function under its symbol, ``run`` under ``run``."""
@@ -99,14 +98,15 @@ class OnnxRuntimeModule(Module):
                 f"it takes {len(names)} inputs, and {count} outputs or none, not {len(arrays)} arrays",
                 place=self.symbol,
             )
-        results = tuple(self.run(dict(zip(names, arrays, strict=False))).values())
+        given = [_shaped(array, item.shape) for array, item in zip(arrays, session.get_inputs(), strict=False)]
+        results = tuple(self.run(dict(zip(names, given, strict=True))).values())
         for index, (target, result) in enumerate(zip(targets, results, strict=False)):
-            if target.shape != result.shape or target.dtype != result.dtype:
+            if target.size != result.size or target.dtype != result.dtype:
                 raise InputError(
                     f"output {index} is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}",
                     place=self.symbol,
                 )
-            np.copyto(target, result)
+            np.copyto(target, result.reshape(target.shape))
         return results
 
     def _opened(self) -> Any:
@@ -127,19 +127,19 @@ class OnnxRuntimeModule(Module):
         return self._session
 
 
+def _shaped(array: Any, shape: Sequence[Any]) -> Any:
+    """Return an array in the shape that a model states: executors have what it is a view of."""
+    fixed = all(isinstance(extent, int) for extent in shape)
+    fits = fixed and isinstance(array, np.ndarray) and array.size == math.prod(shape)
+    return array.reshape(tuple(shape)) if fits else array
+
+
 @register_loader("onnxruntime")
-def _load(data: bytes) -> Module:
+def _load(data: bytes | memoryview) -> Module:
     take = Cursor(data, 0, _PLACE)
-    (length,) = take.unpack(_LENGTH, "the length of the symbol")
-    name = bytes(take.bytes(length, "the symbol"))
-    (length,) = take.unpack(_LENGTH, "the length of the model")
-    model = bytes(take.bytes(length, "the model"))
-    if take.remaining:
-        raise take.fault(f"{take.remaining} bytes stand behind the model", take.offset)
-    try:
-        symbol = name.decode()
-    except UnicodeDecodeError:
-        raise take.fault("the symbol is not UTF-8", _LENGTH.size) from None
+    symbol = take.text("the symbol")
+    model = bytes(take.string("the model"))
+    take.end("the model")
     if not symbol or "\0" in symbol:
         raise ArchiveError("the symbol is empty or holds a NUL", place=_PLACE)
     return OnnxRuntimeModule(model, symbol)

@@ -16,7 +16,6 @@ from mlforge.runtime.packed_func import PackedFunc
 from mlforge.runtime.tensor_info import TensorInfo
 
 _TABLES_VERSION = 1
-_NAME_OF_CODE = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 
 class _TensorInfo(ctypes.Structure):
@@ -85,7 +84,4 @@ class PackedAotModule(AotModule):
 
 def _info(entry: Any) -> TensorInfo:
     shape = tuple(entry.shape[index] for index in range(entry.num_shape))
-    dtype = entry.dtype
-    is_bool = (dtype.code, dtype.bits) in ((1, 1), (6, 8))
-    text = "bool" if is_bool else f"{_NAME_OF_CODE[dtype.code]}{dtype.bits}"
-    return TensorInfo(entry.name.decode(errors="replace"), shape, text)
+    return TensorInfo(entry.name.decode(errors="replace"), shape, c_abi.dtype_name(entry.dtype))

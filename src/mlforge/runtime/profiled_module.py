@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import OptionError, RunError
-from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.aot_module import AotModule, function_of
+from mlforge.runtime.native_code import NativeCode
 from mlforge.runtime.profile import Profile, operator_times
 from mlforge.support.content import Data
 
@@ -36,8 +37,9 @@ class ProfiledModule(AotModule):
 
     Parameters
     ----------
-    library : path
-        Built with `TRACE_FLAGS`, `record_file` and the header ``mlforge_trace.h`` of the C runtime.
+    library : path or NativeCode
+        Built with `TRACE_FLAGS`, `record_file` and the header ``mlforge_trace.h`` of the C runtime; or code with the
+        same functions.
     description : mapping
         As for `AotModule`, with ``operators``.
     loaded : mapping of str to Data, optional
@@ -46,15 +48,14 @@ class ProfiledModule(AotModule):
 
     def __init__(
         self,
-        library: str | os.PathLike[str],
+        library: str | os.PathLike[str] | NativeCode,
         description: Mapping[str, Any],
         loaded: Mapping[str, Data] | None = None,
     ) -> None:
         super().__init__(library, description, loaded)
         self._operators: Sequence[Mapping[str, Any]] = description["operators"]
-        functions = ctypes.CDLL(os.fspath(library))
-        self._time, self._observe = functions.mlforge_trace_time, functions.mlforge_trace_observe
-        self._time.restype = self._observe.restype = None
+        self._time = function_of(library, "mlforge_trace_time", None)
+        self._observe = function_of(library, "mlforge_trace_observe", None)
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
         """Time every operator over `repeat` runs, after one that warms caches up and is not counted.

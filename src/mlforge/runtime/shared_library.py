@@ -1,21 +1,23 @@
-"""Shared libraries that carry their own description, as ``mlforge compile --emit so`` makes them."""
+"""Shared libraries, and the trees of modules that they carry."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-from functools import cached_property
+import sys
 from pathlib import Path
-from typing import Any
 
 from mlforge.errors import ArchiveError, ToolchainError
-from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.blob import SYMBOLS, read_tree
 from mlforge.runtime.choice import pick_module
+from mlforge.runtime.description import DESCRIPTION_SYMBOL
+from mlforge.runtime.factory import FactoryModule
+from mlforge.runtime.library_file import AGAIN, VERSION_SYMBOL, LibraryFile, check_version, open_library_file
 from mlforge.runtime.library_module import LibraryModule
-from mlforge.runtime.runnable import HasModel
-
-DESCRIPTION_SYMBOL = "mlforge_description"
+from mlforge.runtime.library_names import is_in_memory
+from mlforge.runtime.module import Module
+from mlforge.runtime.module_set import ModuleSet
+from mlforge.runtime.runnable import HasModel, Runnable
 
 
 class SharedLibrary(LibraryModule, HasModel):
@@ -26,55 +28,144 @@ class SharedLibrary(LibraryModule, HasModel):
     path : path
     module : str, optional
         Which model, where the library holds several.
+    place : str, optional
+        What messages call it; default `path`.
 
     Raises
     ------
     ArchiveError
-        If it does not load. Loading a library runs its code: load only what you trust.
+        If it is for another machine, cut off, of another version, or does not load. Loading a library runs its code:
+        load only what you trust.
     """
 
-    def __init__(self, path: str | os.PathLike[str], module: str | None = None) -> None:
-        self._place = str(path)
+    def __init__(self, path: str | os.PathLike[str], module: str | None = None, *, place: str | None = None) -> None:
+        self._load(open_library_file(path, place or str(path)), path, module)
+
+    @classmethod
+    def of_file(cls, file: LibraryFile, path: str | os.PathLike[str], module: str | None) -> SharedLibrary:
+        """Load a file that was looked at."""
+        library = cls.__new__(cls)
+        library._load(file, path, module)
+        return library
+
+    def _load(self, file: LibraryFile, path: str | os.PathLike[str], module: str | None) -> None:
+        self.place = file.place
         self._module = module
         try:
             # a bare file name would be searched for on the system's library path
-            super().__init__(Path(path).resolve())
+            super().__init__(_absolute(path))
         except ToolchainError as error:
             raise ArchiveError(
-                f"this is not a library that loads here: {error.__cause__}",
-                place=self._place,
-                next_step="Make one on this machine with: mlforge compile MODEL --emit so",
+                f"this is not a library that loads here: {error.__cause__}", place=self.place, next_step=AGAIN
             ) from error
+        address = self.address(VERSION_SYMBOL)
+        check_version(None if address is None else ctypes.c_int32.from_address(address).value, self.place)
 
-    @cached_property
-    def model(self) -> AotModule:
+    @property
+    def model(self) -> Runnable:
         """The model in the library.
 
         Raises
         ------
         ArchiveError
-            If mlforge did not make the library, or all its models are for the graph executor.
+            If mlforge did not make the library.
         OptionError
             If it has no such module, or several and none is named.
         """
-        try:
-            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self.library, DESCRIPTION_SYMBOL)))
-            modules: dict[str, Any] = json.loads(text)["modules"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArchiveError(
-                "this is not a library that mlforge made",
-                place=self._place,
-                next_step="Make one with: mlforge compile MODEL --emit so",
-            ) from error
-        if not modules:
-            raise ArchiveError(
-                "the library has the operators of graph modules, whose graphs and parameters are not in it",
-                place=self._place,
-                next_step="Run the archive, or compile with: --executor aot",
-            )
-        return AotModule(self.path, modules[pick_module(modules, self._module, self._place)])
+        return model_of(self, self._module, self.place)
 
 
-def load_shared_library(path: str | os.PathLike[str], module: str | None = None) -> AotModule:
-    """Return the model in a shared library; raise as `SharedLibrary` and its `model` do."""
-    return SharedLibrary(path, module).model
+def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable:
+    """Return a model compiled ahead of time by what a library says of it; raise as `SharedLibrary.model`."""
+    described = library.description()
+    if not described:
+        raise ArchiveError(
+            f"this is not a library that mlforge made: it has no {DESCRIPTION_SYMBOL}",
+            place=place,
+            next_step="Take its functions with mlforge.load_module(path), or make one with: "
+            "mlforge compile MODEL --emit so",
+        )
+    name = pick_module(described, module, place)
+    found = library.find_model(name)
+    if found is None:
+        raise ArchiveError(
+            f"the graph and the parameters of '{name}' are not in the library, which has its operators alone",
+            place=place,
+            next_step="Export the factory, not its lib: factory.export_library(path)",
+        )
+    return found
+
+
+def blob_of(library: LibraryModule) -> tuple[str, memoryview] | None:
+    """Return the generation of the tree in a library, and its bytes where they lie; None without one."""
+    for abi, symbol in SYMBOLS.items():
+        address = library.address(symbol)
+        if address is not None:
+            return abi, _memory(address, library.path)
+    return None
+
+
+def open_library(path: str | os.PathLike[str], module: str | None = None, *, place: str | None = None) -> Module:
+    """Return the root of the tree in a shared library: the library itself where it carries none.
+
+    Parameters
+    ----------
+    path : path
+    module : str, optional
+        Which model, where the library holds several.
+    place : str, optional
+        What messages call it; default `path`.
+
+    Raises
+    ------
+    ArchiveError
+        As `SharedLibrary`, and if its tree breaks the format or has modules that nothing here can read.
+    """
+    file = open_library_file(path, place or str(path))
+    tree = file.tree()
+    library = SharedLibrary.of_file(file, path, module)
+    if tree is not None:
+        return _asked(tree.linked(library), module, library.place)
+    found = blob_of(library) if file.image is None else None
+    if found is None:
+        return library
+    abi, view = found
+    return _asked(read_tree(view, library, abi, place=library.place), module, library.place)
+
+
+def _asked(root: Module, module: str | None, place: str) -> Module:
+    """Return the model that is asked for, where a tree has models; raise OptionError if there is none of the name."""
+    if module is None or not isinstance(root, (ModuleSet, FactoryModule)):
+        return root
+    if isinstance(root, ModuleSet):
+        return root.pick(module, place)
+    pick_module([root.name], module, place)
+    return root
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if is_in_memory(text) else str(Path(text).resolve())
+
+
+def _memory(address: int, path: str) -> memoryview:
+    """Return what can be read from an address of a loaded library on, nothing copied."""
+    if sys.platform == "linux":
+        nbytes = _readable(address)
+    elif path:
+        nbytes = Path(path).stat().st_size
+    else:  # the program itself, which needs no protection from itself
+        nbytes = ctypes.sizeof(ctypes.c_uint64) + ctypes.c_uint64.from_address(address).value
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B").toreadonly()
+
+
+def _readable(address: int) -> int:
+    """Return how many bytes from an address on may be read, as the system's table of memory says."""
+    end = address
+    with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as table:
+        for line in table:
+            span, rights = line.split(" ", 2)[:2]
+            first, last = (int(text, 16) for text in span.split("-"))
+            if first <= end < last and rights.startswith("r"):
+                end = last
+    return end - address

@@ -41,7 +41,14 @@ def output_error(path: str | os.PathLike[str], error: OSError) -> OutputError:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise OutputError if a file at `path` surely cannot be written, before the work that would fill it."""
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(target.stat().st_mode)
+    except (OSError, ValueError) as error:
+        # a name that is too long, a circle of links, a zero in it: there never will be such a file
+        if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise output_error(target, error if isinstance(error, OSError) else OSError(str(error))) from error
+        is_folder = False
+    if is_folder:
         raise output_error(target, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if not target.parent.exists():
         raise OutputError(

@@ -143,6 +143,24 @@ class ViewContent:
         yield self.view.cast("B")
 
 
+@dataclass(frozen=True)
+class FileContent:
+    """The bytes of a file, read when they are asked for. The file must not change any more."""
+
+    path: Path
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self.path.stat().st_size
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces."""
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+
 def aligned_arrays(arrays: Iterable[npt.NDArray[Any]], alignment: int) -> Joined:
     """Return arrays one behind the other, each starting at a multiple of `alignment` bytes.
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.errors import ArchiveError
 from mlforge.support import dtypes
 from mlforge.support.content import ArrayContent, Content, Joined, to_bytes
+from mlforge.support.stream import Cursor
 
 NDARRAY_MAGIC = 0xDD5E40F096B4A13F
 MAX_DIMENSIONS = 32
@@ -75,6 +75,20 @@ def decode_ndarray(
         Naming the byte at which the format is broken.
     """
     take = Cursor(data, offset, place)
+    raw, dtype, shape = _take(take)
+    return _viewed(raw, dtype).reshape(shape), take.offset
+
+
+def ndarray_end(data: bytes | memoryview, offset: int = 0, *, place: str = "NDArray") -> int:
+    """Return the offset of the first byte behind a tensor, checked as `decode_ndarray` does, without reading it."""
+    take = Cursor(data, offset, place)
+    _take(take)
+    return take.offset
+
+
+def _take(take: Cursor) -> tuple[memoryview, str, tuple[int, ...]]:
+    """Take a tensor: its data, dtype and shape."""
+    offset = take.offset
     magic, _, device, _, ndim, code, bits, lanes = take.unpack(_HEADER, "the header of a tensor")
     if magic != NDARRAY_MAGIC:
         raise take.fault(f"a tensor must start with the number {NDARRAY_MAGIC:#x}, not {magic:#x}", offset)
@@ -94,7 +108,7 @@ def decode_ndarray(
     if nbytes != expected:
         raise take.fault(f"{nbytes} bytes of data, but {shape} of {dtype} is {expected} bytes", take.offset - 8)
     raw = take.bytes(nbytes, "the data of a tensor")
-    return _viewed(raw, dtype).reshape(shape), take.offset
+    return raw, dtype, shape
 
 
 def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
@@ -122,38 +136,6 @@ def _forget(copied: memoryview) -> None:
     last = (offset + copied.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-class Cursor:
-    """Reads little-endian fields one after another and never past the end."""
-
-    def __init__(self, data: bytes | memoryview, offset: int, place: str) -> None:
-        self._data = data
-        self.offset = offset
-        self._place = place
-
-    @property
-    def remaining(self) -> int:
-        """Bytes that are left."""
-        return len(self._data) - self.offset
-
-    def bytes(self, count: int, what: str) -> memoryview:
-        """Take `count` bytes; `what` they are goes into the message when there are fewer."""
-        if not 0 <= count <= self.remaining:
-            raise self.fault(f"{what} needs {count} bytes, {max(0, self.remaining)} are left", self.offset)
-        start = self.offset
-        self.offset += count
-        return memoryview(self._data)[start : self.offset]
-
-    def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
-        """Take the fields of `layout`."""
-        return layout.unpack(self.bytes(layout.size, what))
-
-    def fault(self, cause: str, offset: int) -> ArchiveError:
-        """Return an error at byte `offset`."""
-        return ArchiveError(
-            cause, place=f"{self._place}, byte {offset}", next_step="The file is damaged or of another format"
-        )
 
 
 def _dtype_code(dtype: str) -> tuple[int, int]:

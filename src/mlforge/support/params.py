@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.support.content import Content, Joined, to_bytes
-from mlforge.support.ndarray_bytes import Cursor, decode_ndarray, ndarray_content
+from mlforge.support.ndarray_bytes import decode_ndarray, ndarray_content
+from mlforge.support.stream import Cursor
 
 PARAMS_MAGIC = 0xF7E58D4F05049CB7
 # each costs its object, however small it is
@@ -64,7 +65,7 @@ def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[
         raise take.fault(f"{count} names cannot be: more than {MAX_TENSORS:,} tensors are not read", 16)
     if count * _COUNT.size > take.remaining:
         raise take.fault(f"{count} names cannot be in the {take.remaining} bytes that are left", 16)
-    names = [_name(take) for _ in range(count)]
+    names = [take.text("a name") for _ in range(count)]
     at = take.offset
     (arrays,) = take.unpack(_COUNT, "the number of tensors")
     if arrays != count:
@@ -74,12 +75,3 @@ def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[
     for name in names:
         params[name], offset = decode_ndarray(data, offset, place=f"{place}, tensor '{name}'")
     return params
-
-
-def _name(take: Cursor) -> str:
-    (length,) = take.unpack(_COUNT, "the length of a name")
-    at = take.offset
-    try:
-        return bytes(take.bytes(length, "a name")).decode()
-    except UnicodeDecodeError as error:
-        raise take.fault(f"a name is not UTF-8 ({error.reason})", at) from None

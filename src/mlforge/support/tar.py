@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Final
 
 from mlforge.errors import ArchiveError, OptionError
+from mlforge.support.binaries import HEAD, machine_code
 from mlforge.support.content import Data, chunks_of, nbytes_of
 from mlforge.support.expansion import ExpandedFile, expanded
 from mlforge.support.plain_file import open_plain
@@ -249,20 +250,44 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
     place = str(path)
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(open_plain(path))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ArchiveError(f"cannot be read: {reason}", place=place) from error
-        try:
-            plain = stack.enter_context(expanded(file, place))
-            bounded = BoundedFile(file if plain is None else plain)
-            tar = stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))  # type: ignore[call-overload]
+            tar, bounded = _headers(stack, path)
             reader = TarReader(tar, place, bounded)
         except _BROKEN as error:
+            code = _machine_code(path)
             raise ArchiveError(
-                f"this is not an archive that can be read: {str(error) or type(error).__name__}",
+                f"this is {code}, not an archive"
+                if code
+                else f"this is not an archive that can be read: {str(error) or type(error).__name__}",
                 place=place,
                 next_step="Give a .tar that mlforge compile wrote",
             ) from error
         bounded.limit = bounded.size_up_to(None)
         yield reader
+
+
+def _machine_code(path: str | os.PathLike[str]) -> str | None:
+    with open_plain(path) as file:
+        return machine_code(file.read(HEAD))
+
+
+def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.TarFile, BoundedFile]:
+    """Open an archive whose headers are read next, until `stack` ends."""
+    place = str(path)
+    try:
+        file = stack.enter_context(open_plain(path))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArchiveError(f"cannot be read: {reason}", place=place) from error
+    plain = stack.enter_context(expanded(file, place))
+    bounded = BoundedFile(file if plain is None else plain)
+    return stack.enter_context(tarfile.open(fileobj=bounded, mode="r:")), bounded  # type: ignore[call-overload]
+
+
+def first_file(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of an archive's first file, without reading further; None if there is none that can be read."""
+    with ExitStack() as stack:
+        try:
+            tar, _ = _headers(stack, path)
+            return next((info.name.removeprefix("./") for info in tar if info.isreg()), None)
+        except (ArchiveError, *_BROKEN):
+            return None

@@ -42,3 +42,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+def with_article(noun: str) -> str:
+    """Return a noun behind ``a`` or ``an``."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -24,6 +24,12 @@ class Features:
     mve : bool
         The int8 templates may use ``dots1``, ``dots2`` and ``taps``, and loops over elements become loops over four
         lanes: ARM's vector extension for microcontrollers (Helium) has instructions for both.
+    gpu : bool
+        Kernels are launched over a grid of work-groups; templates bind loops to groups and their items.
+    group_items : int
+        Most work-items of a group.
+    shared_bytes : int
+        Most bytes that the work-items of a group may have together.
     optimize : str
         ``speed`` or ``size``.
     """
@@ -33,4 +39,7 @@ class Features:
     dot4: bool = True
     dsp: bool = False
     mve: bool = False
+    gpu: bool = False
+    group_items: int = 256
+    shared_bytes: int = 32768
     optimize: str = "speed"

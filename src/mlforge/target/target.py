@@ -1,10 +1,12 @@
-"""Target strings: a kind and options, as TVM writes them: ``c -mcpu=cortex-m4``."""
+"""Target strings: a kind and options, as TVM writes them: ``c -mcpu=cortex-m4``, ``llvm -mtriple=...``."""
 
 from __future__ import annotations
 
 import platform
 import shlex
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from mlforge.errors import OptionError
@@ -12,7 +14,81 @@ from mlforge.registry import Registry
 from mlforge.target.features import Features
 
 CPUS: Registry[Features] = Registry("cpu")
-KINDS = ("c",)
+
+# what TVM's options say that the compiler has no use for
+_SILENT = ("-keys", "-model", "-march", "-device")
+
+MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
+"""Options of devices: most work-items of a group, and most bytes that they have together; kernels take no more."""
+# what templates need
+_FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A printer's kind of target.
+
+    Attributes
+    ----------
+    name : str
+    options : tuple of str
+        What a target string may say beside ``-mcpu``, each with one value: ``-mtriple``.
+    device : str or None
+        The kind of device whose code it is, in `runtime.Device`'s words; None for code of a host.
+    read : callable, optional
+        Checks and completes processor and options, and returns them with their features, where that takes more than
+        a look at CPUS.
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+    device: str | None = None
+    read: Callable[[str, dict[str, str]], tuple[str, dict[str, str], Features]] | None = None
+
+
+def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
+    from mlforge.target.llvm import read_llvm  # LLVM takes long to load
+
+    return read_llvm(mcpu, options)
+
+
+def _read_device(
+    kind: str, features: Features, mcpu: str, options: dict[str, str]
+) -> tuple[str, dict[str, str], Features]:
+    """Lower what kernels may take of a device to what the options say that it has."""
+    if mcpu != "generic":
+        raise OptionError(
+            f"code of the kind {kind} is for a device, not for the processor '{mcpu}'",
+            next_step=f'Give what the code beside it is for as the host\'s target: "c -mcpu={mcpu}"',
+        )
+    most_items = _at_least(options, MOST_ITEMS, _FEWEST_ITEMS, features.group_items)
+    found = replace(
+        features,
+        # groups fold in trees
+        group_items=1 << most_items.bit_length() - 1,
+        shared_bytes=_at_least(options, MOST_SHARED, _LEAST_SHARED, features.shared_bytes),
+    )
+    return mcpu, options, found
+
+
+def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -> int:
+    """Return the number of an option, or `usual` if that is less."""
+    text = options.get(option, str(usual))
+    if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
+        raise OptionError(f"the option {option}={text} is no number of {least} or more")
+    return min(usual, int(text[:9]))
+
+
+LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
+KINDS: Registry[TargetKind] = Registry("target kind")
+KINDS.add("c", TargetKind("c"))
+KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
+for _name, _options, _features in (
+    ("opencl", (), Features(vector_bytes=0, dot4=False, gpu=True)),
+    ("cuda", ("-arch",), Features(vector_bytes=0, gpu=True)),
+):
+    _reader = partial(_read_device, _name, _features)
+    KINDS.add(_name, TargetKind(_name, (*_options, MOST_ITEMS, MOST_SHARED), _name, _reader))
 
 _PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
 for _name in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m23"):
@@ -39,19 +115,28 @@ class Target:
     Attributes
     ----------
     kind : str
-        The printer: ``c``.
+        The printer: a key of KINDS.
     mcpu : str
         A key of CPUS. ``native`` in a target string is resolved to one when it is parsed, so that
         what an archive says does not depend on where it is read.
     features : Features
+    options : mapping of str to str
+        What else the string says, by option: ``{"-mtriple": "aarch64-linux-gnu"}``.
     """
 
     kind: str
     mcpu: str
     features: Features
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self.kind if self.mcpu == "generic" else f"{self.kind} -mcpu={self.mcpu}"
+        words = [] if self.mcpu == "generic" else [f"-mcpu={self.mcpu}"]
+        return " ".join([self.kind, *words, *(f"{key}={value}" for key, value in sorted(self.options.items()))])
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that runs the code beside a host; None for code of a host."""
+        return KINDS.get(self.kind).device
 
 
 def parse_target(text: str, optimize: str = "speed") -> Target:
@@ -60,8 +145,8 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     Parameters
     ----------
     text : str
-        ``c``, ``c -mcpu=NAME`` or ``c -mcpu=native``; other options of TVM's (``-keys``, ``-model``,
-        ``-march``) are accepted and say nothing to the compiler.
+        A kind of KINDS, ``-mcpu=NAME`` or ``-mcpu=native``, and the kind's own options; other options of TVM's
+        (``-keys``, ``-model``, ``-march``) are accepted and say nothing to the compiler.
     optimize : str
         ``speed`` or ``size``.
 
@@ -80,14 +165,23 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         raise OptionError(
             f"there is no target kind '{words[0] if words else ''}'", next_step=f"Kinds: {', '.join(KINDS)}"
         )
-    mcpu = "generic"
+    kind, mcpu, options = KINDS.get(words[0]), "generic", {}
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key == "-mcpu":
-            mcpu = native_cpu() if value == "native" else value
-        elif key not in ("-keys", "-model", "-march", "-device"):
-            raise OptionError(f"the target has no option '{word}'", next_step="It has -mcpu=NAME")
-    return Target(words[0], mcpu, replace(CPUS.get(mcpu), optimize=optimize))
+            mcpu = value
+        elif key in kind.options:
+            options[key] = value
+        elif key not in _SILENT:
+            processors = () if kind.device else ("-mcpu",)
+            known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
+            raise OptionError(f"the target has no option '{word}'", next_step=f"It has {known}")
+    if kind.read is not None:
+        mcpu, options, features = kind.read(mcpu, options)
+    else:
+        mcpu = native_cpu() if mcpu == "native" else mcpu
+        features = CPUS.get(mcpu)
+    return Target(kind.name, mcpu, replace(features, optimize=optimize), options)
 
 
 def native_cpu() -> str:

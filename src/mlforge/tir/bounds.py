@@ -76,6 +76,11 @@ class Ranges:
             self._assume_less(loop.var, loop.extent)
         self._vars[id(loop.var)] = Interval(0, last)
 
+    def enter_launch(self, launch: ir.Launch) -> None:
+        """Learn the ranges of the places of groups and work-items."""
+        for var, count in launch.ranges:
+            self._vars[id(var)] = Interval(0, max(count - 1, 0))
+
     def enter_let(self, let: ir.Let) -> None:
         """Learn the value of a variable."""
         if dtypes.is_integer(let.var.dtype) and dtypes.lanes(let.var.dtype) == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 from mlforge.errors import InternalError
@@ -265,11 +266,54 @@ class StmtBuilder:
         self.append(ir.Allocate(buffer, ir.Seq(())))
         return buffer
 
+    def shared(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
+        """Give a buffer that the work-items of a group have together, for the rest of the open block."""
+        buffer = Buffer(self.unique(name), tuple(shape), dtype, "shared")
+        self.append(ir.Allocate(buffer, ir.Seq(())))
+        return buffer
+
+    def barrier(self) -> None:
+        """Let the work-items of the group wait for each other."""
+        self.append(ir.Barrier())
+
+    @contextmanager
+    def launch(self, grid: Sequence[int], block: Sequence[int]) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+        """Open a launch; yield the places of the group and of the work-item, along as many axes as were given.
+
+        A grid with more groups along y or z than devices take is laid along x.
+        """
+        groups, items = (tuple(Var(self.unique(f"{name}_{axis}")) for axis in "xyz") for name in ("group", "item"))
+        whole = _three(grid)
+        in_line = max(whole[1:]) > ir.MOST_GROUPS_ACROSS
+        with self._block() as stmts:
+            places = self._unrolled_grid(groups[0], grid) if in_line else _places(groups, grid)
+            yield places, _places(items, block)
+        whole = (prod(whole), 1, 1) if in_line else whole
+        self.append(ir.Launch(whole, _three(block), groups, items, seq(stmts)))  # type: ignore[arg-type]  # three of each
+
+    def _unrolled_grid(self, number: Expr, grid: Sequence[int]) -> tuple[Expr, ...]:
+        """Write the places along the axes of a grid whose groups stand in one line, those along x side by side."""
+        places = []
+        for axis, extent in enumerate(grid):
+            place = number // prod(grid[:axis])
+            inner = place if axis == len(grid) - 1 else place % extent
+            places.append(const(0) if extent == 1 else self.let("group", inner))
+        return tuple(places)
+
     def finish(self) -> Stmt:
         """Return everything as one statement."""
         if len(self._blocks) != 1:
             raise InternalError("tir: a block is still open")
         return seq(self._blocks[0])
+
+
+def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def _places(variables: Sequence[Var], extents: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(const(0) if extent == 1 else var for var, extent in zip(variables, extents, strict=False))
 
 
 def seq(stmts: Sequence[Stmt]) -> Stmt:

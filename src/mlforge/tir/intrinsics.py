@@ -136,6 +136,18 @@ _add("dot4_u8s8", 3, _dot4,
      "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip
 
 
+def _dot4_words(accumulator: Array, a: Array, b: Array) -> Array:
+    products = [
+        (np.asarray(a, np.int32) << shift >> 24).astype(np.int64) * (np.asarray(b, np.int32) << shift >> 24)
+        for shift in (0, 8, 16, 24)
+    ]
+    total: Array = np.asarray(accumulator, np.int64) + sum(products)
+    return total.astype(np.int32)
+
+
+_add("dot4_s8", 3, _dot4_words, "int32 + the sum of the products of the signed bytes of two words")
+
+
 def _word(elements: Array) -> Array:
     """Return four bytes, or two int16, as one little-endian int32."""
     wide = np.ascontiguousarray(elements, elements.dtype.newbyteorder("<"))

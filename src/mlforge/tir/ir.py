@@ -23,6 +23,8 @@ BINARY = (
     "min", "max", "and", "or", "xor", "shl", "shr",  # shr keeps the sign of signed values
     "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",  # result bool
 )  # fmt: skip
+COPY = "__copy"
+"""Name of kernels that bring a tensor to another device: no code, executors do it."""
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"})
 
 
@@ -170,7 +172,8 @@ class Buffer:
     ----------
     scope : str
         ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan),
-        ``local`` (on the stack or in registers, made by Allocate).
+        ``local`` (on the stack or in registers, made by Allocate; each work-item of a launch has its own),
+        ``shared`` (made by Allocate in a launch: the work-items of a group have it together).
     """
 
     name: str
@@ -234,7 +237,7 @@ class Let:
 
 @dataclass(frozen=True, eq=False)
 class Allocate:
-    """Give `buffer` (scope ``local``) life within `body`; its contents start undefined."""
+    """Give `buffer` (scope ``local`` or ``shared``) life within `body`; its contents start undefined."""
 
     buffer: Buffer
     body: Stmt
@@ -262,7 +265,75 @@ class Fence(Comment):
     """
 
 
-Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment"
+@dataclass(frozen=True, eq=False)
+class External:
+    """What an external code generator wrote in the place of loops; the whole body of a function.
+
+    Attributes
+    ----------
+    generator : str
+        Its name, in `byoc.GENERATORS`.
+    text : str
+        C statements; ``${name}`` stands for the pointer to the function's buffer of that name. Empty where `module`
+        computes the function.
+    declarations : tuple of str
+        What stands before functions with such text, each once a file: includes, prototypes.
+    objects : tuple of bytes
+        Relocatable objects that are linked with it.
+    module : bytes or None
+        What the generator makes a runtime module of, which then has the function.
+    """
+
+    generator: str
+    text: str = ""
+    declarations: tuple[str, ...] = ()
+    objects: tuple[bytes, ...] = ()
+    module: bytes | None = None
+
+
+MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535
+"""Groups that a launch may have along x, and along y and z: CUDA's limits, the lowest that there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """Run `body` once for each work-item of a grid of work-groups, in any order and side by side: a device's kernel.
+
+    It stands at the top of a function, or in a Seq that does; launches of a function run one after another. No
+    work-item may touch an element of a parameter or scratch buffer that another one writes; what a work-item wrote to
+    a shared buffer before a `Barrier` may be read by the others of its group behind it.
+
+    Attributes
+    ----------
+    grid : tuple of int
+        Groups along x, y and z.
+    block : tuple of int
+        Work-items of a group along x, y and z; neighbours along x run together.
+    groups, items : tuple of Var
+        The place of the group in the grid, and of the work-item in its group.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    groups: tuple[Var, Var, Var]
+    items: tuple[Var, Var, Var]
+    body: Stmt
+
+    @property
+    def ranges(self) -> tuple[tuple[Var, int], ...]:
+        """The six variables, each with its number of values."""
+        return tuple(zip((*self.groups, *self.items), (*self.grid, *self.block), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """Wait until all work-items of the group are here; what they wrote to shared buffers is seen by all.
+
+    All work-items of a group must reach it, or none: no loop or condition around it depends on the work-item.
+    """
+
+
+Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External"
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,6 +353,8 @@ class PrimFunc:
         element at the same byte is written, and never after.
     macs : int
         Multiply-accumulates of one call.
+    device : str or None
+        The kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host.
     """
 
     name: str
@@ -292,6 +365,15 @@ class PrimFunc:
     body: Stmt
     inplace: tuple[int, ...] = ()
     macs: int = 0
+    device: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<PrimFunc {self.name}>"
+
+    @property
+    def external(self) -> External | None:
+        """The body, where an external code generator wrote it."""
+        return self.body if isinstance(self.body, External) else None
 
     @property
     def params(self) -> tuple[Buffer, ...]:
@@ -320,6 +402,7 @@ class Value:
     """A tensor of a program: model input or output, constant, or intermediate.
 
     `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
+    `device`: the kind of device in whose memory it lies; None for the host's. That of `root` counts.
     """
 
     name: str
@@ -329,6 +412,7 @@ class Value:
     data: npt.NDArray[np.generic] | None = None
     alias_of: Value | None = None
     start: int = 0
+    device: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -364,6 +448,11 @@ class KernelCall:
     output: Value
     nodes: tuple[str, ...] = ()
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it brings a tensor from one device to another; its kernel is none of `Program.kernels`."""
+        return self.kernel.name == COPY
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -384,6 +473,9 @@ class Program:
     kernels: tuple[PrimFunc, ...]
     calls: tuple[KernelCall, ...]
     meta: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name} of {len(self.calls)} calls>"
 
     def intermediates(self) -> Iterator[Value]:
         """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""

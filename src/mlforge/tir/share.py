@@ -23,7 +23,7 @@ def share(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
         All that are printed into one file. Each is a member of one family at most.
     """
     families: list[list[PrimFunc]] = []
-    for function in functions:
+    for function in (item for item in functions if item.external is None):
         for family in families:
             if unify([family[0], function]) is not None:
                 family.append(function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import prod
 
 from mlforge.support import dtypes
 from mlforge.tir import ir
@@ -48,6 +49,9 @@ class _Counter:
             self.count(stmt.body, times)
         elif isinstance(stmt, ir.Allocate):
             self.count(stmt.body, times)
+        elif isinstance(stmt, ir.Launch):
+            self._ranges.enter_launch(stmt)
+            self.count(stmt.body, times * prod(stmt.grid) * prod(stmt.block))
         elif isinstance(stmt, ir.If):
             self.count(stmt.then, times)
             if stmt.otherwise is not None:

@@ -49,6 +49,8 @@ class Unroll:
             return ir.Allocate(stmt.buffer, self._stmt(stmt.body, env))
         if isinstance(stmt, ir.Seq):
             return ir.Seq(tuple(self._stmt(item, env) for item in stmt.stmts))
+        if isinstance(stmt, ir.Launch):
+            return replace(stmt, body=self._stmt(stmt.body, env))
         return stmt
 
     def _loop(self, stmt: ir.For, env: Mapping[ir.Var, Expr]) -> Stmt:
@@ -89,3 +91,8 @@ def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
     if isinstance(expr, ir.Broadcast):
         return replace(expr, value=substitute(expr.value, env))
     return replace(expr, args=tuple(substitute(arg, env) for arg in expr.args))
+
+
+def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
+    """Return a copy of a statement with variables replaced; what it binds are new variables, loops stay loops."""
+    return Unroll(0)._stmt(stmt, env)

@@ -14,6 +14,7 @@ from mlforge.tir import ir
 from mlforge.tir.bounds import Ranges
 from mlforge.tir.intrinsics import INTRINSICS
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt
+from mlforge.tir.launches import uneven_barriers
 from mlforge.tir.text import expr_text
 from mlforge.tir.visitor import children
 
@@ -41,6 +42,7 @@ class _Verifier:
         self._vars: set[int] = set()  # now in scope
         self._buffers: set[int] = set()
         self._readonly = {id(buffer) for buffer in (*prim.inputs, *prim.constants)}
+        self._launched = False
 
     def run(self) -> None:
         for buffers, scope in ((self._prim.params, "param"), (self._prim.scratch, "scratch")):
@@ -89,12 +91,36 @@ class _Verifier:
             self._stmt(stmt.body)
             self._vars.discard(id(stmt.var))
         elif isinstance(stmt, ir.Allocate):
-            self._require(stmt.buffer.scope == "local", f"buffer {stmt.buffer.name} is allocated but not local")
-            self._declare(stmt.buffer)
-            self._stmt(stmt.body)
-            self._buffers.discard(id(stmt.buffer))
+            self._allocate(stmt)
+        elif isinstance(stmt, ir.Launch):
+            self._launch(stmt)
+        elif isinstance(stmt, ir.Barrier):
+            self._require(self._launched, "a barrier stands outside every launch")
         else:
-            self._require(isinstance(stmt, ir.Comment), f"a {type(stmt).__name__} is no statement")
+            self._require(isinstance(stmt, (ir.Comment, ir.External)), f"a {type(stmt).__name__} is no statement")
+
+    def _allocate(self, stmt: ir.Allocate) -> None:
+        allowed = ("local", "shared") if self._launched else ("local",)
+        self._require(stmt.buffer.scope in allowed, f"buffer {stmt.buffer.name} is allocated but not local")
+        self._declare(stmt.buffer)
+        self._stmt(stmt.body)
+        self._buffers.discard(id(stmt.buffer))
+
+    def _launch(self, stmt: ir.Launch) -> None:
+        self._require(not self._launched, "a launch stands inside another")
+        sizes = f"a launch of {stmt.grid} groups of {stmt.block}"
+        self._require(min(*stmt.grid, *stmt.block) >= 1, f"{sizes} is empty")
+        few = stmt.grid[0] <= ir.MOST_GROUPS and max(stmt.grid[1:]) <= ir.MOST_GROUPS_ACROSS
+        self._require(few, f"{sizes} is larger than devices take")
+        for cause in uneven_barriers(stmt):
+            raise InternalError(cause, place=self._prim.name)
+        for var, _ in stmt.ranges:
+            self._bind(var)
+        self._ranges.enter_launch(stmt)
+        self._launched = True
+        self._stmt(stmt.body)
+        self._launched = False
+        self._vars.difference_update(id(var) for var, _ in stmt.ranges)
 
     def _loop(self, stmt: ir.For) -> None:
         self._expr(stmt.extent)
@@ -180,7 +206,8 @@ class _Verifier:
         for arm, holds in ((expr.then, True), (expr.otherwise, False)):
             with self._ranges.scope():
                 self._ranges.assume(expr.condition, holds)
-                self._expr(arm)
+                if self._ranges.may_hold():
+                    self._expr(arm)
 
     def _binary(self, expr: ir.Binary) -> None:
         self._expr(expr.a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 from mlforge.tir import ir
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt
@@ -57,7 +58,7 @@ def below(stmt: Stmt) -> tuple[Stmt, ...]:
     """Return the statements directly below a statement, in program order."""
     if isinstance(stmt, ir.Seq):
         return stmt.stmts
-    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate)):
+    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate, ir.Launch)):
         return (stmt.body,)
     if isinstance(stmt, ir.If):
         return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
@@ -126,6 +127,14 @@ class _Signature:
             return "".join(map(self.stmt, node.stmts))
         if isinstance(node, ir.Comment):
             return ""
+        if isinstance(node, ir.External):
+            stored = [sha256(data).hexdigest() for data in (*node.objects, node.module or b"")]
+            return f"{node.generator}{{{node.text}}}{node.declarations}{stored}"
+        if isinstance(node, ir.Barrier):
+            return "barrier;"
+        if isinstance(node, ir.Launch):
+            variables = ",".join(self.expr(var) for var, _ in node.ranges)
+            return f"launch {node.grid}{node.block} {variables}{{{self.stmt(node.body)}}}"
         if isinstance(node, ir.Store):
             return f"{self.buffer(node.buffer)}<-{exprs}:{node.value.dtype};"
         if isinstance(node, ir.For):

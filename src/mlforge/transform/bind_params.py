@@ -21,7 +21,8 @@ class BindParams:
     Attributes
     ----------
     params : dict of str to ndarray
-        Values by parameter name; parameters that are not named here stay inputs of the model.
+        Values by parameter name; parameters that are not named here stay inputs of the model. A name that is no
+        parameter's is an InputError: these are values of another model, or of a graph executor.
     """
 
     params: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -29,6 +30,14 @@ class BindParams:
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those parameters bound."""
         main = module.main
+        known = {param.name for param in main.params}
+        unknown = [name for name in self.params if name not in known]
+        if unknown:
+            raise InputError(
+                f"the model has no parameter '{unknown[0]}'",
+                place="params",
+                next_step="Pass the params that import_model returned with this module",
+            )
         values: dict[Expr, Expr] = {param: self._constant(param) for param in main.params if param.name in self.params}
         inputs = tuple(param for param in main.params if param not in values)
         body = substitute(main.body, values)

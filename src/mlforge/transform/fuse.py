@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlforge.errors import InternalError, UnsupportedError
+from mlforge.errors import UnsupportedError
 from mlforge.relay import ir
 from mlforge.relay.ir import Call, Constant, Expr, Function, IRModule, Tuple, TupleGetItem, Var
-from mlforge.relay.op import Kind, Operator
-from mlforge.relay.visitor import post_order, with_children, with_span
+from mlforge.relay.op import Kind
+from mlforge.relay.visitor import post_order, with_children
+from mlforge.transform.extract import as_function
 from mlforge.transform.grouping import Group, Grouping, kind_of
-from mlforge.transform.matching import flat_args
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _GroupRewriter:
     def __call__(self, body: Expr) -> Expr:
         """Return the fused form of `body`."""
         for node in post_order(body):
-            if isinstance(node, Call) and kind_of(node) is Kind.VIEW:
+            if isinstance(node, Call) and kind_of(node) in (Kind.VIEW, Kind.EXTERNAL):
                 self._done[node] = with_children(node, (self._done.get(arg, arg) for arg in node.args))
             elif isinstance(node, Call):
                 if node in self._exits:
@@ -93,30 +93,5 @@ class _GroupRewriter:
         return self._done[body]
 
     def _fused(self, group: Group) -> Call:
-        members = set(group.members)
-        params: dict[Expr, Var] = {}
-        for call in group.members:
-            for arg in flat_args(call):
-                if arg not in members and arg not in params and not isinstance(arg, Constant):
-                    params[arg] = Var(f"p{len(params)}", ir.tensor_type(arg), arg.span)
-        body = _inner(group, params)
-        function = Function(tuple(params.values()), body, {"Primitive": 1}, body.span)
-        return ir.call_function(function, [self._done[arg] for arg in params], span=body.span)
-
-
-def _inner(group: Group, params: dict[Expr, Var]) -> Expr:
-    """Return the group's computation on its parameters."""
-    done: dict[Expr, Expr] = dict(params)
-
-    def inside(arg: Expr) -> Expr:
-        if isinstance(arg, Tuple):
-            return Tuple(tuple(done.get(item, item) for item in arg.fields), arg.span)
-        return done.get(arg, arg)
-
-    nodes: list[str] = []
-    for call in group.members:
-        if not isinstance(call.op, Operator):
-            raise InternalError("a group holds something that is not an operator")
-        done[call] = ir.call(call.op.name, [inside(arg) for arg in call.args], call.attrs, span=call.span)
-        nodes += [name for name in call.span.nodes if name not in nodes]
-    return with_span(done[group.exit], ir.Span(tuple(nodes), group.exit.span.tensor))
+        function, args = as_function(group.members, group.exit, {"Primitive": 1})
+        return ir.call_function(function, [self._done[arg] for arg in args], span=function.span)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mlforge.errors import InternalError
-from mlforge.relay.ir import Call, Expr, Tuple, op_name
+from mlforge.relay.ir import Call, Expr, Function, Tuple, op_name
 from mlforge.relay.op import Kind, Operator
 from mlforge.transform.matching import flat_args, shape_of
 from mlforge.transform.spelling import Spelling, spelling_of
@@ -68,6 +68,8 @@ class Group:
 
 def kind_of(call: Call) -> Kind:
     """Return how the called operator may be fused."""
+    if isinstance(call.op, Function) and "Compiler" in call.op.attrs:
+        return Kind.EXTERNAL
     if not isinstance(call.op, Operator):
         raise InternalError("the graph was fused before")
     return call.op.kind
@@ -87,7 +89,7 @@ class Grouping:
     """
 
     def __init__(self, calls: Sequence[Call], outputs: Sequence[Expr], max_depth: int) -> None:
-        self._calls = [call for call in calls if kind_of(call) is not Kind.VIEW]
+        self._calls = [call for call in calls if kind_of(call) not in (Kind.VIEW, Kind.EXTERNAL)]
         self._index = {call: index for index, call in enumerate(calls)}
         self._outputs = set(outputs)
         self._max_depth = max_depth
@@ -99,7 +101,7 @@ class Grouping:
                 self._users.setdefault(arg, []).append(call)
 
     def find(self) -> list[Group]:
-        """Return the groups in the order of their exits; each call but the views is in exactly one."""
+        """Return the groups in the order of their exits; each call but views and external ones is in exactly one."""
         # the later of two producers takes what joins them: then the other one's value is already there
         for call in reversed(self._calls):
             if kind_of(call) in _LOOPS:

@@ -109,6 +109,15 @@ def _along_axis(forms: Forms, call: Call) -> None:
     return forms.put(call, apply(call, args, axis=changed), order)
 
 
+def _image_by_image(forms: Forms, call: Call) -> None:
+    """Convert an operator whose first axis counts images, whatever the order of the others."""
+    data = call.args[0]
+    order = (0, *(axis for axis in forms.order(data) if axis != 0))
+    axis = order.index(call.attrs["axis"] % len(order))
+    args = [forms.ordered(data, order), *(forms.logical(arg) for arg in call.args[1:])]
+    forms.put(call, apply(call, args, axis=axis), order)
+
+
 def _quantized_pair(forms: Forms, call: Call) -> None:
     """Convert qnn.add and its kind, whose scales may belong to the positions of an axis of an operand."""
     rank = len(shape_of(call))
@@ -214,11 +223,12 @@ _RULES: dict[str, LayoutRule] = {
     **dict.fromkeys(
         (
             "nn.softmax", "nn.log_softmax", "qnn.softmax", "nn.lrn", "nn.l2_normalize", "nn.bias_add", "nn.prelu",
-            "nn.layer_norm", "nn.instance_norm", "nn.group_norm", "cumsum", "cumprod", "reverse", "repeat",
-            "qnn.quantize", "qnn.dequantize", "qnn.requantize",
+            "nn.layer_norm", "cumsum", "cumprod", "reverse", "repeat", "qnn.quantize", "qnn.dequantize",
+            "qnn.requantize",
         ),
         _along_axis,
     ),
+    **dict.fromkeys(("nn.instance_norm", "nn.group_norm"), _image_by_image),
     **dict.fromkeys(("qnn.add", "qnn.subtract", "qnn.mul"), _quantized_pair),
     **dict.fromkeys(
         (

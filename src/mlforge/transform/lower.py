@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mlforge.byoc.generator import generated, generator_of, subgraph_of
 from mlforge.errors import InternalError, MlforgeError, UnsupportedError
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor, computed, from_buffer
 from mlforge.relay import ir as relay
@@ -23,12 +24,16 @@ from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir import visitor
+from mlforge.tir.bind import bind
 from mlforge.tir.bytes import split_bytes
 from mlforge.tir.instance import without_single_trips
-from mlforge.tir.ir import Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
+from mlforge.tir.ir import COPY, Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlforge.tir.lanes import vectorize
 from mlforge.tir.narrow import narrow
 from mlforge.transform.lower_stage import Stage, StageLowering
+
+if TYPE_CHECKING:
+    from mlforge.transform.places import Places
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -51,6 +56,7 @@ def lower(
     name: str = "default",
     stage: Stage | None = None,
     known: dict[relay.Function, LoweredGroup] | None = None,
+    places: Places | None = None,
 ) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
@@ -59,20 +65,23 @@ def lower(
     module : IRModule
         The result of fusion.
     features : Features
-        What the target can do.
+        What the target can do; that of the host, where there is a device beside it.
     name : str
         The program's name.
     stage : Stage, optional
         Layers that are computed in stripes.
     known : dict, optional
         What groups of the same module and features were lowered to, to be used and added to.
+    places : Places, optional
+        What runs on a device, if there is one.
 
     Returns
     -------
     Program
-        Equal kernels appear once.
+        Equal kernels appear once. Before a kernel reads a tensor that lies elsewhere, a call copies it: each tensor
+        once. Constants lie wherever they are read.
     """
-    return _ProgramBuilder(features, stage, {} if known is None else known).build(module, name)
+    return _ProgramBuilder(features, stage, {} if known is None else known, places).build(module, name)
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -80,16 +89,44 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
     return _GroupLowering(function, features).run()
 
 
+def lower_external(function: relay.Function, features: Features) -> LoweredGroup:
+    """Let the external code generator of a subgraph make its code."""
+    generator = generator_of(function)
+    if generator is None:
+        raise InternalError("a subgraph of no external code generator")
+    subgraph = subgraph_of(function, features)
+    body = generated(generator, subgraph)
+    prim = PrimFunc(
+        name=f"{generator.name}_{subgraph.name}",
+        inputs=subgraph.inputs,
+        constants=tuple(buffer for buffer, _ in subgraph.constants),
+        output=subgraph.output,
+        scratch=tuple(subgraph.scratch_buffers),
+        body=body,
+        macs=sum(map(_macs, subgraph.calls())),
+    )
+    used = tuple(range(len(subgraph.inputs)))
+    return LoweredGroup(prim, subgraph.name, used, tuple(array for _, array in subgraph.constants))
+
+
 class _ProgramBuilder:
-    def __init__(self, features: Features, stage: Stage | None, known: dict[relay.Function, LoweredGroup]) -> None:
+    def __init__(
+        self,
+        features: Features,
+        stage: Stage | None,
+        known: dict[relay.Function, LoweredGroup],
+        places: Places | None,
+    ) -> None:
         self._features = features
         self._stage = stage
         self._known = known
+        self._places = places
         self._striped = {id(layer.call) for layer in stage.layers} if stage else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
         self._names: dict[str, int] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
+        self._copies: dict[tuple[Value, str | None], Value] = {}
         self._calls: list[KernelCall] = []
         self._jumps = False
 
@@ -97,18 +134,25 @@ class _ProgramBuilder:
         main = module.main
         heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
-        inputs = tuple(self._declare(param, param.name, "input") for param in main.params)
+        inputs = tuple(
+            self._declare(param, param.name, "input", device=self._places.device_of(param) if self._places else None)
+            for param in main.params
+        )
         claims = self._claim(heads, names)
         for expr in post_order(main.body):
             if id(expr) not in self._values:
                 self._visit(expr, claims.get(id(expr)))
         outputs = tuple(self._output(head, title, claims) for head, title in zip(heads, names, strict=True))
+        read = {value.root for call in self._calls for value in (*call.inputs, *call.constants)}
+        constants = tuple(value for value in self._constants.values() if value in read)
         return Program(
-            name, inputs, outputs, tuple(self._constants.values()), tuple(self._kernels.values()), tuple(self._calls),
-            {"contract_floats": not self._jumps, "overlap": not self._features.vector_bytes},
+            name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
+            {"contract_floats": not self._jumps, "overlap": not self._features.vector_bytes and self._places is None},
         )  # fmt: skip
 
-    def _declare(self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None) -> Value:
+    def _declare(
+        self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
+    ) -> Value:
         kind_of = relay.tensor_type(expr)
         elements = math.prod(kind_of.shape)
         if elements > _MAX_ELEMENTS:
@@ -117,7 +161,7 @@ class _ProgramBuilder:
                 "indices reaches",
                 place=_place(expr),
             )
-        value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of)
+        value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of, device=device)
         self._values[id(expr)] = value
         return value
 
@@ -125,25 +169,46 @@ class _ProgramBuilder:
         """Give each output's storage to the expression that computes its bytes, where that is a kernel."""
         claims: dict[int, str] = {}
         for head, name in zip(heads, names, strict=True):
-            owner = _storage_owner(head)
+            owner = storage_owner(head)
             if isinstance(owner, relay.Call) and id(owner) not in claims:
                 claims[id(owner)] = name
         return claims
 
     def _output(self, head: relay.Expr, name: str, claims: dict[int, str]) -> Value:
         value = self._values[id(head)]
-        if claims.get(id(_storage_owner(head))) == name:
+        if claims.get(id(storage_owner(head))) == name:
             root = value.root
             return value if value is root else replace(value, name=name, kind="output", alias_of=root)
         return self._copy(value, name)
 
     def _copy(self, value: Value, name: str) -> Value:
         """Add a kernel that copies a value which is already an input, a constant or another output."""
+        output = Value(name, value.shape, value.dtype, "output")
+        self._calls.append(self._kernel_call(self._copying(value), [value], output, ()))
+        return output
+
+    def _copying(self, value: Value) -> LoweredGroup:
         param = relay.Var("source", relay.TensorType(value.shape, value.dtype))
         group = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
-        output = Value(name, value.shape, value.dtype, "output")
-        self._calls.append(self._kernel_call(lower_group(group, self._features), [value], output, ()))
-        return output
+        return lower_group(group, self._features)
+
+    def _on(self, value: Value, device: str | None) -> Value:
+        """Return a value as it lies on a device: itself, the same constant there, or the copy that a call makes."""
+        root = value.root
+        if root.device == device:
+            return value
+        if (root, device) not in self._copies:
+            if root.data is not None:
+                twin = self._constant(root.name, root.data, device)
+            else:
+                twin = Value(root.name, root.shape, root.dtype, "intermediate", device=device)
+                kernel = replace(self._copying(root).prim, name=COPY, inplace=())
+                self._calls.append(KernelCall(kernel, (root,), (), twin))
+            self._copies[root, device] = twin
+        twin = self._copies[root, device]
+        if value is root:
+            return twin
+        return replace(value, kind=twin.kind, alias_of=twin, start=value.root_start, device=device)
 
     def _visit(self, expr: relay.Expr, output_name: str | None) -> None:
         if isinstance(expr, relay.Constant):
@@ -152,7 +217,7 @@ class _ProgramBuilder:
             if expr.op.kind is not Kind.VIEW:
                 raise InternalError(f"{expr.op.name} was left outside every fused group", place=_place(expr))
             source = self._values[id(expr.args[0])]
-            self._declare(expr, expr.span.tensor or source.name, source.kind, source)
+            self._declare(expr, expr.span.tensor or source.name, source.kind, source, source.device)
         elif id(expr) in self._striped:
             self._visit_stage(expr, output_name)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
@@ -161,23 +226,31 @@ class _ProgramBuilder:
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=_place(expr))
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
-        group = self._group(function, expr)
-        output = self._declare_result(expr, output_name, group.prim.name)
+        self._note_jumps(function)
+        placed = self._places.groups.get(expr) if self._places else None
+        group = self._group(function, expr) if placed is None else placed
+        output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
         args = [self._values[id(arg)] for arg in expr.args]
         self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
 
-    def _declare_result(self, expr: relay.Expr, output_name: str | None, otherwise: str) -> Value:
+    def _declare_result(
+        self, expr: relay.Expr, output_name: str | None, otherwise: str, device: str | None = None
+    ) -> Value:
         if output_name is not None:  # which may be empty
-            return self._declare(expr, output_name, "output")
+            return self._declare(expr, output_name, "output", device=device)
         nodes = expr.span.nodes
-        return self._declare(expr, expr.span.tensor or (nodes[-1] if nodes else otherwise), "intermediate")
+        name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
+        return self._declare(expr, name, "intermediate", device=device)
 
-    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
+    def _note_jumps(self, function: relay.Function) -> None:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
         self._jumps = self._jumps or any(_operator(call).jumps for call in inside)
+
+    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         try:
             if function not in self._known:
-                self._known[function] = lower_group(function, self._features)
+                lowered = lower_external if "Compiler" in function.attrs else lower_group
+                self._known[function] = lowered(function, self._features)
             return self._known[function]
         except MlforgeError as error:
             if error.place is None:
@@ -193,6 +266,7 @@ class _ProgramBuilder:
         result = self._declare_result(expr, output_name, "stage")
 
         def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
+            self._note_jumps(function)
             self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
 
         StageLowering(self._stage, emit).run(self._values[id(layers[0].call.args[0])], result)
@@ -204,11 +278,12 @@ class _ProgramBuilder:
         if key not in self._kernels:
             self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
         label = f"{group.label}_{len(self._calls)}"
+        device = group.prim.device
         constants = [
-            self._constant(f"{label}_{buffer.name}", array)
+            self._constant(f"{label}_{buffer.name}", array, device)
             for buffer, array in zip(group.prim.constants, group.constants, strict=True)
         ]
-        inputs = tuple(args[index] for index in group.used)
+        inputs = tuple(self._on(args[index], device) for index in group.used)
         return KernelCall(self._kernels[key], inputs, tuple(constants), output, nodes)
 
     def _unique(self, name: str) -> str:
@@ -216,11 +291,11 @@ class _ProgramBuilder:
         self._names[name] = count + 1
         return name if count == 0 else self._unique(f"{name}_{count}")
 
-    def _constant(self, name: str, array: npt.NDArray[Any]) -> Value:
+    def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
         dtype = dtypes.from_numpy(array.dtype)
-        key = (dtype, array.shape, array.tobytes() if array.size < 64 else _digest(array))
+        key = (dtype, array.shape, array.tobytes() if array.size < 64 else _digest(array), device)
         if key not in self._constants:
-            self._constants[key] = Value(name, array.shape, dtype, "constant", array)
+            self._constants[key] = Value(name, array.shape, dtype, "constant", array, device=device)
         return self._constants[key]
 
 
@@ -230,7 +305,7 @@ def _digest(array: npt.NDArray[Any]) -> bytes:
     return sha256(np.ascontiguousarray(array).data).digest()
 
 
-def _storage_owner(expr: relay.Expr) -> relay.Expr:
+def storage_owner(expr: relay.Expr) -> relay.Expr:
     """Return the expression whose bytes `expr` is, looking through views."""
     while isinstance(expr, relay.Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
         expr = expr.args[0]
@@ -398,6 +473,8 @@ class _GroupLowering:
 
     def _fitted(self, body: Stmt) -> Stmt:
         """Return the body in the form that suits the target."""
+        if self.features.gpu:
+            return bind(body, self.features.group_items)
         if self.features.vector_bytes:
             return split_bytes(body)
         if self.features.mve:

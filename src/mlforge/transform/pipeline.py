@@ -17,6 +17,7 @@ from mlforge.transform.fold_scale import FoldScale
 from mlforge.transform.fuse import FuseOps
 from mlforge.transform.layer_norm import RecognizeLayerNorm
 from mlforge.transform.move_views import MoveViews
+from mlforge.transform.partition import PartitionGraph
 from mlforge.transform.quantize import CanonicalizeQuantized
 from mlforge.transform.simplify import Simplify
 from mlforge.transform.to_dense import ToDense
@@ -49,6 +50,7 @@ def run(
     module: IRModule,
     params: Mapping[str, npt.NDArray[Any]] | None = None,
     *,
+    partition: PartitionGraph | None = None,
     after_each: Callable[[str, IRModule], None] | None = None,
 ) -> IRModule:
     """Return the module with its parameters bound and all passes applied.
@@ -59,6 +61,8 @@ def run(
         A model as a frontend made it.
     params : dict of str to ndarray, optional
         Values of parameters of ``main``.
+    partition : PartitionGraph, optional
+        Which external code generators take what they can before the rest is fused.
     after_each : callable ``(name, module) -> None``, optional
         Called after each pass with the name of its class, to verify or print.
 
@@ -67,7 +71,8 @@ def run(
     IRModule
         What `transform.lower` takes: Primitive functions and VIEW operators.
     """
-    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES)
+    external: tuple[Pass, ...] = () if partition is None else (partition,)
+    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
     for step in steps:
         module = step(module)
         if after_each is not None:

@@ -32,7 +32,7 @@ class WidenLate:
         return with_children(node, [_own(rewriter, arg) for arg in children(node)])
 
 
-_IN_MEMORY = (Kind.ANCHOR, Kind.VIEW, Kind.OPAQUE)
+_IN_MEMORY = (Kind.ANCHOR, Kind.VIEW, Kind.OPAQUE, Kind.EXTERNAL)
 
 
 def _own(rewriter: Rewriter, arg: Expr) -> Expr:

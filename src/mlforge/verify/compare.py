@@ -71,6 +71,7 @@ def verify(
     optimize: str = "speed",
     numerics: str = "litert",
     board: str | None = None,
+    byoc: Sequence[str] = (),
 ) -> Comparison:
     """Compare a model with its reference on seeded random inputs and on all-minimum, all-maximum and zero inputs.
 
@@ -88,7 +89,7 @@ def verify(
     layers : bool
         Compare every layer. The model is then compiled here with every tensor as an output; for a board it is compiled
         as it ships, and its operators are compared, by checksums (`board_layers`).
-    shapes, target, optimize, numerics
+    shapes, target, optimize, numerics, byoc
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
     board : str, optional
@@ -111,7 +112,7 @@ def verify(
         compiled: Computes = _loaded(artifact, module, chosen)
         outputs = [info.name for info in compiled.outputs]
     else:
-        imported, params = import_model(Path(model), shapes=shapes, numerics=numerics)
+        imported, params = import_model(Path(model), shapes=shapes, numerics=numerics, byoc=byoc)
         outputs = list(imported.output_names)
         factory = build(
             with_all_tensors(imported) if layers and chosen is None else imported,
@@ -120,6 +121,7 @@ def verify(
             optimize=optimize,
             numerics=numerics,
             module_name="verified",
+            byoc=byoc,
         )
         if chosen and layers:
             return _compared_layers(factory, chosen, reference, title, samples, seed)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from mlforge.archive.layout import CODE, HEADERS
+from mlforge.archive.layout import CODE, CODEGEN, HEADERS
 from mlforge.archive.templates import filled, listed
 from mlforge.archive.templates.demo import FOLDER
 from mlforge.archive.templates.vectors import VECTORS
 from mlforge.crt import TRACE_HEADER
 
 _SOURCES = (".c", ".S")
+_OBJECT = ".o"
 # names that CMake keeps for targets of its own
 _RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "rebuild_cache", "test"}
 _RUNTIME_PARTS = ("common", "graph_executor", "memory")
@@ -29,7 +30,8 @@ class BuildPlan:
     name : str
         Of the library.
     library : tuple of str
-        Sources of the modules, and of the runtime where they need it.
+        Sources of the modules, their objects where LLVM or an external generator made some, and sources of the
+        runtime where they need it.
     demo : tuple of str
         Sources of the demo, and of a platform for the runtime on the host.
     headers : tuple of str
@@ -58,7 +60,7 @@ class BuildPlan:
 def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str) -> BuildPlan:
     """Sort an archive's files into what a library and a demo are made of."""
     ordered = sorted(paths)
-    library, demo = [f"{CODE}/"], [f"{FOLDER}/"]
+    library, demo = [f"{CODEGEN}/"], [f"{FOLDER}/"]
     if runtime is not None:
         library += [f"{runtime}/src/runtime/crt/{part}/" for part in _RUNTIME_PARTS]
         demo.append(f"{runtime}/host/")
@@ -70,7 +72,7 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
 
     return BuildPlan(
         name,
-        sources(library),
+        (*(path for path in ordered if path.startswith(f"{CODEGEN}/") and path.endswith(_OBJECT)), *sources(library)),
         sources(demo),
         tuple(path for path in ordered if path.startswith((f"{HEADERS}/", f"{FOLDER}/")) and path.endswith(".h")),
         tuple(path for path in ordered if path.startswith(f"{CODE}/") and path.endswith(".bin")),
@@ -123,6 +125,8 @@ def _object(plan: BuildPlan, path: str) -> str:
 
 
 def _rule(plan: BuildPlan, path: str) -> str:
+    if path.endswith(_OBJECT):  # a copy is new, whenever what is copied was made
+        return f"{_object(plan, path)}: {path}\n\t@mkdir -p {_folder(plan)}\n\tcp {path} $@\n"
     inputs = [path, *(binary for binary in plan.binaries if binary == f"{path}.bin")]
     target = _object(plan, path)
     return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_folder(plan)}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
@@ -149,6 +153,8 @@ def cmake_lists(plan: BuildPlan) -> str:
         "option": f"{target.upper()}_DEMO",
         "settings": setting,
         "sources": listed(plan.library, "  "),
+        # which CMake cannot tell from objects
+        "linker": "" if any(path.endswith(_SOURCES) for path in plan.library) else " LINKER_LANGUAGE C",
         "folders": listed(folders, "  "),
         "demo_sources": listed(plan.demo, "    "),
     }

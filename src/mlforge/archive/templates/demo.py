@@ -8,7 +8,7 @@ from mlforge.archive.templates import filled, text_of
 from mlforge.archive.templates.given_pools import given_pools
 from mlforge.archive.templates.subject import Subject, Tensor
 from mlforge.archive.templates.vectors import count_macro, vector_files
-from mlforge.codegen.writer import Writer, comment_text
+from mlforge.codegen.writer import Writer, c_string, comment_text
 from mlforge.memory.pools import DEFAULT_POOL
 
 FOLDER = "demo"
@@ -233,13 +233,3 @@ def _bytes(array: str, tensor: Tensor) -> str:
 
 def _comment(tensor: Tensor) -> str:
     return f" /* {comment_text(tensor.name[:200])} */" if tensor.name != tensor.field else ""
-
-
-def c_string(text: str, limit: int = 200) -> str:
-    """Return a C string literal of a name of any characters, those beyond ASCII in UTF-8."""
-    parts = []
-    for byte in text[:limit].encode("utf-8", "replace"):
-        char = chr(byte)
-        # octal escapes end after three digits; question marks could make a trigraph
-        parts.append(char if " " <= char <= "~" and char not in '"\\?' else f"\\{byte:03o}")
-    return f'"{"".join(parts)}"'

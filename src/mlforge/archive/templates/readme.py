@@ -10,14 +10,15 @@ from mlforge.archive.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VE
 from mlforge.archive.templates import filled
 from mlforge.archive.templates.demo import FOLDER
 from mlforge.archive.templates.subject import Subject, Tensor
+from mlforge.byoc.generator import supply_of
 from mlforge.codegen.constant_pools import section
 from mlforge.support.text import shortened
 
 _FILES = (
     (SOURCES, "generated C: entry and workspace in `lib0`, operators and constants behind it"),
-    (OBJECTS, "the same as objects"),
+    (OBJECTS, "objects: entry and workspace in `lib0`, operators and constants behind it"),
     (HEADERS, "its headers: what your program includes"),
-    ("codegen", "code for other devices"),
+    ("codegen", "what devices and external code generators have, a folder each"),
     ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
     ("executor-config", "the graph executor's graphs"),
     ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
@@ -66,13 +67,30 @@ def _build(subjects: Sequence[Subject], library: str | None, carried: bool) -> I
         config = " CRT_CONFIG=board" if carried and graphs else ""
         yield f'    make library CC="arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb" AR=arm-none-eabi-ar{config}'
         yield ""
+        for target in dict.fromkeys(item.target for item in subjects if item.target.startswith("llvm")):
+            yield f"There are objects for `{target}`: `CC` must be a compiler for that machine."
+            yield ""
         if config:
             yield "`board` is a folder of yours with `crt_config.h`, a copy of `templates/crt_config.h.template`:"
             yield "without it the runtime has the tables of a computer, 66 KiB of RAM."
             yield ""
+    if any(item.device for item in subjects):
+        yield "The C launches kernels through the runtime of the process that loads it: it is no program by itself."
+        return
+    if not all(item.is_program for item in subjects):
+        yield "The C runs beside the modules of other kinds in the process that loads it: it is no program by itself."
+        return
     more = ", and link `common`, `memory` and `graph_executor` of the C runtime" if graphs else ""
-    yield "By hand: compile every `.c` and `.S` file of `codegen/host/src` with `codegen/host/include` on the include"
-    yield f"path{more}. The code is C99 and needs no other library than C's own with its mathematics (`-lm`)."
+    if all(item.target.startswith("llvm") for item in subjects):
+        yield f"By hand: link every object of `codegen/host/lib`{more}; its header is in `codegen/host/include`. The"
+        yield "code needs no other library than C's own with its mathematics (`-lm`)."
+    else:
+        yield "By hand: compile every `.c` and `.S` file of `codegen/host/src` with `codegen/host/include` on the"
+        yield f"include path{more}. The code is C99 and needs no other library than C's own with its"
+        yield "mathematics (`-lm`)."
+    for name in dict.fromkeys(name for item in subjects for name in item.generators):
+        supply = supply_of(name)
+        yield f"What `codegen/{name}` has is compiled and linked with it{f', and needs {supply}' if supply else ''}."
 
 
 def _file_rows(paths: Sequence[str]) -> Iterable[str]:
@@ -103,7 +121,7 @@ def _module(item: Subject) -> str:
         *(_constant_row(pool) for pool in item.details.get("constant_pools", ())),
         "",
         *_peak(item),
-        *(_call(item) if item.is_aot else _graph_call(item)),
+        *(_call(item) if item.is_aot else _graph_call(item) if item.is_program else _hosted_call(item)),
     ]
     return "\n".join(lines)
 
@@ -181,6 +199,18 @@ def _call(item: Subject) -> list[str]:
             lines.append(f"    struct {item.prefix}_{group} {group} = {item.prefix}_map_{group}({arguments});")
         lines.append("    /* write what inputs points to before every run; outputs points to the results */")
     return [*lines, f"    int32_t status = {item.prefix}_run({arguments});    /* 0 on success */", ""]
+
+
+def _hosted_call(item: Subject) -> list[str]:
+    parts = [f"Its kernels, in `codegen/{item.device}/`, run on a device."] if item.device else []
+    parts += [f"Parts of it, in `codegen/{kind}/`, are run by modules of the kind `{kind}`." for kind in item.modules]
+    return [
+        f"{' '.join(parts)} Run the archive, or make one library of all:",
+        "",
+        f"    mlforge run ARCHIVE{f' --device {item.device}' if item.device else ''}",
+        "    mlforge compile ARCHIVE --emit so    # mlforge.load_module gives it back",
+        "",
+    ]
 
 
 def _graph_call(item: Subject) -> list[str]:

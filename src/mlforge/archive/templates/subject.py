@@ -87,6 +87,10 @@ class Subject:
         Where the graph executor's files lie in the archive.
     params : tuple of str
         The names in its parameter file; none of AOT modules.
+    generators : tuple of str
+        External generators that wrote C or objects of it.
+    modules : tuple of str
+        Kinds of the runtime modules that run parts of it.
     vectors : tuple of Vector
     """
 
@@ -99,12 +103,25 @@ class Subject:
     graph_path: str
     params_path: str
     params: tuple[str, ...]
+    generators: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     vectors: tuple[Vector, ...] = ()
 
     @property
     def is_aot(self) -> bool:
         """Whether it has the C interface; else it is one for the graph executor."""
         return bool(self.details["executor"] == AOT)
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that runs operators of it, if one does."""
+        kinds = (operator.get("device") for operator in self.details["operators"])
+        return next((kind for kind in kinds if kind not in (None, "cpu")), None)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the C and the C runtime alone run it: without a device, and without modules of another runtime."""
+        return self.device is None and not self.modules
 
     @property
     def maps_tensors(self) -> bool:
@@ -159,8 +176,15 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         (layout.graph or "").format(module=factory.module_name),
         (layout.params or "").format(module=factory.module_name),
         tuple(code.graph.params) if code.graph else (),
+        _external(code, modules=False),
+        _external(code, modules=True),
         vectors,
     )
+
+
+def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
+    """Return the external generators that made runtime modules, or those that made code."""
+    return tuple(dict.fromkeys(part.generator for part in code.external if part.is_module is modules))
 
 
 def described_subject(name: str, details: Mapping[str, Any]) -> Subject:

@@ -11,9 +11,11 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
+from mlforge.byoc.onnx_graphs import captured_names
 from mlforge.errors import InternalError, MlforgeError, ModelError, UnsupportedError
 from mlforge.frontend.common import Params, Problems, finish, numbered
 from mlforge.frontend.onnx import families, table
+from mlforge.frontend.onnx.external import external_calls
 from mlforge.frontend.onnx.inputs import input_variables
 from mlforge.frontend.onnx.node import Node
 from mlforge.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
@@ -34,6 +36,7 @@ def import_onnx(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     folder: Path | None = None,
+    external: bool = False,
 ) -> tuple[IRModule, Params]:
     """Import a serialized ONNX model.
 
@@ -47,6 +50,8 @@ def import_onnx(
         Shapes of inputs whose dimensions the model leaves open.
     folder : Path, optional
         The model's folder; external data are read from files in it and nowhere else.
+    external : bool
+        Whether nodes that cannot be compiled stay ONNX nodes, for ONNX Runtime, where they can.
 
     Returns
     -------
@@ -62,7 +67,7 @@ def import_onnx(
     model = _parse(data, name)
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     try:
-        return _Importer(model, name, folder).run(shapes or {}, source)
+        return _Importer(model, name, folder, external=external).run(shapes or {}, source)
     except _MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -99,6 +104,8 @@ class _Scope:
         Attributes that a function's body refers to by name.
     prefix : str
         Goes before the names of nodes, to tell calls of one function apart.
+    declared : dict
+        What the graph says of its tensors, by name.
     """
 
     values: dict[str, Expr | None]
@@ -106,12 +113,14 @@ class _Scope:
     references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     prefix: str = ""
     depth: int = 0
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
 
 
 class _Importer:
     """State of one import."""
 
-    def __init__(self, model: onnx.ModelProto, name: str, folder: Path | None) -> None:
+    def __init__(self, model: onnx.ModelProto, name: str, folder: Path | None, *, external: bool) -> None:
+        self.external = external
         self.model = model
         self.name = name
         self.folder = folder
@@ -124,7 +133,8 @@ class _Importer:
         graph = self.model.graph
         opsets = self._opsets(self.model.opset_import)
         check_names(graph, self.name)
-        scope = _Scope({}, opsets)
+        declared = {value.name: value for value in (*graph.value_info, *graph.output)}
+        scope = _Scope({}, opsets, declared=declared)
         self._initializers(graph, scope)
         inputs = input_variables(graph, shapes, set(scope.values), self.problems)
         for value in graph.input:
@@ -205,10 +215,38 @@ class _Importer:
         with self.problems.collecting():
             if function is not None:
                 self._function(function, proto, scope, name)
-            elif (domain, proto.op_type) == ("", "If"):
-                self._branch(proto, scope, name)
+            elif not self.external:
+                self._compiled(proto, domain, scope, name)
             else:
-                self._operator(proto, domain, scope, name)
+                self._compiled_or_external(proto, domain, scope, name)
+
+    def _compiled(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+        if (domain, proto.op_type) == ("", "If"):
+            self._branch(proto, scope, name)
+        else:
+            self._operator(proto, domain, scope, name)
+
+    def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+        """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
+        try:
+            self._compiled(proto, domain, scope, name)
+        except UnsupportedError as refusal:
+            operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
+            captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
+            if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
+                return
+            known = {tensor: value for tensor, value in captured.items() if value is not None}
+            try:
+                _check_captured(proto, captured, scope, name)
+                if len(known) < len(captured):
+                    return  # the problem that left what it captures without a value is already known
+                results = external_calls(proto, operands, known, scope.opsets, scope.declared, name)
+            except UnsupportedError as error:
+                step = error.next_step or table.advice(domain, proto.op_type, is_external=True)
+                raise UnsupportedError(f"{refusal.cause}; {error.cause}", place=error.place, next_step=step) from error
+            for tensor, result in zip(proto.output, results, strict=True):
+                if result is not None:
+                    scope.values[tensor] = result
 
     def _operator(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
         opset = scope.opsets.get(domain, 1 if domain else table.NEWEST_OPSET)
@@ -303,7 +341,7 @@ class _Importer:
         if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
             raise ModelError(f"If needs a {taken} with {len(proto.output)} outputs", place=f"node '{name}'")
         graph = graphs[0]
-        inner = replace(scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1)
+        inner = replace(scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1, declared={})
         self._initializers(graph, inner)
         results = [output.name for output in graph.output]
         self._body(graph.node, inner, results)
@@ -317,6 +355,14 @@ class _Importer:
                 f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
                 place=f"node '{name}'",
             )
+
+
+def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], scope: _Scope, name: str) -> None:
+    missing = next((tensor for tensor in captured if tensor not in scope.values), None)
+    if missing is not None:
+        raise ModelError(
+            f"{proto.op_type} reads the tensor '{missing}', which nothing produces", place=f"node '{name}'"
+        )
 
 
 def _converted(node: Node, found: table.Importer) -> list[Expr]:

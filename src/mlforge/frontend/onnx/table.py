@@ -96,8 +96,22 @@ def supported(domain: str = "") -> list[str]:
     return sorted(name for known, name in _SINCE if known == domain)
 
 
-def advice(domain: str, operator: str) -> str:
-    """Return what a user can do about an unsupported operator: the nearest supported form."""
+def advice(domain: str, operator: str, *, is_external: bool = False) -> str:
+    """Return what a user can do about an unsupported operator: the nearest supported form, and ONNX Runtime.
+
+    Parameters
+    ----------
+    domain, operator : str
+    is_external : bool
+        ONNX Runtime has been asked, and cannot run it either.
+    """
+    own = _own_advice(domain, operator)
+    if is_external or own.startswith(_DEPENDS):
+        return own
+    return f"{_RUN_IT}. {own}"
+
+
+def _own_advice(domain: str, operator: str) -> str:
     if (domain, operator) in _ADVICE:
         return _ADVICE[domain, operator]
     names = {name.lower(): (known, name) for known, name in sorted(_SINCE)}
@@ -105,9 +119,11 @@ def advice(domain: str, operator: str) -> str:
     if (domain, operator) not in near and near:
         forms = ", ".join(qualified(*item) for item in near)
         return f"Supported operators with a similar name: {forms}"
-    return "Replace the node by supported operators before the export, or cut the model before it"
+    return "Replace it by supported operators before the export"
 
 
+_RUN_IT = "Let ONNX Runtime run the node (mlforge compile --byoc onnxruntime)"
+_DEPENDS = "Its output shape depends on data"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 _UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 _ADVICE = {
@@ -116,10 +132,10 @@ _ADVICE = {
     ("", "LSTM"): _UNROLL,
     ("", "GRU"): _UNROLL,
     ("", "RNN"): _UNROLL,
-    ("", "NonMaxSuppression"): _CUT,
-    ("", "NonZero"): f"Its output shape depends on data. {_CUT}",
-    ("", "Unique"): f"Its output shape depends on data. {_CUT}",
-    ("", "Compress"): f"Its output shape depends on data; Gather with constant indices is supported. {_CUT}",
+    ("", "NonMaxSuppression"): f"{_DEPENDS}. {_CUT}",
+    ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
+    ("", "Unique"): f"{_DEPENDS}. {_CUT}",
+    ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",
     ("", "TopK"): f"ArgMax is supported. {_CUT}",
     ("", "Attention"): "Export with opset 22 or older, where attention is MatMul, Softmax and MatMul",
     ("", "MaxUnpool"): "Resize and ConvTranspose are supported",

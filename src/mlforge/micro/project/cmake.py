@@ -9,6 +9,7 @@ from mlforge.micro.bare_metal import bare_metal, refuses_bare_metal
 from mlforge.micro.board import Board
 from mlforge.micro.linker_script import has_linker_script
 from mlforge.micro.makefile import COMPILE_FLAGS, optimization_level
+from mlforge.micro.object_code import core_flags
 from mlforge.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
 from mlforge.micro.project.render import render
 from mlforge.micro.project.steps import install_hint, run_command
@@ -37,11 +38,12 @@ def languages(sources: Iterable[str]) -> str:
     return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
 
 
-def toolchain_files(board: Board, details: Mapping[str, Any]) -> dict[str, Data]:
+def toolchain_files(board: Board, code: Mapping[str, Data], details: Mapping[str, Any]) -> dict[str, Data]:
     """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
     if not is_cross(board):
         return {}
-    return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, level=optimization_level(details))}
+    values = {"core_flags": core_flags(board, code), "level": optimization_level(details)}
+    return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, **values)}
 
 
 def configure(board: Board, *options: str) -> ToolCommand:
@@ -60,6 +62,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
         "model_folder": f"{MODEL_CODE}/",
         "flags": [flag for flag in COMPILE_FLAGS if not flag.startswith(_STANDARD)],
         "sources": project.sources,
+        "objects": project.objects,
         "folders": project.folders,
         "has_script": has_linker_script(board),
         "languages": languages(project.sources),
@@ -67,7 +70,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     run = run_command(board, project_type, _ELF)
     return {
         **project.files,
-        **toolchain_files(board, model.details),
+        **toolchain_files(board, model.code, model.details),
         "CMakeLists.txt": render("cmake/CMakeLists.txt", **values, run=run and run.arguments),
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 from mlforge.errors import OptionError, OutputError
 from mlforge.micro.board import Board, board_text, boards, find_board
 from mlforge.micro.fit import check_fit
+from mlforge.micro.object_code import object_paths
 from mlforge.micro.planned_memory import plan_table
 from mlforge.micro.project.firmware import HOST_DRIVEN
 from mlforge.micro.project.model import Source, project_source
@@ -101,6 +102,11 @@ def _check_model(template: Template, board: Board, project_type: str, model: Pro
         raise OptionError(
             f"module '{model.name}' was not compiled by mlforge; of the templates, makefile and cmake take it",
             next_step="Compile the model with: mlforge compile MODEL",
+        )
+    if object_paths(model.code) and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' comes as objects, which the template {template.name} cannot build",
+            next_step=f"Compile it with --target '{board.target}', or take the template makefile or cmake",
         )
     check_fit(plan_table(model.details, board), model.details)
 

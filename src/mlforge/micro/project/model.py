@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlforge.archive.layout import CODE
 from mlforge.archive.load import artifact_kind
 from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.archive.templates.demo import FOLDER as DEMO
@@ -71,7 +72,7 @@ def project_source(
         For what is neither, and for archives that lack what the type of project takes.
     """
     kind = artifact_kind(path)
-    if kind == "library":
+    if kind in ("library", "objects"):
         raise OptionError(
             "a shared library is for this machine", place=str(path), next_step="Give an archive or a model"
         )
@@ -101,6 +102,8 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     parts = read_parts(path, module)
     with open_tar(path) as tar:
         members: dict[str, Data] = {name: ViewContent(tar.view(name)) for name in sorted(tar.sizes)}
+    # code of external generators stands beside the module's own
+    members |= {f"{CODE}/{path}": data for path, data in parts.code.items() if path.startswith("external/")}
     name = parts.record.name
     vectors = {
         member.removeprefix(f"{DEMO}/"): members[member]

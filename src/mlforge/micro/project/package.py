@@ -48,7 +48,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "config.cmake.in": render("package/config.cmake.in", **values),
         **interface_sources(model),
         **example,
-        **toolchain_files(board, model.details),
+        **toolchain_files(board, model.code, model.details),
     }
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mlforge.archive.templates.demo import c_string
-from mlforge.codegen.writer import comment_text
+from mlforge.codegen.writer import c_string, comment_text
 
 
 def render(path: str, **values: Any) -> bytes:

@@ -11,7 +11,7 @@ from mlforge.errors import InternalError, RunError
 from mlforge.micro.rpc.minrpc import Handle, RemoteTensor
 from mlforge.runtime import c_abi
 from mlforge.runtime.arrays import Array
-from mlforge.runtime.device import cpu
+from mlforge.runtime.device import Device, cpu
 from mlforge.runtime.graph_memory import ALIGNMENT, GraphMemory
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ _LINKED_PARAM = "_lookup_linked_param"
 
 class RemoteGraphMemory:
     """Blocks on a device; those of parameters that are linked into the firmware lie there already."""
-
-    is_here = False
 
     def __init__(self, graph: Graph, lib: Module, remote: Remote) -> None:
         self._graph = graph
@@ -41,6 +39,14 @@ class RemoteGraphMemory:
                 self._blocks[key] = found.value
             else:
                 self._blocks[key] = remote.allocate(max(1, size), ALIGNMENT)
+
+    def device(self, entry: int) -> Device:  # noqa: ARG002  (all are at one place)
+        """Return the device."""
+        return self._remote.device
+
+    def is_here(self, entry: int) -> bool:  # noqa: ARG002  (all are at one place)
+        """Return False."""
+        return False
 
     def address(self, entry: int) -> int:
         """Return where a tensor lies."""
@@ -86,6 +92,9 @@ class RemoteGraphMemory:
     def view(self, entry: int) -> Array:  # noqa: ARG002  (the memory is of the other kind)
         """Raise RunError: the tensor is not in this process."""
         raise RunError("a function in Python cannot work on a device's memory")
+
+    def synchronize(self) -> None:
+        """Return: a call is over when its reply comes."""
 
     def _tensor(self, entry: int, shaped: int) -> RemoteTensor:
         item = self._graph.entries[shaped]

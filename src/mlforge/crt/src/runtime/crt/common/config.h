@@ -62,6 +62,11 @@
 #define TVM_CRT_SYSTEM_LIB 1
 #endif
 
+/* Whether a process that loads the runtime as part of a library may put functions of its own in place of these. */
+#ifndef TVM_CRT_CONTEXT_POINTERS
+#define TVM_CRT_CONTEXT_POINTERS 0
+#endif
+
 /* Alignment of each storage block of executors: a power of two. */
 #ifndef TVM_CRT_STORAGE_ALIGNMENT_BYTES
 #define TVM_CRT_STORAGE_ALIGNMENT_BYTES 16

@@ -5,6 +5,7 @@
 #include <tvm/runtime/c_backend_api.h>
 #include <tvm/runtime/crt/platform.h>
 
+#include "context.h"
 #include "error_text.h"
 
 static DLDevice device_of(int device_type, int device_id) {
@@ -15,6 +16,7 @@ static DLDevice device_of(int device_type, int device_id) {
 void* TVMBackendAllocWorkspace(int device_type, int device_id, uint64_t nbytes, int dtype_code_hint,
                                int dtype_bits_hint) {
   void* result = NULL;
+  TVM_CRT_FORWARD(__TVMBackendAllocWorkspace, (device_type, device_id, nbytes, dtype_code_hint, dtype_bits_hint));
   (void)dtype_code_hint;
   (void)dtype_bits_hint;
   if (nbytes > SIZE_MAX ||
@@ -26,10 +28,12 @@ void* TVMBackendAllocWorkspace(int device_type, int device_id, uint64_t nbytes, 
 }
 
 int TVMBackendFreeWorkspace(int device_type, int device_id, void* ptr) {
+  TVM_CRT_FORWARD(__TVMBackendFreeWorkspace, (device_type, device_id, ptr));
   return TVMPlatformMemoryFree(ptr, device_of(device_type, device_id));
 }
 
 int TVMBackendParallelLaunch(FTVMParallelLambda flambda, void* cdata, int num_task) {
+  TVM_CRT_FORWARD(__TVMBackendParallelLaunch, (flambda, cdata, num_task));
   TVMParallelGroupEnv env = {NULL, num_task > 0 ? num_task : 1};
   for (int32_t task = 0; task < env.num_task; ++task) {
     const int error = flambda(task, &env, cdata);
@@ -39,6 +43,7 @@ int TVMBackendParallelLaunch(FTVMParallelLambda flambda, void* cdata, int num_ta
 }
 
 int TVMBackendParallelBarrier(int task_id, TVMParallelGroupEnv* penv) {
+  TVM_CRT_FORWARD(__TVMBackendParallelBarrier, (task_id, penv));
   (void)task_id;
   if (penv->num_task == 1) return 0;
   return tvm_crt_fail(kTvmErrorFunctionCallNotImplemented, "tasks that run one after the other cannot wait");

@@ -6,6 +6,7 @@
 #include <tvm/runtime/crt/crt.h>
 
 #include "config.h"
+#include "context.h"
 #include "error_text.h"
 #include "handles.h"
 
@@ -152,14 +153,19 @@ int TVMFuncGetGlobal(const char* name, TVMFunctionHandle* out) {
   return 0;
 }
 
-int TVMBackendGetFuncFromEnv(void* mod_node, const char* func_name, TVMFunctionHandle* out) {
+static int find_own_function(void* mod_node, const char* func_name, TVMFunctionHandle* out) {
   if (mod_node != NULL && TVMModGetFunction(mod_node, func_name, 1, out) == 0) return 0;
   return TVMFuncGetGlobal(func_name, out);
 }
 
+int TVMBackendGetFuncFromEnv(void* mod_node, const char* func_name, TVMFunctionHandle* out) {
+  TVM_CRT_FORWARD(__TVMBackendGetFuncFromEnv, (mod_node, func_name, out));
+  return find_own_function(mod_node, func_name, out);
+}
+
 tvm_crt_error_t tvm_crt_find_function(TVMModuleHandle module, const char* name, TVMBackendPackedCFunc* out) {
   TVMFunctionHandle handle;
-  const int error = TVMBackendGetFuncFromEnv(module, name, &handle);
+  const int error = find_own_function(module, name, &handle);
   return error != 0 ? (tvm_crt_error_t)error : function_of_handle(handle, out);
 }
 
@@ -194,6 +200,7 @@ int TVMFuncFree(TVMFunctionHandle func) {
 
 int TVMFuncCall(TVMFunctionHandle func, TVMValue* arg_values, int* type_codes, int num_args, TVMValue* ret_val,
                 int* ret_type_code) {
+  TVM_CRT_FORWARD(__TVMFuncCall, (func, arg_values, type_codes, num_args, ret_val, ret_type_code));
   TVMBackendPackedCFunc function;
   const tvm_crt_error_t error = function_of_handle(func, &function);
   if (error != kTvmErrorNoError) return error;

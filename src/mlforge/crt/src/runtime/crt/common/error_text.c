@@ -6,6 +6,7 @@
 #include <tvm/runtime/c_runtime_api.h>
 
 #include "config.h"
+#include "context.h"
 
 static TVM_CRT_THREAD_LOCAL char last_error[TVM_CRT_MAX_STRLEN_ERROR_TEXT];
 
@@ -46,11 +47,19 @@ static void put_format(Text* text, const char* format, va_list args) {
   }
 }
 
+/* Ends the text, and tells the process that loaded the library, where it wants to know. */
+static void finish(const Text* text) {
+  last_error[text->length] = '\0';
+#if TVM_CRT_CONTEXT_POINTERS
+  if (__TVMAPISetLastError != NULL) __TVMAPISetLastError(last_error);
+#endif
+}
+
 tvm_crt_error_t tvm_crt_fail_at(tvm_crt_error_t code, const char* place, const char* format, va_list args) {
   Text text = {0};
   put_string(&text, place);
   put_format(&text, format, args);
-  last_error[text.length] = '\0';
+  finish(&text);
   return code;
 }
 
@@ -67,7 +76,7 @@ void TVMAPISetLastError(const char* msg) {
   /* Handing back the text that TVMGetLastError gave leaves it as it is. */
   if (msg == last_error) return;
   if (msg != NULL) put_string(&text, msg);
-  last_error[text.length] = '\0';
+  finish(&text);
 }
 
 const char* TVMGetLastError(void) { return last_error; }

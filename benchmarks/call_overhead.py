@@ -1,0 +1,84 @@
+"""What a call of a library's function from Python takes beside the function's own work."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from rich.table import Table
+
+import mlforge
+from mlforge.relay import ir
+from mlforge.runtime import LibraryModule
+
+CALLS = 200
+ROUNDS = 300
+EMPTY = r"""
+#include <stdint.h>
+int empty(void *args, int *codes, int count, void *ret, int *ret_code, void *handle) {
+  (void)args; (void)codes; (void)count; (void)ret; (void)ret_code; (void)handle;
+  return 0;
+}
+int __tvm_ffi_empty(void *handle, const void *args, int32_t count, void *result) {
+  (void)handle; (void)args; (void)count; (void)result;
+  return 0;
+}
+"""
+
+
+def table(folder: Path) -> Table:
+    """Return the medians of microseconds a call, all ways taken in turn so that what else the machine does hits all.
+
+    Parameters
+    ----------
+    folder : Path
+        Where libraries are built.
+    """
+    ways = _ways(folder)
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, call in ways.items():
+            samples[name].append(_microseconds(call))
+    result = Table(title="Calls from Python on two arrays of numpy, microseconds")
+    for name in ("way", "median", "best"):
+        result.add_column(name, justify="left" if name == "way" else "right")
+    for name, found in samples.items():
+        result.add_row(name, f"{statistics.median(found):.2f}", f"{min(found):.2f}")
+    return result
+
+
+def _ways(folder: Path) -> dict[str, Callable[[], Any]]:
+    """Return calls of a model that adds one number to another, and of functions that do nothing."""
+    data = ir.Var("data", ir.TensorType((1,), "float32"))
+    module = ir.IRModule({"main": ir.Function((data,), ir.call("add", [data, ir.const(np.float32(1))]))})
+    library = mlforge.build(module, module_name="increment").export_library(folder / "increment.so")
+    (folder / "empty.c").write_text(EMPTY)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", "empty.so", "empty.c"], cwd=folder, check=True)
+    arrays = np.ones(1, np.float32), np.zeros(1, np.float32)
+    tensors = tuple(map(tvm_ffi.from_dlpack, arrays))
+    model = mlforge.load(library)
+    code, empty = LibraryModule(library), LibraryModule(folder / "empty.so")
+    ffi = {name: tvm_ffi.load_module(str(folder / f"{name}.so"))[name] for name in ("increment", "empty")}
+    packed, nothing, bound = code["increment"], empty["empty"], model.bind([arrays[0]], [arrays[1]])
+    return {
+        "packed, empty": lambda: nothing(*arrays),
+        "packed, model": lambda: packed(*arrays),
+        "tvm_ffi, empty": lambda: ffi["empty"](*arrays),
+        "tvm_ffi, model": lambda: ffi["increment"](*arrays),
+        "tvm_ffi, model, its own tensors": lambda: ffi["increment"](*tensors),
+        "tvm_ffi, model, returns a tensor": lambda: ffi["increment"](tensors[0]),
+        "bound to the arrays": bound,
+    }
+
+
+def _microseconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - start) / CALLS * 1e6

@@ -1,0 +1,216 @@
+"""Layers on a device beside its limits: ``python -m benchmarks.device [--device cuda|opencl] [--batch N]``.
+
+The limits are measured on the device itself: multiply-adds in registers, and a copy of a large array. With
+``--resources`` it prints what nvcc says of the kernels instead, which needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import mlforge
+from benchmarks.kernels import LAYERS, Layer, attributes
+from mlforge.codegen.device import DeviceKernel, device_kernels, device_source
+from mlforge.codegen.launch import launch_extents
+from mlforge.library.cuda_compiler import compile_cuda
+from mlforge.relay import ir
+from mlforge.runtime import CudaModule, FunctionInfo, OpenClModule
+from mlforge.target.target import parse_target
+from mlforge.tir import builder as tb
+from mlforge.tir.bind import bind
+from mlforge.tir.ir import Buffer, PrimFunc
+from mlforge.tir.unroll import Unroll
+from mlforge.transform.lower import lower_group
+
+_CHAINS, _STEPS, _ITEMS = 16, 4096, 1 << 18
+_COPIED = 1 << 26  # elements
+_RUNS = 10
+
+
+def layer_function(layer: Layer, batch: int, target: str) -> PrimFunc:
+    """Return a float32 convolution with bias and relu, lowered for a device."""
+    rng = np.random.default_rng(0)
+    shape = (batch, layer.side, layer.side, layer.channels)
+    x = ir.Var("x", ir.TensorType(shape, "float32"))
+    weights = rng.standard_normal((layer.kernel, layer.kernel, layer.channels // layer.groups, layer.filters))
+    body = ir.call("nn.conv2d", [x, ir.Constant(weights.astype(np.float32))], attributes(layer))
+    bias = ir.Constant(rng.standard_normal(layer.filters).astype(np.float32))
+    body = ir.call("nn.relu", [ir.call("nn.bias_add", [body, bias], {"axis": 3})])
+    return lower_group(ir.Function((x,), body, {"Primitive": 1}), parse_target(target).features).prim
+
+
+def multiply_adds() -> PrimFunc:
+    """Return a function that does nothing but multiply-adds in registers."""
+    stmts, output = tb.StmtBuilder(), Buffer("output", (_ITEMS,), "float32")
+    with stmts.loop(_ITEMS, "i") as i:
+        sums = stmts.local("sums", (_CHAINS,), "float32")
+        x = stmts.let("x", tb.cast(i, "float32"))
+        with stmts.loop(_CHAINS, "s", "unrolled") as s:
+            stmts.store(sums, [s], tb.cast(s, "float32"))
+        with stmts.loop(_STEPS, "k"), stmts.loop(_CHAINS, "s", "unrolled") as s:
+            stmts.store(sums, [s], tb.load(sums, [s]) * x + 0.5)
+        total = tb.load(sums, [0])
+        for chain in range(1, _CHAINS):
+            total = total + tb.load(sums, [chain])
+        stmts.store(output, [i], total)
+    prim = PrimFunc("peak", (), (), output, (), bind(stmts.finish()), macs=_ITEMS * _CHAINS * _STEPS)
+    return Unroll()(prim)  # so that the sums are in registers, whatever the compiler makes of small arrays
+
+
+def copy() -> PrimFunc:
+    """Return a function that copies a large array."""
+    stmts = tb.StmtBuilder()
+    source, output = (Buffer(name, (_COPIED,), "float32") for name in ("source", "output"))
+    with stmts.loop(_COPIED, "i") as i:
+        stmts.store(output, [i], tb.load(source, [i]))
+    return PrimFunc("copied", (source,), (), output, (), bind(stmts.finish()))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A function's time on a device, and what it does in it."""
+
+    seconds: float
+    operations: int
+    nbytes: int
+
+
+class Bench:
+    """Kernels of one device under its own clock."""
+
+    def __init__(self, kind: str) -> None:
+        self.device = mlforge.device(kind)
+        self.api: Any = self.device.api
+
+    def time(self, prim: PrimFunc) -> Timed:
+        """Run a function some times and return the shortest."""
+        kernels = device_kernels(prim, "timed")
+        module = self._module(kernels)
+        handles = {id(buffer): self.api.allocate(max(buffer.nbytes, 1), 64) for buffer in (*prim.params, *prim.scratch)}
+        calls = [
+            (module[kernel.name], [handles[id(b)] for b in kernel.arguments], list(launch_extents(kernel).values()))
+            for kernel in kernels
+        ]
+        best = float("inf")
+        for _ in range(_RUNS):
+            start = self.api.mark()
+            for function, arguments, extents in calls:
+                function(*arguments, *extents)
+            end = self.api.mark()
+            self.api.synchronize()
+            best = min(best, self.api.nanoseconds(start, end) / 1e9)
+        for handle in handles.values():
+            self.api.free(handle)
+        return Timed(best, 2 * prim.macs, sum(buffer.nbytes for buffer in prim.params))
+
+    def _module(self, kernels: Sequence[DeviceKernel]) -> Any:
+        table = {
+            kernel.name: FunctionInfo("", ("handle",) * len(kernel.arguments), tuple(launch_extents(kernel)))
+            for kernel in kernels
+        }
+        source = device_source(kernels, self.device.kind)
+        if self.device.kind == "opencl":
+            return OpenClModule("cl", table, source)
+        code = compile_cuda(source, self.api.arch)
+        return CudaModule(code.format, table, code.data)
+
+
+def measured(kind: str, batch: int) -> Table:
+    """Return the table of layers beside the device's limits."""
+    bench = Bench(kind)
+    flops, moved = bench.time(multiply_adds()), bench.time(copy())
+    peak, bandwidth = flops.operations / flops.seconds, moved.nbytes / moved.seconds
+    title = f"{bench.device.name}: {peak / 1e9:,.0f} GFLOP/s, {bandwidth / 1e9:,.0f} GB/s measured; batch {batch}"
+    table = Table("layer", "us", "GFLOP/s", "of peak", "GB/s", "of the limit that binds", title=title)
+    for name, layer in LAYERS.items():
+        timed = bench.time(layer_function(layer, batch, kind))
+        rate, traffic = timed.operations / timed.seconds, timed.nbytes / timed.seconds
+        bound = max(timed.operations / peak, timed.nbytes / bandwidth) / timed.seconds
+        table.add_row(
+            name, f"{timed.seconds * 1e6:,.1f}", f"{rate / 1e9:,.1f}", f"{rate / peak:.1%}", f"{traffic / 1e9:,.1f}",
+            f"{bound:.1%}",
+        )  # fmt: skip
+    return table
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What bounds a GPU: an H200 by its data sheet."""
+
+    processors: int = 132
+    registers: int = 65536
+    threads: int = 2048
+    shared: int = 233472
+    flops: float = 66.9e12
+    bandwidth: float = 4.8e12
+
+    def groups(self, registers: int, items: int, shared: int) -> int:
+        """Return how many groups a processor holds at a time."""
+        warps = -(-items // 32)
+        by_registers = self.registers // (warps * -(-registers * 32 // 256) * 256)
+        return min(32, by_registers, self.threads // (warps * 32), self.shared // (shared + 1024))
+
+
+def resources(batch: int) -> Table:
+    """Return what nvcc says of each layer's kernel, and what follows for an H200."""
+    gpu = Gpu()
+    table = Table(
+        "layer", "groups x items", "registers", "spilled", "shared", "occupancy", "full waves", "FLOP/byte", "bound by",
+        "least us", title=f"nvcc for sm_90; an H200 has {gpu.processors} processors; batch {batch}",
+    )  # fmt: skip
+    for name, layer in LAYERS.items():
+        prim = layer_function(layer, batch, "cuda")
+        kernel = device_kernels(prim, "layer")[0]
+        registers, spilled, shared = _nvcc(device_source([kernel], "cuda"))
+        groups, items = prod(kernel.grid), prod(kernel.block)
+        held = gpu.groups(registers, items, shared)
+        waves = groups / (gpu.processors * held)
+        nbytes, operations = sum(buffer.nbytes for buffer in prim.params), 2 * prim.macs
+        computing, moving = operations / gpu.flops, nbytes / gpu.bandwidth
+        table.add_row(
+            name, f"{groups} x {items}", f"{registers}", f"{spilled}", f"{shared}", f"{held * items / gpu.threads:.0%}",
+            f"{waves / -(-waves // 1):.0%}", f"{operations / nbytes:.1f}",
+            "arithmetic" if computing > moving else "memory", f"{max(computing, moving) * 1e6:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _nvcc(source: str) -> tuple[int, int, int]:
+    """Return registers of an item, bytes that it spills, and shared bytes of a group."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cu"
+        path.write_text(source)
+        command = ["nvcc", "-arch=sm_90", "-cubin", "--resource-usage", "-o", f"{folder}/kernel.cubin", str(path)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    found = [
+        re.search(pattern, said) for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill st", r"(\d+) bytes smem")
+    ]
+    registers, spilled, shared = (int(match[1]) if match else 0 for match in found)
+    return registers, spilled, shared
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "opencl"), default="opencl")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--resources", action="store_true", help="what nvcc says of the kernels; no GPU is needed")
+    options = parser.parse_args()
+    table = resources(options.batch) if options.resources else measured(options.device, options.batch)
+    Console(width=180).print(table)
+
+
+if __name__ == "__main__":
+    main()

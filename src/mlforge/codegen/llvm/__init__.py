@@ -1,0 +1,1 @@
+"""LLVM IR and objects from loop-level code."""

@@ -1,0 +1,40 @@
+"""Libraries of objects that were exported as they are: linked when they are loaded, once for each content."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+from mlforge.errors import ArchiveError
+from mlforge.library.build import fitting_code
+from mlforge.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
+from mlforge.support.binaries import HEAD, OBJECT, read_head
+from mlforge.support.content import Data, FileContent, ViewContent
+from mlforge.support.plain_file import open_plain
+from mlforge.support.tar import open_tar
+
+_LINKED = (OBJECT_SUFFIX, *SOURCES)
+
+
+def linked_library(path: str | os.PathLike[str]) -> Path:
+    """Return the shared library of an object, or of a tar of objects, from the cache where it is there.
+
+    Raises
+    ------
+    ArchiveError
+        If the file cannot be read.
+    ToolchainError
+        If objects are for another machine, or no compiler is there that links them.
+    """
+    with open_plain(path) as file:
+        head = read_head(file.read(HEAD))
+    files: dict[str, Data] = {}
+    if head is not None and head.kind == OBJECT:
+        files[f"object{OBJECT_SUFFIX}"] = FileContent(Path(path))
+    else:
+        with open_tar(path) as tar:
+            others = [name for name in tar.sizes if PurePosixPath(name).suffix not in _LINKED]
+            if others:
+                raise ArchiveError("this is no object, in a tar of objects", place=f"{path}: {others[0]}")
+            files = {name: ViewContent(tar.view(name)) for name in tar.sizes}
+    return compile_cached(fitting_code(files), (NATIVE,))

@@ -1,0 +1,91 @@
+"""Under which names the system loads libraries: it gives the one that it has where a name is known already.
+
+So a file that replaced a loaded one, and what lies in memory, need names of their own. A name is never given twice;
+what was loaded under it stays loaded, and is found by it, when the file is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+_DESCRIPTORS = "/proc/self/fd"
+_counter = itertools.count(1)
+# names by path, and the device, number and time of the file that was there
+_guard = threading.Lock()
+_names: dict[tuple[str, tuple[int, int, int]], str] = {}
+
+
+@contextmanager
+def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
+    """Give a name under which bytes can be loaded as a library as long as the context lasts."""
+    if sys.platform != "linux":
+        handle, name = tempfile.mkstemp(".dll" if os.name == "nt" else ".so", dir=_private_folder())
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        yield name
+        return
+    with os.fdopen(os.memfd_create("mlforge-library"), "wb") as file:
+        file.write(data)
+        file.flush()
+        # numbers of descriptors come again; a slash, or a slash and a dot, for each bit of a counter make a new name
+        bits = f"{next(_counter):b}".replace("0", "/").replace("1", "/.")
+        yield f"{_DESCRIPTORS}{bits}/{file.fileno()}"
+
+
+def is_in_memory(name: str) -> bool:
+    """Tell whether a name is one of `library_in_memory`: it must stay as it is, and leads nowhere."""
+    return name.startswith(f"{_DESCRIPTORS}/")
+
+
+@contextmanager
+def loadable(path: str, *, again: bool = False) -> Iterator[str]:
+    """Give the name under which the system loads the file that is at a path now.
+
+    Parameters
+    ----------
+    path : str
+    again : bool
+        Load it once more, beside the same library that is loaded already.
+    """
+    state = None if is_in_memory(path) else _state(path)
+    name = None if again else path if state is None else _known(path, state)
+    if name is not None:
+        yield name
+        return
+    with library_in_memory(Path(path).read_bytes()) as name:
+        yield name
+    if state is not None and not again:
+        _names[path, state] = name
+
+
+def _known(path: str, state: tuple[int, int, int]) -> str | None:
+    """Return the name under which a file was loaded, or can be as the first of its path; None if it needs another."""
+    with _guard:
+        if not any(known == path for known, _ in list(_names)):
+            _names[path, state] = path
+        return _names.get((path, state))
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    try:
+        state = Path(path).stat()
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino, state.st_mtime_ns
+
+
+@cache
+def _private_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="mlforge-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

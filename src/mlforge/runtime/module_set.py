@@ -1,0 +1,66 @@
+"""The root of a library of several models: each of them is an import."""
+
+from __future__ import annotations
+
+from mlforge.runtime.choice import pick_module
+from mlforge.runtime.factory import FactoryModule
+from mlforge.runtime.loaders import register_loader
+from mlforge.runtime.module import Function, Module
+from mlforge.runtime.runnable import HasModel, Runnable
+
+KIND = "mlforge.ModuleSet"
+
+
+class ModuleSet(Module, HasModel):
+    """Several models that share code. Its functions are the models' names, which make executors.
+
+    Parameters
+    ----------
+    factories : sequence of FactoryModule
+        Of different names. Those of a set that is being loaded are imported later.
+    """
+
+    type_key = KIND
+
+    def __init__(self, *factories: FactoryModule) -> None:
+        super().__init__()
+        for factory in factories:
+            self.import_module(factory)
+
+    @property
+    def is_runnable(self) -> bool:
+        """Its functions make executors."""
+        return True
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is nothing but its imports."""
+        return True
+
+    def save_to_bytes(self) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    @property
+    def modules(self) -> dict[str, FactoryModule]:
+        """The models by name."""
+        return {module.name: module for module in self.imported_modules if isinstance(module, FactoryModule)}
+
+    def pick(self, name: str | None, place: str = KIND) -> FactoryModule:
+        """Return a model by its name; raise OptionError if there is none, or several and none is named."""
+        return self.modules[pick_module(self.modules, name, place)]
+
+    @property
+    def model(self) -> Runnable:
+        """The model; raise OptionError where there are several."""
+        return self.pick(None).model
+
+    def find_function(self, name: str) -> Function | None:
+        """Return what makes executors of a model."""
+        factory = self.modules.get(name)
+        return None if factory is None else factory.create
+
+
+@register_loader(KIND, lambda _: 0)
+def _load(_: bytes | memoryview) -> Module:
+    return ModuleSet()

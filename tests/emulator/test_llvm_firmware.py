@@ -1,0 +1,99 @@
+"""Firmware of LLVM's objects under QEMU computes what firmware of C does, and what LiteRT's reference kernels do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.compiler import Factory
+from mlforge.errors import OptionError
+from mlforge.memory import Pool
+from mlforge.micro.emulator import EmulatedModule, emulated_factory
+from mlforge.micro.memory_table import MemoryTable
+from mlforge.micro.project.generate import generate_project
+from mlforge.verify.litert import Reference
+from tests.emulator.conftest import need_board
+from tests.harness import edge_inputs, seeded_inputs
+
+# the core of each board
+BOARDS = {
+    "microbit": "-mcpu=cortex-m0",
+    "mps2-an385": "-mcpu=cortex-m3",
+    "mps2-an386": "-mtriple=thumbv7em-none-eabi -mcpu=cortex-m4",
+    "mps2-an505": "-mcpu=cortex-m33",
+    "mps3-an547": "-mcpu=cortex-m55",
+    "qemu-riscv32": "-mcpu=generic-rv32",
+}
+KWS = ("mps2-an386", "mps3-an547", "qemu-riscv32")
+
+
+def built(path: Path, target: str, **options: Any) -> Factory:
+    module, params = mlforge.import_model(path)
+    return mlforge.build(module, target, params, module_name="model", **options)
+
+
+def firmware(path: Path, board: str, **options: Any) -> EmulatedModule:
+    return emulated_factory(built(path, f"llvm {BOARDS[board]}", **options), need_board(board))
+
+
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [*(("hello_world_int8", board) for board in BOARDS), *(("kws_ref_model", board) for board in KWS)],
+)
+def test_objects_give_what_the_reference_gives(name: str, board: str, models: Path) -> None:
+    path = models / f"{name}.tflite"
+    made, reference = firmware(path, board), Reference(path)
+    for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
+        expected = reference.run(inputs)
+        for tensor, output in made.run(inputs).items():
+            np.testing.assert_array_equal(output, expected[tensor])
+
+
+@pytest.mark.parametrize("convention", ["softfp", "hard"])
+def test_floats_are_passed_as_the_objects_pass_them(convention: str, models: Path) -> None:
+    path = models / "kws_ref_model_float32.tflite"
+    board = need_board("mps2-an386")
+    ours, theirs = (
+        emulated_factory(built(path, target), board)
+        for target in (f"llvm -mcpu=cortex-m4 -mfloat-abi={convention}", board.target)
+    )
+    inputs = seeded_inputs(ours.inputs, 1)
+    expected = theirs.run(inputs)["Identity"]
+    np.testing.assert_array_equal(ours.run(inputs)["Identity"].view(np.uint32), expected.view(np.uint32))
+
+
+def test_objects_run_behind_the_graph_executor(models: Path) -> None:
+    path = models / "hello_world_int8.tflite"
+    made, reference = firmware(path, "mps2-an386", executor="graph"), Reference(path)
+    inputs = seeded_inputs(made.inputs, 1)
+    for tensor, output in made.run(inputs).items():
+        np.testing.assert_array_equal(output, reference.run(inputs)[tensor])
+
+
+def placed(table: MemoryTable) -> list[tuple[str | None, int]]:
+    """Return where the workspace lies, and its bytes."""
+    return [(row.region, row.nbytes) for row in table.rows if row.what == "workspace"]
+
+
+def test_memories_are_where_the_linker_script_wants_them(models: Path) -> None:
+    path = models / "kws_ref_model.tflite"
+    made, reference = firmware(path, "mps2-an386", pools=[Pool("psram")], workspace_io=True), Reference(path)
+    inputs = seeded_inputs(made.inputs, 1)
+    for tensor, output in made.run(inputs).items():
+        np.testing.assert_array_equal(output, reference.run(inputs)[tensor])
+    promised, linked = made.memory()
+    assert placed(linked) == placed(promised)
+    assert {region for region, _ in placed(linked)} == {"psram"}
+
+
+def test_what_objects_cannot_do_is_said(models: Path, tmp_path: Path) -> None:
+    factory = built(models / "hello_world_int8.tflite", "llvm -mcpu=cortex-m4")
+    with pytest.raises(OptionError, match="cannot be told apart as they run: it comes as objects"):
+        emulated_factory(factory, need_board("mps2-an386"), profile=True)
+    path = mlforge.export_model_library_format(factory, tmp_path / "model.tar")
+    with pytest.raises(OptionError, match="comes as objects, which the template zephyr cannot build"):
+        generate_project("zephyr", path, tmp_path / "project", {"board": "mps2-an386", "project_type": "standalone"})

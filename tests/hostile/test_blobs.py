@@ -1,0 +1,66 @@
+"""Every broken blob is refused by one error that names the byte: soon, in little memory, and nothing else happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.corpus_blobs import BLOBS, JSON, LIB, P0, classic, factory, ffi, kernels, rows, string, u64
+from tests.hostile.good_archives import compiled
+from tests.hostile.reading import Reader
+from tests.hostile.test_corpus import MAX_MEGABYTES, MAX_SECONDS
+
+GOOD = {
+    "library": ("ffi", ffi(LIB, tree=rows(())), "module"),
+    "factory": ("classic", factory(JSON + u64(1, 1) + string(b"p0") + P0 + string(b"m")), "GraphExecutorFactory"),
+    "kernels": (
+        "classic",
+        kernels(u64(1) + string(b"k") + string(b"") + u64(1) + b"\3\x40\1\0" + u64(1) + string(b"threadIdx.x")),
+        "module",
+    ),
+    "constants": ("classic", classic(LIB, string(b"const_loader") + u64(0, 0, 0, 0), tree=rows((1,), ())), "module"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture(scope="module")
+def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    good = tmp_path_factory.mktemp("good") / "good.tar"
+    good.write_bytes(compiled())
+    process = Reader(place, good)
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_the_corpus_spoils_is_good(name: str, reader: Reader, tmp_path: Path) -> None:
+    abi, data, root = GOOD[name]
+    path = tmp_path / "good.blob"
+    path.write_bytes(data)
+    reading = reader.read(abi, path)
+    assert (reading.error, reading.text) == (None, root)
+
+
+@pytest.mark.parametrize("name", BLOBS)
+def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) -> None:
+    broken = BLOBS[name]
+    path = tmp_path / f"{name}.blob"
+    path.write_bytes(broken.build())
+    before = sorted(place.iterdir())
+    reading = reader.read(broken.abi, path)
+    said = f"{reading.error}: {reading.text[:600]}"
+    assert reading.error == "ArchiveError", said
+    assert reading.text.startswith(path.name), said
+    assert re.search(broken.expected, reading.text), said
+    assert len(reading.text) < 1000, said
+    assert reading.seconds < MAX_SECONDS, f"{reading.seconds:.1f} s, {said}"
+    assert reading.megabytes < MAX_MEGABYTES, f"{reading.megabytes:.0f} MiB, {said}"
+    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(place.iterdir()) == before

@@ -1,0 +1,266 @@
+"""ONNX nodes that have no code stay nodes of ONNX Runtime, inside the graph, and give what it gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import mlforge
+from mlforge.cli.main import app
+from mlforge.errors import ModelError, OptionError, ProblemsError, UnsupportedError
+
+Array = npt.NDArray[Any]
+RNG = np.random.default_rng(11)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    outputs: dict[str, int],
+    constants: dict[str, Array] | None = None,
+    shape: Sequence[int] = (1, 4, 6, 6),
+) -> bytes:
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def node(kind: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(kind, inputs.split(" "), outputs.split(" "), name=f"the_{kind}", **attrs)
+
+
+def top_k() -> bytes:
+    nodes = [
+        node("Relu", "x", "r"),
+        node("TopK", "r k", "values indices"),
+        node("Add", "values values", "y"),
+        node("Cast", "indices", "z", to=TensorProto.INT32),
+    ]
+    return model(nodes, {"y": 1, "z": 6}, {"k": np.array([3], np.int64)})
+
+
+def grid_sample() -> bytes:
+    grid = RNG.uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
+    return model([node("GridSample", "x grid", "s"), node("Tanh", "s", "y")], {"y": 1}, {"grid": grid})
+
+
+def lstm_between_compiled_layers() -> bytes:
+    weights = {
+        "w": RNG.standard_normal((1, 20, 6)).astype(np.float32),
+        "r": RNG.standard_normal((1, 20, 5)).astype(np.float32),
+        "b": RNG.standard_normal((1, 40)).astype(np.float32),
+        "s": np.array([4, 6, 6], np.int64),
+    }
+    nodes = [
+        node("Sigmoid", "x", "g"),
+        node("Reshape", "g s", "sequence"),
+        helper.make_node("LSTM", ["sequence", "w", "r", "b"], ["all", "", "last"], name="lstm", hidden_size=5),
+        node("Relu", "all", "y"),
+        node("Neg", "last", "z"),
+    ]
+    return model(nodes, {"y": 1, "z": 1}, weights)
+
+
+def two_in_a_row_and_a_view() -> bytes:
+    nodes = [
+        node("Flatten", "x", "f"),
+        node("Hardmax", "f", "h"),
+        node("TopK", "h k", "v i"),
+        node("Mul", "v v", "y"),
+    ]
+    return model(nodes, {"y": 1}, {"k": np.array([4], np.int64)})
+
+
+def tensor(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int] | None = (1, 4, 6, 6)) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def either(condition: str, outside: str, output: str) -> onnx.NodeProto:
+    """Return an If whose branches read a tensor from around them, under names that others have, too."""
+    branches = {
+        branch: helper.make_graph(
+            [node(kind, outside, "input0"), node("Neg", "input0", "output")], branch, [], [tensor("output")]
+        )
+        for branch, kind in (("then_branch", "Relu"), ("else_branch", "Abs"))
+    }
+    return helper.make_node("If", [condition], [output], name=f"if_{output}", **branches)
+
+
+def doubling(outside: str) -> onnx.GraphProto:
+    """Return the body of a loop that adds a tensor from around it, in an If where there is room."""
+    grown = helper.make_graph([node("Add", f"v {outside}", "t")], "grown", [], [tensor("t")])
+    kept = helper.make_graph([node("Identity", "v", "e")], "kept", [], [tensor("e")])
+    return helper.make_graph(
+        [
+            node("ReduceMax", "v", "largest", keepdims=0),
+            node("Cast", "largest", "is_some", to=TensorProto.BOOL),
+            helper.make_node("If", ["is_some"], ["w"], then_branch=grown, else_branch=kept),
+            node("Identity", "c", "again"),
+        ],
+        "body",
+        [tensor("i", TensorProto.INT64, []), tensor("c", TensorProto.BOOL, []), tensor("v", shape=None)],
+        [tensor("again", TensorProto.BOOL, []), tensor("w", shape=None)],
+    )
+
+
+def branches_that_read_what_is_around_them() -> bytes:
+    nodes = [
+        node("Sigmoid", "x", "s"),
+        node("ReduceMax", "s", "m", keepdims=0),
+        node("Greater", "m half", "c"),
+        either("c", "s", "first"),
+        either("c", "first", "second"),
+        node("Tanh", "second", "y"),
+    ]
+    return model(nodes, {"y": 1}, {"half": np.array(0.5, np.float32)})
+
+
+def a_loop_with_a_branch_that_reads_weights() -> bytes:
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Mul", "r weight", "outside"),
+        helper.make_node("Loop", ["n", "", "x"], ["carried"], name="loop", body=doubling("outside")),
+        node("Tanh", "carried", "y"),
+    ]
+    constants = {"n": np.array(3, np.int64), "weight": RNG.standard_normal((1, 4, 1, 1)).astype(np.float32)}
+    found = onnx.ModelProto.FromString(model(nodes, {"y": 1}, constants))
+    found.graph.value_info.append(tensor("carried"))
+    return found.SerializeToString()
+
+
+MODELS: dict[str, Callable[[], bytes]] = {
+    make.__name__: make
+    for make in (
+        top_k,
+        grid_sample,
+        lstm_between_compiled_layers,
+        two_in_a_row_and_a_view,
+        branches_that_read_what_is_around_them,
+        a_loop_with_a_branch_that_reads_weights,
+    )
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_are_those_of_onnx_runtime_alone(name: str, tmp_path: Path) -> None:
+    data = MODELS[name]()
+    session = onnxruntime.InferenceSession(data)
+    module, params = mlforge.import_model(data, byoc=["onnxruntime"])
+    factory = mlforge.build(module, "c", params, executor="graph", module_name="m", byoc=["onnxruntime"])
+    assert {part.type_key for part in factory.lib.imported_modules} == {"onnxruntime"}
+    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    loaded = mlforge.load(tmp_path / "m.tar")
+    (again,) = mlforge.rebuild(tmp_path / "m.tar")
+    x = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    expected = session.run(None, {"x": x})
+    for runs in (factory.runtime, loaded, again.runtime):
+        for found, wanted in zip(runs.run({"x": x}).values(), expected, strict=True):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_nodes_that_follow_each_other_are_one_module() -> None:
+    module, params = mlforge.import_model(two_in_a_row_and_a_view(), byoc=["onnxruntime"])
+    factory = mlforge.build(module, "c", params, executor="graph", byoc=["onnxruntime"])
+    assert len(factory.lib.imported_modules) == 1
+
+
+def test_without_the_generator_every_such_node_is_a_problem() -> None:
+    with pytest.raises(UnsupportedError, match="TopK"):
+        mlforge.import_model(top_k())
+    assert mlforge.check(top_k(), byoc=["onnxruntime"]) == []
+
+
+def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
+    module, params = mlforge.import_model(top_k(), byoc=["onnxruntime"])
+    with pytest.raises(OptionError, match=r"the_TopK.*cannot call the runtime module.*--executor graph"):
+        mlforge.build(module, "c", params, executor="aot", byoc=["onnxruntime"])
+    assert mlforge.build(module, "c", params, byoc=["onnxruntime"]).executor == "graph"
+
+
+def test_firmware_cannot_have_it(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(top_k())
+    archive = tmp_path / "model.tar"
+    compiled = ["compile", str(tmp_path / "model.onnx"), "--byoc", "onnxruntime", "-o", str(archive)]
+    cause = "parts of module 'model' are run by onnxruntime, which firmware does not have"
+    refused = CliRunner().invoke(app, [*compiled, "--board", "mps2-an386"])
+    assert cause in str(refused.exception)
+    assert not archive.exists()
+    assert CliRunner().invoke(app, compiled).exit_code == 0
+    create = [
+        "project",
+        "create",
+        str(archive),
+        str(tmp_path / "fw"),
+        "--template",
+        "makefile",
+        "--board",
+        "mps2-an386",
+    ]
+    refused = CliRunner().invoke(app, create)
+    assert cause in str(refused.exception)
+    assert not (tmp_path / "fw").exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cause"),
+    [
+        (
+            [node("NonZero", "x", "n"), node("Cast", "n", "y", to=1)],
+            "shape of the output 'n' of NonZero depends on data",
+        ),
+        ([node("TotallyUnknown", "x", "y")], "ONNX cannot tell the shapes|is no tensor"),
+        (
+            [node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=9), either("c", "nowhere", "y")],
+            "the tensor 'nowhere', which nothing produces",
+        ),
+        (
+            [helper.make_node("Loop", ["", "", "x"], ["y"], name="loop", body=doubling("x"))],
+            "the shape of the output 'y' of Loop depends on data",
+        ),
+        (
+            [helper.make_node("SplitToSequence", ["x"], ["s"]), helper.make_node("SequenceLength", ["s"], ["y"])],
+            "the output 's' of SplitToSequence is no tensor",
+        ),
+    ],
+    ids=["data", "unknown", "captured", "loop", "sequence"],
+)
+def test_nodes_that_cannot_stand_alone_are_refused_with_both_causes(nodes: list[onnx.NodeProto], cause: str) -> None:
+    with pytest.raises((UnsupportedError, ModelError, ProblemsError), match=f"({cause})") as refused:
+        mlforge.import_model(model(nodes, {"y": 1}), byoc=["onnxruntime"])
+    assert "--byoc onnxruntime" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["%%%", "AAAA", ""])
+def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
+    import mlforge.relay.ir as ir
+    from mlforge.relay.ir import Function, IRModule, TensorType, Var
+
+    x = Var("x", TensorType((2,), "float32"))
+    body = ir.call("onnx.call", [x], model=text, shape=(2,), dtype="float32")
+    with pytest.raises(ModelError):
+        mlforge.build(IRModule({"main": Function((x,), body)}), "c", executor="graph")
+
+
+def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    nodes = [node("TopK", "w k", "v i"), node("ReduceSum", "v", "s", keepdims=0), node("Add", "x s", "y")]
+    module, params = mlforge.import_model(
+        model(nodes, {"y": 1}, {"w": weights, "k": np.array([3], np.int64)}), byoc=["onnxruntime"]
+    )
+    monkeypatch.setattr("mlforge.byoc.onnxruntime._MOST_BYTES", weights.nbytes + 7)
+    with pytest.raises(UnsupportedError, match=r"the_TopK: .* cannot be handed 584 bytes of weights"):
+        mlforge.build(module, "c", params)

@@ -1,0 +1,274 @@
+"""What must hold on any CUDA device: a GPU, or the stand-in. `test_cuda_module.py` runs this file on what there is."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mlforge
+from mlforge.compiler import Factory
+from mlforge.errors import DeviceError, InputError
+from mlforge.library import cuda_compiler
+from mlforge.library.cuda_compiler import CudaCode, compile_cuda
+from mlforge.runtime import CudaModule, FunctionInfo, c_abi, load_from_bytes
+from mlforge.runtime.cuda_api import CudaApi
+from mlforge.runtime.dlpack import Described, to_capsule
+from mlforge.runtime.ndarray import array
+from tests.native.cuda_on_host import host_code
+
+IS_STAND_IN = "MLFORGE_CUDA_STAND_IN" in os.environ
+
+# sums of the rows of a matrix: each by a group, in a tree
+SUMS = """
+extern "C" __global__ void sums(const float *__restrict__ rows, float *__restrict__ out, int columns) {
+  __shared__ float parts[64];
+  float part = 0.0f;
+  for (int column = threadIdx.x; column < columns; column += 64) {
+    part += rows[blockIdx.x * columns + column];
+  }
+  parts[threadIdx.x] = part;
+  __syncthreads();
+  for (int step = 32; step > 0; step /= 2) {
+    if (threadIdx.x < step) {
+      parts[threadIdx.x] += parts[threadIdx.x + step];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    out[blockIdx.x] = parts[0];
+  }
+}
+
+extern "C" __global__ void twice(float *values) {
+  int place = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x * blockDim.y + threadIdx.y * blockDim.x + threadIdx.x;
+  values[place] *= 2.0f;
+}
+"""
+SUMS_TABLE = {
+    "sums": FunctionInfo("", ("handle", "handle", "int32"), ("blockIdx.x", "threadIdx.x")),
+    "twice": FunctionInfo("", ("handle",), ("threadIdx.x", "threadIdx.y", "blockIdx.x", "blockIdx.y")),
+}
+
+X, WEIGHTS = (np.random.default_rng(2).normal(size=size).astype(np.float32) for size in ((3, 70), (70, 30)))
+_POWERS = np.exp(X.astype(np.float64) @ WEIGHTS)
+EXPECTED = _POWERS / _POWERS.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def api() -> CudaApi:
+    found = mlforge.cuda(0).api
+    assert isinstance(found, CudaApi)
+    return found
+
+
+def module_of(api: CudaApi, source: str, table: dict[str, FunctionInfo]) -> CudaModule:
+    """Return a module of machine code."""
+    data = host_code(source) if IS_STAND_IN else compile_cuda(source, api.arch).data
+    return CudaModule("cubin", table, data)
+
+
+def to_device(api: CudaApi, array: np.ndarray) -> int:
+    handle = api.allocate(array.nbytes)
+    api.copy_in(handle, 0, array)
+    return handle
+
+
+def from_device(api: CudaApi, handle: int, like: np.ndarray) -> np.ndarray:
+    out = np.zeros_like(like)
+    api.copy_out(handle, 0, out)
+    return out
+
+
+def test_the_device_says_what_it_is(api: CudaApi) -> None:
+    device = mlforge.cuda(0)
+    assert device.exists
+    assert device.name == api.name != ""
+    assert api.memory_bytes > 1 << 30
+    assert api.driver.startswith("CUDA 1")
+    assert api.arch == "sm_{}{}".format(*api.capability)
+    assert not mlforge.device("cuda", 99).exists
+
+
+def test_kernels_run_in_order_and_as_stored(api: CudaApi) -> None:
+    module = load_from_bytes("cuda", module_of(api, SUMS, SUMS_TABLE).save_to_bytes())
+    rows = np.random.default_rng(0).integers(-9, 9, (5, 200)).astype(np.float32)
+    values, out = to_device(api, rows), api.allocate(20)
+    module["twice"](values, 10, 5, 4, 5)
+    module["sums"](values, out, 200, 5, 64)
+    module["twice"](out, 5, 1, 1, 1)
+    found = np.zeros(5, np.float32)
+    api.copy_out(out, 0, found)
+    assert found.tolist() == (4 * rows.sum(axis=1)).tolist()
+    assert from_device(api, values, rows).tolist() == (2 * rows).tolist()
+
+
+def test_numbers_are_narrowed_as_c_does_it(api: CudaApi) -> None:
+    source = """
+extern "C" __global__ void numbers(double *out, signed char a, unsigned short b, int c, unsigned long long d, float e,
+                                   double f) {
+  out[0] = a; out[1] = b; out[2] = c; out[3] = d; out[4] = e; out[5] = f;
+}
+"""
+    types = ("handle", "int8", "uint16", "int32", "uint64", "float32", "float64")
+    handle = api.allocate(48)
+    module = module_of(api, source, {"numbers": FunctionInfo("", types, ())})
+    module["numbers"](handle, 0x1FF, -1, 1 << 31, -1, 0.1, 0.1)
+    assert from_device(api, handle, np.zeros(6)).tolist() == [
+        -1, 65535, -(2.0**31), 2.0**64, float(np.float32(0.1)), 0.1,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("nbytes", [256, 100 << 10])
+def test_shared_memory_of_a_launch(api: CudaApi, nbytes: int) -> None:
+    """More than 48 KiB has to be asked for."""
+    source = """
+extern "C" __global__ void turn(int *data, int last) {
+  extern __shared__ int kept[];
+  kept[last - threadIdx.x] = data[threadIdx.x];
+  __syncthreads();
+  data[threadIdx.x] = kept[last + 1 - blockDim.x + threadIdx.x];
+}
+"""
+    table = {"turn": FunctionInfo("", ("handle", "int32"), ("threadIdx.x", "tir.use_dyn_shared_memory"))}
+    numbers = np.arange(64, dtype=np.int32)
+    handle = to_device(api, numbers)
+    module_of(api, source, table)["turn"](handle, nbytes // 4 - 1, 64, nbytes)
+    assert from_device(api, handle, numbers).tolist() == numbers[::-1].tolist()
+
+
+def test_memory_is_copied_at_offsets_and_within_the_device(api: CudaApi) -> None:
+    numbers = np.arange(100, dtype=np.int16)
+    first, second = to_device(api, numbers), api.allocate(200)
+    api.copy_in(first, 20, np.full(10, -1, np.int16))
+    api.copy(first, 20, second, 0, 40)
+    out = np.zeros(20, np.int16)
+    api.copy_out(second, 0, out)
+    assert out.tolist() == [-1] * 10 + list(range(20, 30))
+    start = api.mark()
+    api.copy(first, 0, second, 0, 200)
+    assert api.nanoseconds(start, api.mark()) > 0
+
+
+def test_addresses_within_memory_are_handles(api: CudaApi) -> None:
+    """Memory that another library made is known by its address alone, and may be part of something larger."""
+    numbers = np.arange(64, dtype=np.float32)
+    handle = to_device(api, numbers)
+    module_of(api, SUMS, SUMS_TABLE)["twice"](handle + 128, 8, 1, 1, 1)
+    numbers[32:40] *= 2
+    out = np.zeros(16, np.float32)
+    api.copy_out(handle + 128, 0, out)
+    assert out.tolist() == numbers[32:48].tolist()
+    with pytest.raises(InputError, match=r"cuda\(0\): bytes 0 to 64 do not lie in a block of 32 bytes"):
+        api.copy_out(handle + 224, 0, out)
+    for use in (lambda: api.copy_out(0x1000, 0, out), lambda: api.free(handle + 4)):
+        with pytest.raises(InputError, match="is no memory that was allocated there"):
+            use()
+    api.free(handle)
+
+
+def test_too_much_memory_says_how_much_and_where(api: CudaApi) -> None:
+    message = r"cuda\(0\) \(.*\): CUDA failed while allocating 35,184,372,088,832 bytes: CUDA_ERROR_OUT_OF_MEMORY"
+    with pytest.raises(DeviceError, match=message):
+        api.allocate(1 << 45)
+
+
+def test_code_that_the_driver_refuses(api: CudaApi) -> None:
+    handle = api.allocate(4)
+    missing = {"other": FunctionInfo("", ("handle",), ("threadIdx.x",))}
+    with pytest.raises(DeviceError, match="looking for kernel other: CUDA_ERROR_NOT_FOUND"):
+        module_of(api, SUMS, missing)["other"](handle, 1)
+    text = ".version 8.0\n.target sm_75\n.address_size 64\nnothing of PTX\n"
+    with pytest.raises(DeviceError, match="loading the kernels other: CUDA_ERROR_INVALID_PTX\n  ptxas") as caught:
+        CudaModule("ptx", missing, text)["other"](handle, 1)
+    assert f'--target "cuda -arch={api.arch}"' in str(caught.value)
+    with pytest.raises(DeviceError, match=r"launching kernel twice over groups \(1, 1, 1\) of \(1025, 1, 1\) items"):
+        module_of(api, SUMS, SUMS_TABLE)["twice"](handle, 1025, 1, 1, 1)
+
+
+def test_modules_that_nobody_has_any_more_are_unloaded(api: CudaApi) -> None:
+    numbers = np.ones(64, np.float32)
+    handle = to_device(api, numbers)
+    for _ in range(100):
+        module_of(api, SUMS, SUMS_TABLE)["twice"](handle, 8, 1, 1, 1)
+        api.copy_in(handle, 0, numbers)
+    kernel = module_of(api, SUMS, SUMS_TABLE)["twice"]
+    gc.collect()
+    kernel(handle, 8, 8, 1, 1)
+    assert from_device(api, handle, numbers).tolist() == [2] * 64
+
+
+def test_source_is_compiled_for_the_device_at_hand(api: CudaApi) -> None:
+    numbers = np.arange(4, dtype=np.float32)
+    handle = to_device(api, numbers)
+    kernel = CudaModule("cu", SUMS_TABLE, SUMS)["twice"]
+    if IS_STAND_IN:
+        # it takes a GPU's machine code and finds the kernel in it, but cannot run it
+        with pytest.raises(DeviceError, match=r"launching kernel twice over .*: CUDA_ERROR_NOT_SUPPORTED"):
+            kernel(handle, 4, 1, 1, 1)
+    else:
+        kernel(handle, 4, 1, 1, 1)
+        assert from_device(api, handle, numbers).tolist() == [0, 2, 4, 6]
+
+
+@pytest.fixture
+def factory(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Factory:
+    """Return a dense layer and a softmax over its row, compiled for the device."""
+    if IS_STAND_IN:
+        monkeypatch.setattr(cuda_compiler, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["d"]), helper.make_node("Softmax", ["d"], ["y"], axis=-1)],
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, EXPECTED.shape)],
+        [numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "dense.onnx")
+    module, params = mlforge.import_model(tmp_path / "dense.onnx")
+    return mlforge.build(module, target=f"cuda -arch={api.arch}", params=params)
+
+
+def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
+    executor = factory["default"](mlforge.cuda(0))
+    executor.run(x=X)
+    np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
+    # two rows behind the start of memory that the executor is lent
+    lent = array(np.concatenate([np.zeros((2, 70), np.float32), X]), mlforge.cuda(0))
+    executor.set_input("x", np.zeros_like(X))
+    executor.set_input_zero_copy("x", Part(lent.handle + 2 * 70 * 4, X.shape, lent))
+    executor.run()
+    np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
+    assert len(executor.timed_run()) == len(list(executor.calls()))
+
+
+def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path) -> None:
+    """The founding example, and the same with the factory as its root."""
+    factory.lib.export_library(tmp_path / "deploy.so")
+    loaded = mlforge.load_module(tmp_path / "deploy.so")
+    assert loaded.type_key == "library"
+    assert loaded.imported_modules[0].type_key == "cuda"
+    assert loaded.imported_modules[0].format == "cubin"
+    factory.export_library(tmp_path / "whole.so")
+    executor = mlforge.load_module(tmp_path / "whole.so")["default"](mlforge.cuda(0))
+    executor.run(x=X)
+    np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
+
+
+class Part:
+    """What another library would hand over: a tensor at an address of the device."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], owner: object) -> None:
+        code = c_abi.DLDevice(2, 0)
+        self._described = Described(address, code, shape, c_abi.entry_type("float32"), None, 0, False, owner)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        return to_capsule(self._described, versioned=False)

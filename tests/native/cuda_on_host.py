@@ -1,0 +1,42 @@
+"""CUDA without a GPU: its kernels as code of this processor, and a stand-in for NVIDIA's driver that runs them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tests.conftest import need
+
+PARTS = Path(__file__).with_name("stand_ins") / "cuda"
+
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\)\s+)?(\w+)\s*\(")
+# memory whose size the launch says
+_DYNAMIC = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
+
+
+@cache
+def host_code(source: str) -> bytes:
+    """Return what the stand-in takes for machine code: a library of a text's kernels, which ``on_host_run`` calls."""
+    names = _KERNEL.findall(source)
+    text = _DYNAMIC.sub(r"\1 *\2 = reinterpret_cast<\1 *>(on_host::dynamic_shared);", source)
+    with tempfile.TemporaryDirectory() as folder:
+        kernels, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+        kernels.write_text("\n".join((text, *(f"ON_HOST_KERNEL({name})" for name in names), "")))
+        flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+        _compile(need("g++", "g++"), *flags, "-include", str(PARTS / "on_host.h"), "-o", str(library), str(kernels))
+        return library.read_bytes()
+
+
+def make_driver(folder: Path) -> Path:
+    """Build the stand-in's ``libcuda.so.1`` in a folder, which goes on LD_LIBRARY_PATH; return the folder."""
+    flags = ["-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]
+    _compile(need("gcc", "gcc"), *flags, "-o", str(folder / "libcuda.so.1"), str(PARTS / "driver.c"), "-ldl")
+    return folder
+
+
+def _compile(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,132 @@
+"""Run launches of loop-level functions on a device: what tests of kernels of devices do."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.codegen.device import device_kernels, device_source
+from mlforge.support import dtypes
+from mlforge.tir.ir import Buffer, PrimFunc, Program, Value
+from tests.native.cuda_on_host import host_code
+from tests.native.kernel_runner import aligned
+
+Array = npt.NDArray[Any]
+RunKernel: TypeAlias = Callable[..., Array]
+
+
+@cache
+def queue() -> Any:
+    """Return an OpenCL queue of the first device that there is."""
+    import pyopencl
+
+    (device, *_) = (device for platform in pyopencl.get_platforms() for device in platform.get_devices())
+    return pyopencl.CommandQueue(pyopencl.Context([device]))
+
+
+def parts_of(source: str) -> list[str]:
+    """Return the programs of a text of OpenCL, one a kernel."""
+    return [part.partition("\n")[2] for part in source.split("// Function: ")[1:]]
+
+
+def run_on_opencl(
+    prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, contracts: bool = True
+) -> Array:
+    """Return the output of a function whose kernels run on the OpenCL device."""
+    import pyopencl as cl
+
+    kernels = device_kernels(prim, "tested")
+    source = device_source(kernels, "opencl", contracts=contracts)
+    context = queue().context
+    memory: dict[int, Any] = {}
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    for buffer, array in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
+        memory[id(buffer)] = cl.Buffer(context, flags, hostbuf=_bytes(array))
+    for buffer in (*prim.scratch, prim.output):
+        memory[id(buffer)] = cl.Buffer(context, flags, hostbuf=np.full(max(buffer.nbytes, 1), 0x5A, np.uint8))
+    for kernel, part in zip(kernels, parts_of(source), strict=True):
+        program = cl.Program(context, part).build()
+        extent = tuple(groups * items for groups, items in zip(kernel.grid, kernel.block, strict=True))
+        compiled = cl.Kernel(program, kernel.name)
+        compiled.set_args(*(memory[id(buffer)] for buffer in kernel.arguments))
+        cl.enqueue_nd_range_kernel(queue(), compiled, extent, kernel.block)
+    result = np.empty(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
+    if result.size:
+        cl.enqueue_copy(queue(), result.reshape(-1).view(np.uint8), memory[id(prim.output)])
+    return result
+
+
+def _bytes(array: Array) -> Array:
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat if flat.size else np.zeros(1, np.uint8)
+
+
+def run_program(program: Program, inputs: Mapping[str, Array], run: RunKernel) -> dict[str, Array]:
+    """Return the outputs of a program whose kernels run one after another by `run`."""
+    known: dict[Value, Array] = {value: value.data for value in program.constants if value.data is not None}
+    known.update((value, inputs[value.name]) for value in program.inputs)
+
+    def content(value: Value, buffer: Buffer) -> Array:
+        flat = np.ascontiguousarray(known[value.root]).reshape(-1).view(np.uint8)
+        own = flat[value.root_start : value.root_start + value.nbytes]
+        return own.view(dtypes.to_numpy(buffer.dtype)).reshape(buffer.shape)
+
+    contracts = bool(program.meta.get("contract_floats", True))
+    for call in program.calls:
+        arguments = [content(*pair) for pair in zip(call.inputs, call.kernel.inputs, strict=True)]
+        constants = [content(*pair) for pair in zip(call.constants, call.kernel.constants, strict=True)]
+        known[call.output.root] = run(call.kernel, arguments, constants, contracts=contracts)
+    return {
+        value.name: np.ascontiguousarray(known[value.root])
+        .reshape(-1)
+        .view(np.uint8)[value.root_start : value.root_start + value.nbytes]
+        .view(dtypes.to_numpy(value.dtype))
+        .reshape(value.shape)
+        for value in program.outputs
+    }
+
+
+class CudaOnHost:
+    """Kernels of functions as CUDA C++, all of them built for this processor in one go and run there.
+
+    Parameters
+    ----------
+    prims : sequence of PrimFunc
+    """
+
+    def __init__(self, prims: Sequence[PrimFunc], *, contracts: bool = True) -> None:
+        self._kernels = {id(prim): device_kernels(prim, f"tested{number}") for number, prim in enumerate(prims)}
+        self.source = device_source(
+            [kernel for made in self._kernels.values() for kernel in made], "cuda", contracts=contracts
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernels.so"
+            path.write_bytes(host_code(self.source))
+            self._library = ctypes.CDLL(str(path))
+
+    def __call__(
+        self, prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, contracts: bool = True
+    ) -> Array:
+        """Return the output of one of the functions."""
+        del contracts  # the text was printed with it
+        memory: dict[int, Array] = {}
+        for buffer, array in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
+            memory[id(buffer)] = aligned(array.shape, array.dtype)
+            memory[id(buffer)][...] = array
+        for buffer in (*prim.scratch, prim.output):
+            memory[id(buffer)] = aligned(buffer.shape, dtypes.to_numpy(buffer.dtype))
+            memory[id(buffer)].reshape(-1).view(np.uint8)[...] = 0x5A
+        three = ctypes.c_uint * 3
+        for kernel in self._kernels[id(prim)]:
+            pointers = [ctypes.c_void_p(memory[id(buffer)].ctypes.data) for buffer in kernel.arguments]
+            values = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(pointer) for pointer in pointers))
+            call = getattr(self._library, f"on_host_call_{kernel.name}")
+            assert self._library.on_host_run(call, three(*kernel.grid), three(*kernel.block), 0, values) == 0
+        return memory[id(prim.output)]

@@ -1,0 +1,89 @@
+"""Programs of kernels for other processors: LLVM's objects, linked with a main that feeds them from standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite.ir as ll
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.codegen.llvm.kernel import emit_kernel
+from mlforge.codegen.llvm.machine import machine_of
+from mlforge.codegen.llvm.optimize import compile_object
+from mlforge.library.toolchain import run_tool
+from mlforge.support import dtypes
+from mlforge.target.target import parse_target
+from mlforge.tir.ir import PrimFunc
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRun:
+    """A kernel and what it is called with.
+
+    Attributes
+    ----------
+    prim : PrimFunc
+    arrays : sequence of array
+        For its inputs and constants.
+    """
+
+    prim: PrimFunc
+    arrays: Sequence[Array]
+
+
+def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) -> None:
+    """Write the program `path`; the zig target names the same kind of machine as `target`."""
+    machine = machine_of(parse_target(target))
+    module = ll.Module("kernels")
+    for number, run in enumerate(runs):
+        emit_kernel(module, run.prim, f"kernel{number}", machine=machine, contracts=False)
+    (path.parent / "kernels.o").write_bytes(compile_object(module, machine))
+    (path.parent / "main.c").write_text(_main(runs))
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_target, "-O1", "main.c", "kernels.o", "-lm"]
+    run_tool([*command, "-o", path.name], path.parent)
+
+
+def input_bytes(runs: Sequence[KernelRun]) -> bytes:
+    """Return what the program reads."""
+    return b"".join(np.ascontiguousarray(array).tobytes() for run in runs for array in run.arrays)
+
+
+def outputs(runs: Sequence[KernelRun], data: bytes) -> list[Array]:
+    """Return the kernels' outputs out of what the program wrote."""
+    found, start = [], 0
+    for run in runs:
+        buffer = run.prim.output
+        kind = dtypes.to_numpy(buffer.dtype)
+        found.append(np.frombuffer(data, kind, buffer.size, start).reshape(buffer.shape))
+        start += buffer.nbytes
+    assert start == len(data)
+    return found
+
+
+def _main(runs: Sequence[KernelRun]) -> str:
+    lines = ["#include <stdint.h>", "#include <stdio.h>"]
+    body = []
+    for number, run in enumerate(runs):
+        sizes = [buffer.nbytes for buffer in run.prim.params]
+        arguments = [f"memory[{position}]" for position in range(len(sizes))]
+        reads = [f"fread(memory[{position}], 1, {size}, stdin);" for position, size in enumerate(sizes[:-1])]
+        if run.prim.scratch:
+            assert run.prim.scratch_bytes <= _LARGEST
+            arguments.append(f"memory[{len(sizes)}]")
+        params = ", ".join(["void *"] * len(arguments))
+        lines.append(f"int32_t kernel{number}({params});")
+        assert max(sizes) <= _LARGEST
+        body += [*reads, f"if (kernel{number}({', '.join(arguments)}) != 0) return 1;"]
+        body.append(f"fwrite({arguments[len(sizes) - 1]}, 1, {sizes[-1]}, stdout);")
+    lines.append(f"static uint8_t memory[8][{_LARGEST}] __attribute__((aligned(64)));")
+    return "\n".join([*lines, "int main(void) {", *(f"  {line}" for line in body), "  return 0;", "}", ""])
+
+
+_LARGEST = 1 << 16

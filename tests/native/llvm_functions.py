@@ -1,0 +1,80 @@
+"""Kernels as LLVM's objects in this process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as ll
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.codegen.llvm.kernel import emit_kernel
+from mlforge.codegen.llvm.machine import Machine, machine_of
+from mlforge.codegen.llvm.optimize import compile_object
+from mlforge.library.toolchain import NATIVE
+from mlforge.support import dtypes
+from mlforge.target.target import parse_target
+from mlforge.tir.ir import PrimFunc
+
+Array = npt.NDArray[Any]
+
+
+@cache
+def machine_for(flags: Sequence[str]) -> Machine:
+    """Return the processor that a C compiler makes code for with these flags, of those that this machine is one of."""
+    return machine_of(parse_target("llvm -mcpu=native" if NATIVE in flags else "llvm"))
+
+
+def contracts_with(flags: Sequence[str]) -> bool:
+    """Tell whether a C compiler fuses products and sums with these flags beside `Compiler.flags`."""
+    return "-ffp-contract=off" not in flags
+
+
+class LlvmLibrary:
+    """Kernels in memory; looks like a loaded library."""
+
+    def __init__(self, data: bytes, names: Sequence[str]) -> None:
+        llvm.initialize_native_asmprinter()
+        self._jit = llvm.create_lljit_compiler(use_jit_link=True)
+        builder = llvm.JITLibraryBuilder().add_object_img(data).add_current_process()
+        for name in names:
+            builder.export_symbol(name)
+        self._code = builder.link(self._jit, "kernels")
+
+    def __getattr__(self, name: str) -> Any:
+        return ctypes.CFUNCTYPE(ctypes.c_int32)(self._code[name])
+
+    def call(self, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
+        """Run a kernel, found by its own name, on arrays for its inputs and constants; return its output."""
+        return run_kernel(getattr(self, prim.name), prim, arrays)
+
+
+def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
+    """Call the function of a kernel on arrays for its inputs and constants, and return its output."""
+    output = np.zeros(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
+    whole = [np.ascontiguousarray(array) for array in arrays]
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*whole, output)]
+    if prim.scratch:
+        workspace = np.empty(prim.scratch_bytes + 64, np.uint8)
+        pointers.append(ctypes.c_void_p(workspace.ctypes.data + -workspace.ctypes.data % 64))
+    assert function(*pointers) == 0
+    return output
+
+
+def library_of(
+    prims: Mapping[str, PrimFunc], machine: Machine, *, contracts: bool, reached: frozenset[int] = frozenset()
+) -> LlvmLibrary:
+    """Return kernels, by their symbols, as a library."""
+    module = ll.Module("kernels")
+    for name, prim in prims.items():
+        emit_kernel(module, prim, name, machine=machine, contracts=contracts, reached=reached)
+    return LlvmLibrary(compile_object(module, machine), list(prims))
+
+
+def beside_c(prims: Mapping[str, PrimFunc], flags: Sequence[str], reached: frozenset[int] = frozenset()) -> LlvmLibrary:
+    """Return kernels that must compute the very bits of the same kernels in C, compiled with these flags."""
+    return library_of(prims, machine_for(tuple(flags)), contracts=contracts_with(flags), reached=reached)

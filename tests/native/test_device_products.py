@@ -1,0 +1,97 @@
+"""Tiled products on devices: OpenCL, CUDA C++ as code of this processor, and the meaning of launches, against numpy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.codegen.device import device_kernels
+from mlforge.library.cuda_compiler import compile_cuda
+from mlforge.target.features import Features
+from mlforge.tir import interpreter
+from mlforge.tir.launches import launches
+from mlforge.tir.verify import verify
+from mlforge.transform.lower import LoweredGroup, lower_group
+from tests.native.device_products import ProductCase, product_cases
+from tests.native.device_runner import CudaOnHost, run_on_opencl
+
+DEVICE = Features(vector_bytes=0, dot4=False, gpu=True)
+CASES = product_cases()
+PLACES = range(len(CASES))
+LABELS = [case.label for case in CASES]
+
+
+@pytest.fixture(scope="module")
+def groups() -> list[LoweredGroup]:
+    lowered = [lower_group(case.group, DEVICE) for case in CASES]
+    for group in lowered:
+        verify(group.prim)
+    return lowered
+
+
+@pytest.fixture(scope="module")
+def cuda(groups: list[LoweredGroup]) -> CudaOnHost:
+    return CudaOnHost([group.prim for group in groups])
+
+
+@pytest.mark.parametrize("place", PLACES, ids=LABELS)
+def test_meaning(place: int, groups: list[LoweredGroup]) -> None:
+    case: ProductCase = CASES[place]
+    case.check(interpreter.run(groups[place].prim, case.inputs, groups[place].constants))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=LABELS)
+def test_opencl(place: int, groups: list[LoweredGroup]) -> None:
+    case = CASES[place]
+    case.check(run_on_opencl(groups[place].prim, case.inputs, groups[place].constants))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=LABELS)
+def test_cuda_text(place: int, groups: list[LoweredGroup], cuda: CudaOnHost) -> None:
+    case = CASES[place]
+    case.check(cuda(groups[place].prim, case.inputs, groups[place].constants))
+
+
+def test_cuda_text_compiles(cuda: CudaOnHost) -> None:
+    assert compile_cuda(cuda.source).format == "ptx"
+
+
+def test_small_results_are_shared_out_along_the_reduction(groups: list[LoweredGroup]) -> None:
+    counts = {label: len(launches(group.prim)) for label, group in zip(LABELS, groups, strict=True)}
+    assert counts["float-shared-out-reduction"] == 2
+    assert counts["float-pointwise"] == 1
+
+
+def test_transposed_convolutions_are_a_product_for_each_phase(groups: list[LoweredGroup]) -> None:
+    counts = {label: len(launches(group.prim)) for label, group in zip(LABELS, groups, strict=True)}
+    assert counts["float-transposed-phases"] == 4
+    # two of three rows' phases and one of two columns' are reached by a tap
+    assert counts["int8-transposed-kernel-below-stride"] == 6
+    assert counts["float-transposed-one-dimension"] == 3
+    assert counts["float-transposed-depthwise"] == 1
+
+
+@pytest.mark.parametrize("place", PLACES[:6], ids=LABELS[:6])
+def test_sums_without_fused_multiply_adds_are_the_same_everywhere(place: int, groups: list[LoweredGroup]) -> None:
+    case, group = CASES[place], groups[place]
+    expected = interpreter.run(group.prim, case.inputs, group.constants)
+    on_opencl = run_on_opencl(group.prim, case.inputs, group.constants, contracts=False)
+    np.testing.assert_array_equal(on_opencl, expected)
+    text = CudaOnHost([group.prim], contracts=False)
+    assert "__fmul_rn(" in text.source
+    np.testing.assert_array_equal(text(group.prim, case.inputs, group.constants), expected)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=LABELS)
+def test_small_devices_get_what_they_can_hold(place: int) -> None:
+    features = replace(DEVICE, group_items=64, shared_bytes=4096)
+    group = lower_group(CASES[place].group, features)
+    verify(group.prim)
+    for kernel in device_kernels(group.prim, "small"):
+        assert prod(kernel.block) <= 64
+        assert kernel.shared_bytes <= 4096
+    CASES[place].check(interpreter.run(group.prim, CASES[place].inputs, group.constants))

@@ -1,0 +1,308 @@
+"""Models on an OpenCL device beside the host: the results of the host, whatever runs where."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import mlforge
+from mlforge.compiler import Factory
+from mlforge.errors import DeviceError, OptionError, RunError
+from mlforge.frontend.onnx import import_onnx
+from mlforge.runtime import GraphExecutor
+from mlforge.transform import places
+from tests.harness import seeded_inputs
+from tests.interop.test_onnxruntime_nodes import lstm_between_compiled_layers, top_k
+from tests.onnx_graphs import GraphMaker
+from tests.unit.test_passes import image
+from tests.unit.test_places import refusing
+
+# integers are the same to the bit; of floats a device may sum in another order
+TOLERANCE = 1e-5
+ROOT = Path(__file__).parents[2]
+INTEGERS = ("kws_ref_model", "ad01_int8", "hello_world_int8")
+
+
+@pytest.fixture(autouse=True)
+def device() -> mlforge.runtime.Device:
+    found = mlforge.opencl(0)
+    if not found.exists:
+        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
+    return found
+
+
+def network() -> bytes:
+    """Return a model with two ways of which one has a softmax in the middle."""
+    g = GraphMaker(5)
+    first = g.node("Relu", [g.conv("x", 4, 4, 3)])
+    soft = g.node("Softmax", [first], axis=1)
+    left, right = g.conv(soft, 4, 4, 1), g.node("MaxPool", [first], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    joined = str(g.node("Add", [left, right]))
+    return g.model(joined, str(g.node("GlobalAveragePool", [joined])))
+
+
+def built(data: bytes, target: str = "opencl", **options: Any) -> Factory:
+    module, params = import_onnx(data, "network")
+    return mlforge.build(module, target, params=params, module_name="network", **options)
+
+
+@pytest.fixture(params=["c", "llvm"])
+def divided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Factory:
+    """Return a model whose softmax runs on the host."""
+    refusing(monkeypatch, (), ["softmax"])
+    monkeypatch.setattr(places, "SMALL_WORK", 1)
+    return built(network(), target_host=request.param)
+
+
+def assert_like(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[np.ndarray]:
+    return list(built(network(), "c").runtime.run({"x": image()}).values())
+
+
+def test_host_and_device_work_on_one_model(
+    divided: Factory, expected: list[np.ndarray], device: mlforge.runtime.Device
+) -> None:
+    kinds = [call.kernel.device for call in divided.program.calls if not call.is_copy]
+    assert set(kinds) == {"opencl", None}
+    assert sum(call.is_copy for call in divided.program.calls) == 2
+    executor = divided["default"](device)
+    assert executor.devices == (device, mlforge.cpu(0))
+    for sign in (1, -1, 1):
+        executor.run(x=sign * image())
+    for index, wanted in enumerate(expected):
+        assert_like(executor.get_output(index), wanted)
+
+
+def test_archives_and_libraries_carry_the_kernels(
+    divided: Factory, expected: list[np.ndarray], device: mlforge.runtime.Device, tmp_path: Path
+) -> None:
+    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    divided.export_library(tmp_path / "network.so")
+    for name in ("network.tar", "network.so"):
+        loaded = mlforge.load_module(tmp_path / name)
+        assert loaded.lib.imported_modules[0].type_key == "opencl"
+        executor = loaded["network"](mlforge.cpu(0), device)
+        executor.run(x=image())
+        assert_like(executor.get_output(0), expected[0])
+        outputs = mlforge.load(tmp_path / name).run({"x": image()})
+        assert_like(next(iter(outputs.values())), expected[0])
+
+
+def test_bound_buffers_are_read_at_each_call(divided: Factory, expected: list[np.ndarray]) -> None:
+    x = np.zeros_like(image())
+    call = divided.runtime.bind({"x": x})
+    assert call() == 0
+    x[...] = image()
+    assert call() == 0
+    assert_like(next(iter(call.outputs.values())), expected[0])
+
+
+def test_every_operator_and_copy_is_timed(divided: Factory) -> None:
+    profile = divided.runtime.model.profile({"x": image()}, repeat=2)
+    assert len(profile.operators) == len(divided.program.calls)
+    assert all(item.nanoseconds > 0 for item in profile.operators)
+
+
+def test_executors_do_not_share_memory(divided: Factory, expected: list[np.ndarray]) -> None:
+    first, second = divided["default"](), divided["default"]()
+    first.run(x=image())
+    second.run(x=-image())
+    assert_like(first.get_output(0), expected[0])
+    other = first.fork()
+    other.run(x=np.zeros_like(image()))
+    assert_like(first.get_output(0), expected[0])
+
+
+def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: mlforge.runtime.Device) -> None:
+    graph_json, lib, _ = divided
+    with pytest.raises(RunError, match=r"tensors on opencl, and is given cpu\(0\) alone"):
+        GraphExecutor(graph_json, lib, mlforge.cpu(0))
+    with pytest.raises(RunError, match=r"runs on the CPU and opencl, not on cuda\(0\)"):
+        GraphExecutor(graph_json, lib, [mlforge.cuda(0), mlforge.cpu(0)])
+    with pytest.raises(RunError, match="one device of a kind"):
+        GraphExecutor(graph_json, lib, [device, mlforge.opencl(1)])
+    with pytest.raises(DeviceError, match=r"no device opencl\(99\)"):
+        divided["default"](mlforge.opencl(99))
+    with pytest.raises(RunError, match=r"runs on the CPU, not on opencl\(0\)"):
+        built(network(), "c", executor="graph")["default"](device)
+    with pytest.raises(RunError, match=r"runs on the CPU, not on opencl\(0\)"):
+        built(network(), "c")["default"](device)
+
+
+def test_what_targets_of_devices_cannot_be_combined_with() -> None:
+    with pytest.raises(OptionError, match="executor 'aot' runs no code of devices"):
+        built(network(), executor="aot")
+    with pytest.raises(OptionError, match="target of the host"):
+        built(network(), target_host="opencl")
+    targets = built(network(), target_host="c -mcpu=x86-64-v3").targets
+    assert list(map(str, targets)) == ["opencl", "c -mcpu=x86-64-v3"]
+
+
+SMALL_DEVICE = """
+import json
+from tests.native.test_devices import built, image, network
+for target in ("opencl", "opencl -max_num_threads=64"):
+    try:
+        print(json.dumps([array.tolist() for array in built(network(), target).runtime.run({"x": image()}).values()]))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_devices_of_small_groups_get_kernels_that_suit_them(
+    expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PoCL makes a device of small groups of the processor."""
+    monkeypatch.setenv("POCL_MAX_WORK_GROUP_SIZE", "64")
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", SMALL_DEVICE], capture_output=True, text=True, check=False, cwd=ROOT)
+    refused, *found = done.stdout.splitlines()
+    assert "INVALID_WORK_GROUP_SIZE" in refused, done.stderr
+    assert '64 items; models get smaller ones by --target "opencl -max_num_threads=64"' in refused
+    for array, wanted in zip(json.loads(*found), expected, strict=True):
+        assert_like(np.array(array), wanted)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("opencl -max_num_threads=31", "-max_num_threads=31 is no number of 32 or more"),
+        ("cuda -max_num_threads=", "-max_num_threads= is no number"),
+        ("opencl -max_shared_memory_per_block=1k", "-max_shared_memory_per_block=1k is no number of 4096 or more"),
+        ("cuda -mcpu=sm_90", "is for a device, not for the processor 'sm_90'"),
+        ("opencl -arch=sm_90", "no option '-arch=sm_90'. It has -max_num_threads=..., -max_shared"),
+    ],
+)
+def test_options_that_no_device_has(target: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        built(network(), target)
+
+
+def test_the_same_bytes_every_time(tmp_path: Path) -> None:
+    for name in ("first.tar", "second.tar"):
+        mlforge.export_model_library_format(built(network()), tmp_path / name)
+    assert (tmp_path / "first.tar").read_bytes() == (tmp_path / "second.tar").read_bytes()
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_quantized_models_give_the_hosts_bytes(name: str, models: Path) -> None:
+    module, params = mlforge.import_model(models / f"{name}.tflite")
+    on_host = mlforge.build(module, "c", params=params, module_name="m").runtime
+    factory = mlforge.build(module, "opencl", params=params, module_name="m")
+    assert {call.kernel.device for call in factory.program.calls} == {"opencl"}
+    for seed in range(2):
+        inputs = seeded_inputs(on_host.inputs, seed)
+        wanted = on_host.run(inputs)
+        for tensor, found in factory.runtime.run(inputs).items():
+            np.testing.assert_array_equal(found, wanted[tensor])
+
+
+def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path) -> None:
+    from mlforge.archive.read import open_archive
+
+    path = tmp_path / "network.tar"
+    mlforge.export_model_library_format(divided, path)
+    with open_archive(path) as archive:
+        record = archive.record.modules["network"]
+        storages = divided.code.storages
+        assert storages is not None
+        assert record.targets == tuple(map(str, divided.targets))
+        assert [entry.device for entry in record.main] == [1, 4]
+        assert record.main[1].workspace_bytes == storages.bytes_on("opencl")
+        assert record.main[0].workspace_bytes >= storages.bytes_on(None) > 0
+        assert [tensor.name for tensor in record.main[1].inputs] == ["x"]
+        assert [tensor.name for tensor in record.inputs] == ["x"]
+        assert len(record.outputs) == 2
+
+
+def test_a_model_without_work_for_the_device_says_so(tmp_path: Path, command: Callable[..., str]) -> None:
+    path = tmp_path / "top.onnx"
+    path.write_bytes(top_k())
+    said = command("compile", path, "--byoc", "onnxruntime", "--target", "opencl", "-o", tmp_path / "top.tar")
+    assert re.search(r"no operator of \d runs on opencl", said)
+
+
+def test_commands_say_what_runs_where(
+    divided: Factory, expected: list[np.ndarray], tmp_path: Path, command: Callable[..., str]
+) -> None:
+    path, given, made = tmp_path / "network.tar", tmp_path / "in.npz", tmp_path / "out.npz"
+    mlforge.export_model_library_format(divided, path)
+    assert "operators run on opencl, with 2 copies between devices; on the host: Softmax" in command("inspect", path)
+    told = json.loads(command("inspect", path, "--json"))["modules"]["network"]["operators"]
+    assert {item["device"] for item in told} == {"cpu", "opencl"}
+    assert [item["function"] for item in told].count("__copy") == 2
+    command("validate", path)
+    np.savez(given, x=image())
+    command("run", path, "--device", "opencl:0", "--inputs", given, "--outputs", made)
+    with np.load(made) as outputs:
+        for array, wanted in zip(outputs.values(), expected, strict=True):
+            assert_like(array, wanted)
+
+
+def test_archives_for_devices_have_no_demo_that_could_not_run(divided: Factory, tmp_path: Path) -> None:
+    from mlforge.archive import object_files, source_folder
+    from mlforge.archive.options import ExportOptions
+    from mlforge.archive.read import open_archive
+
+    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    with open_archive(tmp_path / "network.tar") as archive:
+        assert not {"Makefile", "CMakeLists.txt", "demo/demo.c"} & set(archive.tar.sizes)
+        assert b"mlforge run ARCHIVE --device opencl" in bytes(archive.tar.view("README.md"))
+    with pytest.raises(OptionError, match="C runtime, which has no devices"):
+        mlforge.export_model_library_format(divided, tmp_path / "tested.tar", options=ExportOptions(test_vectors=1))
+    sources = [object_files([divided])]
+    if divided.unit.target.kind == "c":
+        sources.append(source_folder([divided]))
+    for files in sources:
+        assert bytes(files["src/network_kernels.cl"]).decode() == divided.lib.imported_modules[0].get_source()
+        assert bytes(files["executor-config/graph/network.graph"]).decode() == divided.graph_json
+
+
+def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_path: Path) -> None:
+    from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
+
+    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    with pytest.raises(OptionError, match="parts of module 'network' are run by opencl, which firmware does not have"):
+        graph_of_archive(tmp_path / "network.tar")
+    with pytest.raises(OptionError, match="'network' are run by opencl"):
+        graph_of_factory(divided)
+
+
+def test_what_another_generator_takes_stays_on_the_host(
+    device: mlforge.runtime.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(places, "SMALL_WORK", 1)
+    data = lstm_between_compiled_layers()
+    x = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    wanted = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    module, params = mlforge.import_model(data, byoc=["onnxruntime"])
+    factory = mlforge.build(module, "opencl", params=params, module_name="lstm", byoc=["onnxruntime"])
+    assert {call.kernel.device for call in factory.program.calls} == {"opencl", None}
+    factory.export_library(tmp_path / "lstm.so")
+    loaded = mlforge.load_module(tmp_path / "lstm.so")
+    assert {module.type_key for module in loaded.lib.imported_modules} == {"opencl", "onnxruntime"}
+    for made in (factory, loaded):
+        executor = made["default"](device)
+        executor.run(x=x)
+        for index, array in enumerate(wanted):
+            np.testing.assert_allclose(executor.get_output(index), array, rtol=0, atol=1e-5)
+
+
+def test_a_float_model_is_as_near_to_the_reference_as_the_hosts(models: Path, command: Callable[..., str]) -> None:
+    model = models / "kws_ref_model_float32.tflite"
+    told = json.loads(command("verify", model, "--target", "opencl", "--samples", 2, "--json"))
+    assert told["is_within"]
+    assert told["outputs"][0]["tolerance"] < 1e-4

@@ -1,0 +1,55 @@
+"""What is wrong with an argument of an executor is said with the argument's name, whichever executor it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlforge
+from mlforge.errors import InputError
+from tests.native.extracted import imported
+
+SOUND = np.zeros((1, 49, 10, 1), np.int8)
+FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "unknown name": (lambda executor: executor.set_input("nope", SOUND), "nope: the .* has no such input"),
+    "number too large": (lambda executor: executor.set_input(99, SOUND), "99"),
+    "negative number": (lambda executor: executor.set_input(-1, SOUND), "-1"),
+    "no number": (lambda executor: executor.set_input(0.5, SOUND), "0.5"),
+    "dtype": (lambda executor: executor.set_input(0, SOUND.astype(np.float32)), "input_1: .*float32.* int8"),
+    "shape": (lambda executor: executor.set_input(0, SOUND[0]), "input_1: .*49, 10, 1"),
+    "by name": (lambda executor: executor.run(input_1=SOUND[0]), "input_1: .*49, 10, 1"),
+    "nothing": (lambda executor: executor.set_input(0, None), "input_1: "),
+    "text": (lambda executor: executor.set_input(0, "text"), "input_1: "),
+    "objects": (lambda executor: executor.set_input(0, np.array([object()])), "input_1: .*object"),
+    "no such output": (lambda executor: executor.get_output(1), "there is no output 1: the .* has 1"),
+    "an output's name": (lambda executor: executor.get_output("Identity"), "there is no output Identity"),
+    "place of an output": (lambda executor: executor.get_output(0, np.zeros((1, 12))), "float64.* int8"),
+}
+
+
+@pytest.fixture(scope="module", params=["aot", "graph"])
+def factory(request: pytest.FixtureRequest, models: Path) -> Any:
+    return imported(models / "kws_ref_model.tflite", "kws", executor=request.param).runtime
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_names_its_argument(factory: Any, fault: str) -> None:
+    call, text = FAULTS[fault]
+    with pytest.raises(InputError, match=text):
+        call(factory["default"](mlforge.cpu(0)))
+
+
+@pytest.mark.parametrize("device", ["cpu", None, 1, ["cpu"]])
+def test_what_is_no_device_is_said(factory: Any, device: Any) -> None:
+    with pytest.raises(InputError, match=r"a device is expected, not .*Give mlforge.cpu\(0\)"):
+        factory["default"](device)
+
+
+def test_a_graph_executor_wants_devices_too(models: Path) -> None:
+    factory = imported(models / "hello_world_int8.tflite", "hello", executor="graph")
+    with pytest.raises(InputError, match="a device is expected, not 'cpu', a str"):
+        mlforge.runtime.GraphExecutor(factory.graph_json, factory.lib, "cpu")  # type: ignore[arg-type]

@@ -1,0 +1,242 @@
+"""Kernels as LLVM's objects: every processor's own instructions, and the same results with all of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import llvmlite.ir as ll
+import numpy as np
+import pytest
+
+import mlforge.ops  # noqa: F401  (templates import operators: these come first)
+from mlforge.codegen.llvm.kernel import emit_kernel
+from mlforge.codegen.llvm.machine import machine_of
+from mlforge.codegen.llvm.optimize import compile_object, optimize_module, parse
+from mlforge.errors import OptionError
+from mlforge.relay import ir
+from mlforge.target.features import Features
+from mlforge.target.target import parse_target
+from mlforge.tir import builder as tb
+from mlforge.tir import interpreter
+from mlforge.tir.ir import Buffer, PrimFunc
+from mlforge.transform.lower import lower_group
+from tests.conftest import need
+from tests.native.foreign_programs import KernelRun, input_bytes, linked, outputs
+from tests.native.kernel_runner import group_of
+from tests.native.llvm_functions import library_of
+from tests.native.test_c_expressions import pointwise, requantize_inputs
+from tests.native.test_c_vectors import (
+    FILES,
+    abilities,
+    dot_product,
+    extremes,
+    functions_of,
+    random_arrays,
+    tiled_product,
+)
+from tests.native.test_dsp_kernels import ALL, DSP, requantized, weights_of
+from tests.native.test_kernels import CASES, attributes, random_integers
+
+# name: (target, what the processor must have)
+X86 = {
+    "v1": ("llvm -mcpu=x86-64", ("sse2",)),
+    "v2": ("llvm -mcpu=x86-64-v2", ("sse4_2",)),
+    "v3": ("llvm -mcpu=x86-64-v3", ("avx2", "fma")),
+    "v3-vnni": ("llvm -mcpu=x86-64-v3 -mattr=+avxvnni", ("avx_vnni",)),
+    "v4": ("llvm -mcpu=x86-64-v4", ("avx512bw", "avx512vl", "avx512dq", "avx512cd")),
+    "v4-vnni": ("llvm -mcpu=x86-64-v4 -mattr=+avx512vnni", ("avx512bw", "avx512vl", "avx512_vnni")),
+}
+
+
+def assembly(prim: PrimFunc, target: str, *, contracts: bool = False) -> str:
+    """Return the optimized assembly of a kernel."""
+    machine = machine_of(parse_target(target))
+    module = ll.Module("kernel")
+    emit_kernel(module, prim, "kernel", machine=machine, contracts=contracts)
+    parsed = parse(module, machine)
+    optimize_module(parsed, machine)
+    return str(machine.target_machine().emit_assembly(parsed))
+
+
+@pytest.mark.parametrize("name", [name for name, (_, needed) in X86.items() if abilities().issuperset(needed)])
+def test_every_level_of_x86_computes_the_same(name: str) -> None:
+    machine = machine_of(parse_target(X86[name][0]))
+    for number, prims in enumerate(map(functions_of, FILES)):
+        library = library_of({prim.name: prim for prim in prims}, machine, contracts=False)
+        for prim in prims:
+            for arrays in (random_arrays(prim.params[:-1], number), extremes(prim)):
+                with np.errstate(all="ignore"):
+                    expected = interpreter.run(prim, arrays[: len(prim.inputs)], arrays[len(prim.inputs) :])
+                assert library.call(prim, arrays).tobytes() == expected.tobytes(), prim.name
+
+
+INSTRUCTIONS = [
+    ("x86-64-v4", "+avx512vnni", r"vpdpbusd\s.*%zmm"),
+    ("x86-64-v4", "", r"vpmaddwd\s.*%zmm"),
+    ("x86-64-v3", "+avxvnni", r"vpdpbusd\s.*%ymm"),
+    ("x86-64-v3", "", r"vpmaddwd\s.*%ymm"),
+    ("x86-64", "", r"pmaddwd\s.*%xmm"),
+    ("neoverse-n1", "", r"\bsdot\s+v\d+\.4s"),
+    ("generic", "+i8mm,+dotprod", r"\busdot\s+v\d+\.4s"),
+]
+
+
+@pytest.mark.parametrize(("cpu", "attributes", "pattern"), INSTRUCTIONS)
+def test_dot_products_are_the_processors_own(cpu: str, attributes: str, pattern: str) -> None:
+    triple = "x86_64-linux-gnu" if cpu.startswith("x86") else "aarch64-linux-gnu"
+    option = f" -mattr={attributes}" if attributes else ""
+    text = assembly(dot_product(16, broadcast=True), f"llvm -mtriple={triple} -mcpu={cpu}{option}")
+    assert re.search(pattern, text), text
+
+
+def dsp_operations() -> PrimFunc:
+    """Return a function of all operations on words."""
+    size = 24
+    data = Buffer("data", (size, 4), "int8")
+    weights = Buffer("weights", (size, 2), "int16")
+    output = Buffer("output", (size, 8), "int32")
+    b = tb.StmtBuilder()
+    with b.loop(size, "i") as i:
+        word = b.let("word", tb.intrinsic("word", tb.load(data, [i, 0], 4), dtype="int32"))
+        pair = b.let("pair", tb.intrinsic("word", tb.load(weights, [i, 0], 2), dtype="int32"))
+        even, odd = (b.let(name, tb.intrinsic(f"{name}_bytes", word)) for name in ("even", "odd"))
+        total = tb.const(1000)
+        results = [even, odd, tb.intrinsic("dot2", total, even, odd)]
+        results += [tb.intrinsic(f"mac_{letters}", total, odd, pair) for letters in ("bb", "bt", "tb", "tt")]
+        results.append(tb.intrinsic("saturate_byte", pair))
+        for column, value in enumerate(results):
+            b.store(output, [i, column], value)
+    return PrimFunc("words", (data, weights), (), output, (), b.finish())
+
+
+def test_words_are_taken_by_instructions_for_pairs() -> None:
+    text = assembly(dsp_operations(), "llvm -mcpu=cortex-m4")
+    for instruction in ("sxtb16", "smlad", "smlabb", "smlabt", "smlatb", "smlatt", "ssat"):
+        assert re.search(rf"\b{instruction}\b", text), instruction
+    plain = assembly(dsp_operations(), "llvm -mcpu=cortex-m3")
+    assert not re.search(r"\b(smla|sxtb16)", plain)
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_products_and_sums_are_fused_only_where_they_may_be(lanes: int) -> None:
+    product, target = tiled_product(5, 7, lanes), "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
+    assert "vfmadd" in assembly(product, target, contracts=True)
+    assert "vfmadd" not in assembly(product, target)
+    assert "fma" not in assembly(product, "llvm -mtriple=x86_64-linux-gnu", contracts=True)
+
+
+def test_registers_hold_the_tile() -> None:
+    case = CASES["1x1"]
+    x = ir.Var("x", ir.TensorType(case.data, "float32"))
+    weights = np.ones((*case.kernel, case.data[3], case.filters), np.float32)
+    call = ir.call("nn.conv2d", [x, ir.const(weights)], **attributes(case))
+    prim = lower_group(group_of(call, [x]), Features(vector_registers=32)).prim
+    text = assembly(prim, "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v4", contracts=True)
+    loops = re.findall(r"^\.L\w+:\n((?:(?!\.L).*\n)*?\tj\w+\t\.L)", text, re.MULTILINE)
+    busiest = max(loops, key=lambda loop: loop.count("vfmadd231ps"))
+    assert busiest.count("vfmadd231ps") >= 8
+    assert "%rsp" not in busiest, busiest
+
+
+def test_a_fence_is_no_instruction() -> None:
+    def two(fenced: bool) -> PrimFunc:
+        b = tb.StmtBuilder()
+        data, output = Buffer("data", (1,), "int32"), Buffer("output", (2,), "int32")
+        b.store(output, [0], tb.load(data, [0]))
+        if fenced:
+            b.fence("read again")
+        b.store(output, [1], tb.load(data, [0]))
+        return PrimFunc("two", (data,), (), output, (), b.finish())
+
+    target = "llvm -mtriple=x86_64-linux-gnu"
+    fenced, plain = (
+        re.findall(r"^\t(?!\.|#)\S.*$", assembly(two(flag), target), re.MULTILINE) for flag in (True, False)
+    )
+    assert sum("(%rdi)" in line for line in fenced) == 2  # what the loop-level code orders: load again
+    assert sum("(%rdi)" in line for line in plain) == 1
+    assert not any(line.split()[0] in ("mfence", "lock") for line in fenced)
+
+
+def test_numbers_that_begin_with_their_highest_byte_are_refused() -> None:
+    with pytest.raises(OptionError, match="highest byte"):
+        machine_of(parse_target("llvm -mtriple=powerpc64-linux-gnu"))
+
+
+def test_objects_are_the_same_every_time() -> None:
+    machine = machine_of(parse_target("llvm -mtriple=aarch64-linux-gnu"))
+
+    def once() -> bytes:
+        module = ll.Module("kernels")
+        emit_kernel(module, tiled_product(5, 7, 8), "kernel", machine=machine, contracts=True)
+        return compile_object(module, machine)
+
+    assert once() == once()
+
+
+def foreign_runs() -> list[KernelRun]:
+    """Return kernels of all kinds with data."""
+    runs = [
+        KernelRun(prim, arrays)
+        for prim in (*functions_of((16,)), *functions_of((4,)), dsp_operations())
+        for arrays in (random_arrays(prim.params[:-1], 3), extremes(prim))
+    ]
+    columns = [column[:1000] for column in requantize_inputs()]
+    for name in ("requantize_double", "requantize_single", "requantize_away"):
+        prim = pointwise(name, ["int32"] * 3, "int32", columns[0].size, lambda *args, n=name: tb.intrinsic(n, *args))
+        runs.append(KernelRun(prim, columns))
+    for name in ("1x1", "depthwise"):
+        case = ALL[name]
+        group = lower_group(requantized(case, weights_of(case), np.arange(case.filters, dtype=np.int32), 0.001), DSP)
+        data = random_integers(np.random.default_rng(9), "int8", case.data)
+        runs.append(KernelRun(group.prim, [data, *group.constants]))
+    for name in ("exp_f32", "tanh_f32", "erf_f32"):
+        prim = pointwise(name, ["float32"], "float32", 64, lambda v, n=name: tb.intrinsic(n, v))
+        runs.append(KernelRun(prim, [np.linspace(-9, 9, 64, dtype=np.float32)]))
+    return runs
+
+
+FOREIGN = {
+    "aarch64": ("llvm -mtriple=aarch64-linux-musl", "aarch64-linux-musl", "qemu-aarch64"),
+    "aarch64-dotprod": ("llvm -mtriple=aarch64-linux-musl -mcpu=neoverse-n1", "aarch64-linux-musl", "qemu-aarch64"),
+    "aarch64-i8mm": ("llvm -mtriple=aarch64-linux-musl -mattr=+i8mm", "aarch64-linux-musl", "qemu-aarch64"),
+    "riscv64": ("llvm -mtriple=riscv64-linux-musl", "riscv64-linux-musl", "qemu-riscv64"),
+    "thumb-dsp": ("llvm -mtriple=thumbv7em-none-eabihf -mcpu=cortex-m4", "arm-linux-musleabihf", "qemu-arm"),
+    "wasm": ("llvm -mtriple=wasm32-wasi", "wasm32-wasi", "wasmtime"),
+    "wasm-simd": ("llvm -mtriple=wasm32-wasi -mattr=+simd128", "wasm32-wasi", "wasmtime"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_processors_compute_the_same(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    target, zig_target, emulator = FOREIGN[name]
+    runs = foreign_runs()
+    program = tmp_path / "program"
+    linked(runs, target, zig_target, program)
+    found = outputs(runs, _emulated(program, emulator, input_bytes(runs)))
+    for run, output in zip(runs, found, strict=True):
+        count = len(run.prim.inputs)
+        with np.errstate(all="ignore"):
+            expected = interpreter.run(run.prim, run.arrays[:count], run.arrays[count:])
+        np.testing.assert_array_equal(output, expected, err_msg=run.prim.name)
+
+
+def _emulated(program: Path, emulator: str, data: bytes) -> bytes:
+    if emulator != "wasmtime":
+        command = [need(emulator, "qemu-user"), str(program)]
+        return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+    wasmtime = pytest.importorskip("wasmtime")
+    (program.parent / "in").write_bytes(data)
+    engine = wasmtime.Engine()
+    store, linker = wasmtime.Store(engine), wasmtime.Linker(engine)
+    settings = wasmtime.WasiConfig()
+    settings.stdin_file, settings.stdout_file = str(program.parent / "in"), str(program.parent / "out")
+    store.set_wasi(settings)
+    linker.define_wasi()
+    instance = linker.instantiate(store, wasmtime.Module.from_file(engine, str(program)))
+    with suppress(wasmtime.ExitTrap):  # the end of every program; what it wrote tells whether it came so far
+        instance.exports(store)["_start"](store)
+    return (program.parent / "out").read_bytes()

@@ -1,0 +1,185 @@
+"""The generators of the page on external generators: C and runtime modules of one's own, from build to archive."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlforge
+from mlforge.archive.options import ExportOptions
+from mlforge.byoc import GENERATORS, Composite, Generator
+from mlforge.byoc.pattern import anything, op
+from mlforge.compiler import library_root
+from mlforge.errors import OptionError
+from mlforge.library.export import export_library
+from mlforge.runtime.loaders import loaders
+from mlforge.support.content import to_bytes
+from mlforge.tir.ir import External
+from tests.conftest import need
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "external-generators.md"
+IMAGE = np.random.default_rng(4).standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Run the page's Python beside a model; its generators and kinds are gone afterwards."""
+    data, result = (helper.make_tensor_value_info(name, 1, [1, 3, 8, 8]) for name in ("input", "output"))
+    nodes = [helper.make_node("Neg", ["input"], ["n"]), helper.make_node("Relu", ["n"], ["output"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [data], [result]), ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"mlforge": mlforge, "image": IMAGE}
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        exec(block, names)
+    yield names
+    for table in (GENERATORS, loaders):
+        for name in ("fast", "npu", "halves"):
+            table._entries.pop(name, None)
+
+
+def test_c_of_ones_own_is_built_and_travels(page: dict[str, Any], tmp_path: Path) -> None:
+    np.testing.assert_array_equal(page["outputs"]["output"], np.maximum(-IMAGE, 0))
+    (code,) = page["factory"].lib.imported_modules
+    assert "fast_relu(input0[i])" in code.get_source()
+    mlforge.export_model_library_format(page["factory"], tmp_path / "m.tar")
+    assert mlforge.archive.validate(tmp_path / "m.tar") == []
+    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
+
+
+def test_a_runtime_module_of_ones_own_computes_its_part(page: dict[str, Any], tmp_path: Path) -> None:
+    factory = page["on_npu"]
+    np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.abs(IMAGE))
+    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    assert mlforge.archive.validate(tmp_path / "m.tar") == []
+    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.abs(IMAGE))
+
+
+def test_objects_are_linked_with_the_text_that_calls_them(page: dict[str, Any], tmp_path: Path) -> None:
+    factory = mlforge.build(page["module"], "c", page["params"], byoc=[add_halves(tmp_path)])
+    np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], -IMAGE / 2)
+    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], -IMAGE / 2)
+
+
+def add_halves(folder: Path) -> str:
+    """Add a generator whose text calls a function of an object; return its name."""
+    source = folder / "half.c"
+    source.write_text("float half(float x) { return x / 2; }\n")
+    subprocess.run([need("gcc", "gcc"), "-O2", "-fPIC", "-c", source, "-o", folder / "half.o"], check=True)
+    data = (folder / "half.o").read_bytes()
+
+    def generate(part: Any) -> External:
+        text = f"for (int32_t i = 0; i < {part.output.size}; ++i) {{\n  ${{output}}[i] = half(${{input0}}[i]);\n}}"
+        return External("halves", text, ("float half(float x);",), (data,))
+
+    GENERATORS.add("halves", Generator("halves", (Composite("relu", op("nn.relu", anything())),), generate))
+    return "halves"
+
+
+def expected_of(name: str) -> Any:
+    return {"fast": np.maximum(-IMAGE, 0), "halves": -IMAGE / 2, "npu": np.abs(IMAGE)}[name]
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+@pytest.mark.parametrize(
+    ("name", "executor"), [("fast", "aot"), ("fast", "graph"), ("halves", "aot"), ("halves", "graph"), ("npu", "graph")]
+)
+def test_several_modules_have_parts_of_one_generator(
+    page: dict[str, Any], name: str, executor: str, target: str, tmp_path: Path
+) -> None:
+    if name == "halves":
+        add_halves(tmp_path)
+    module, params = page["module"], page["params"]
+    factories = [
+        mlforge.build(module, target, params, executor=executor, module_name=title, byoc=[name])
+        for title in ("one", "two")
+    ]
+    mlforge.export_model_library_format(factories, tmp_path / "m.tar")
+    assert mlforge.archive.validate(tmp_path / "m.tar") == []
+    export_library(library_root(factories), tmp_path / "m.so")
+    for artifact in ("m.tar", "m.so"):
+        for title in ("one", "two"):
+            outputs = mlforge.load(tmp_path / artifact, module=title).run(IMAGE)
+            np.testing.assert_array_equal(outputs["output"], expected_of(name))
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+@pytest.mark.parametrize("name", ["fast", "halves"])
+def test_archives_build_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
+    if name == "halves":
+        add_halves(tmp_path)
+    factory = mlforge.build(page["module"], target, page["params"], module_name="m", byoc=[name])
+    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    with tarfile.open(tmp_path / "m.tar") as tar:
+        tar.extractall(tmp_path / "m", filter="data")
+        readme = (tmp_path / "m" / "README.md").read_text()
+    assert f"What `codegen/{name}` has is compiled and linked with it." in readme
+    subprocess.run([need("make", "make"), "-C", tmp_path / "m", "test"], check=True, capture_output=True)
+
+
+def test_archives_with_runtime_modules_have_no_demo_that_could_not_run(page: dict[str, Any], tmp_path: Path) -> None:
+    mlforge.export_model_library_format(page["on_npu"], tmp_path / "m.tar")
+    with tarfile.open(tmp_path / "m.tar") as tar:
+        assert not {"./Makefile", "./demo/demo.c", "./CMakeLists.txt"} & set(tar.getnames())
+        readme = tar.extractfile("./README.md").read().decode()  # type: ignore[union-attr]
+    assert "Parts of it, in `codegen/npu/`, are run by modules of the kind `npu`." in readme
+    assert "    make" not in readme
+    with pytest.raises(OptionError, match="modules of other kinds"):
+        mlforge.export_model_library_format(page["on_npu"], tmp_path / "v.tar", options=ExportOptions(test_vectors=1))
+
+
+@pytest.mark.parametrize("name", ["fast", "halves"])
+def test_folders_of_c_and_of_objects_are_whole(page: dict[str, Any], name: str, tmp_path: Path) -> None:
+    if name == "halves":
+        add_halves(tmp_path)
+    factory = mlforge.build(page["module"], "c", page["params"], module_name="m", byoc=[name])
+    for form, make in (("c", mlforge.archive.source_folder), ("o", mlforge.archive.object_files)):
+        for path, data in make([factory]).items():
+            (tmp_path / form / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / form / path).write_bytes(to_bytes(data))
+        files = [path for path in sorted((tmp_path / form).rglob("*")) if path.suffix in (".c", ".o")]
+        includes = [f"-I{tmp_path / form / 'include'}", "-shared", "-fPIC", "-Wl,--no-undefined"]
+        command = [need("gcc", "gcc"), *includes, *files, "-lm", "-o", tmp_path / f"{form}.so"]
+        subprocess.run(command, check=True)
+
+
+def test_what_a_runtime_module_runs_has_no_c(page: dict[str, Any]) -> None:
+    for make in (mlforge.archive.source_folder, mlforge.archive.object_files):
+        with pytest.raises(OptionError, match=r"'npu', which no code calls by itself.*--emit mlf"):
+            make([page["on_npu"]])
+
+
+def test_an_unknown_generator_is_an_error(page: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="npu"):
+        mlforge.build(page["module"], "c", page["params"], byoc=["npx"])
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+def test_c_of_ones_own_is_linked_with_objects_of_llvm(page: dict[str, Any], executor: str, tmp_path: Path) -> None:
+    factory = mlforge.build(page["module"], "llvm", page["params"], executor=executor, module_name="m", byoc=["fast"])
+    np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.maximum(-IMAGE, 0))
+    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
+
+
+@pytest.mark.parametrize("name", ["fast", "npu"])
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_libraries_carry_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
+    factory = mlforge.build(page["module"], target, page["params"], executor="graph", module_name="m", byoc=[name])
+    library = mlforge.load_module(factory.export_library(tmp_path / "m.so"))
+    kinds = [module.type_key for module in library.walk()]
+    assert kinds == ["GraphExecutorFactory", "library", *(["npu"] if name == "npu" else [])]
+    executor = library["default"](mlforge.cpu(0))
+    executor.set_input(0, IMAGE)
+    executor.run()
+    np.testing.assert_array_equal(executor.get_output(0), np.abs(IMAGE) if name == "npu" else np.maximum(-IMAGE, 0))

@@ -1,0 +1,77 @@
+"""Target strings of the kind llvm: what they leave open, and what they cannot say."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlforge.errors import OptionError
+from mlforge.target.llvm import host_triple
+from mlforge.target.target import parse_target
+
+
+@pytest.mark.parametrize(
+    ("text", "triple"),
+    [
+        ("llvm", host_triple()),
+        ("llvm -mcpu=cortex-m0", "thumbv6m-none-eabi"),
+        ("llvm -mcpu=cortex-m4", "thumbv7em-none-eabi"),
+        ("llvm -mcpu=cortex-m4 -mfloat-abi=hard", "thumbv7em-none-eabihf"),
+        ("llvm -mcpu=cortex-m7 -mfloat-abi=softfp -mtriple=thumbv7em-none-eabihf", "thumbv7em-none-eabi"),
+        ("llvm -mcpu=cortex-m33", "thumbv8m.main-none-eabi"),
+        ("llvm -mcpu=cortex-m55", "thumbv8.1m.main-none-eabi"),
+        ("llvm -mcpu=generic-rv32", "riscv32-unknown-elf"),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72", "aarch64-linux-gnu"),
+        ("llvm -mtriple=x86_64-windows-gnu", "x86_64-pc-windows-gnu"),
+        ("llvm -mtriple=x86_64-w64-mingw32", "x86_64-pc-windows-gnu"),
+        ("llvm -mtriple=aarch64-macos", "aarch64-apple-macos"),
+        ("llvm -mtriple=wasm32-wasi", "wasm32-unknown-wasi"),
+    ],
+)
+def test_a_string_says_for_good_what_it_is_for(text: str, triple: str) -> None:
+    target = parse_target(text)
+    assert target.options["-mtriple"] == triple
+    assert parse_target(str(target)) == target
+
+
+@pytest.mark.parametrize("name", ["cortex-m0", "cortex-m4", "cortex-m33", "cortex-m55", "generic-rv32"])
+def test_small_processors_have_the_templates_that_they_have_in_c(name: str) -> None:
+    assert parse_target(f"llvm -mcpu={name}").features == parse_target(f"c -mcpu={name}").features
+
+
+def test_processors_that_llvm_alone_knows_have_the_features_that_it_gives_them() -> None:
+    assert parse_target("llvm -mcpu=cortex-m35p").features.dsp
+    assert parse_target("llvm -mcpu=cortex-m52").features.mve
+    assert parse_target("llvm -mtriple=x86_64-linux-gnu -mcpu=icelake-server").features.vector_registers == 32
+    assert parse_target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").features.vector_registers == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("llvm -mtriple=pdp11-dec-unix", "LLVM knows no triple 'pdp11-dec-unix'"),
+        ("llvm -mtriple=x86_64-linux-gnu -mcpu=icelake", "LLVM has no processor 'icelake' for x86_64. Did you mean"),
+        ("llvm -mtriple=aarch64-linux-gnu -mcpu=x86-64-v3", "LLVM has no processor 'x86-64-v3' for aarch64"),
+        ("llvm -mtriple=x86_64-linux-gnu -mattr=+avx51", "LLVM has no feature 'avx51' of x86_64. Did you mean"),
+        ("llvm -mattr=avx2", "Write each with + or -"),
+        ("llvm -mcpu=cortex-m4 -mfloat-abi=hart", "there is no float ABI 'hart'"),
+        ("llvm -mtriple=../evil", "LLVM knows no triple"),
+        ("llvm -frobnicate=1", "the target has no option '-frobnicate=1'"),
+    ],
+)
+def test_what_there_is_not_is_named(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_target(text)
+    assert message in str(caught.value)
+
+
+def test_big_endian_processors_are_refused() -> None:
+    from mlforge.codegen.llvm.machine import machine_of
+
+    with pytest.raises(OptionError, match="with their highest byte"):
+        machine_of(parse_target("llvm -mtriple=s390x-linux-gnu"))
+
+
+def test_native_is_a_level_that_every_reader_knows() -> None:
+    target = parse_target("llvm -mcpu=native")
+    assert target.mcpu != "native"
+    assert "native" not in str(target)

@@ -1,0 +1,17 @@
+"""How statements of loop-level functions are printed."""
+
+from __future__ import annotations
+
+from mlforge.codegen.c import print_function
+from mlforge.tir import builder as tb
+from mlforge.tir.ir import Buffer, Comment, Fence, PrimFunc, Seq
+
+
+def test_fences_are_more_than_comments() -> None:
+    x, y = Buffer("x", (1,), "int32"), Buffer("y", (1,), "int32")
+    stmts = tb.StmtBuilder()
+    stmts.store(y, [0], tb.load(x, [0]))
+    prim = PrimFunc("copy", (x,), (), y, (), Seq((Comment("first"), Fence("then"), stmts.finish())))
+    printed = print_function(prim)
+    assert printed.needs.fences
+    assert [line.strip() for line in printed.text.splitlines()[1:3]] == ["/* first */", "MLF_FENCE /* then */"]

@@ -8,10 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
 
-# LLVM's own tests have processes of their own: behind thousands of others one has ended its process, for a reason that is not known yet
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests --ignore-glob '*/native/test_llvm_*.py'
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(wildcard tests/native/test_llvm_*.py)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples docs fuzz

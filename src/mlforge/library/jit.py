@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import itertools
+import sys
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -28,6 +29,8 @@ _LARGEST_COPY = 16 << 20
 _LEAST_VIEWED = 1 << 20
 _WRITE, _EXECUTE = 1, 4
 _RELOCATIONS = (4, 9)
+# how far references inside an object reach on machines of 64 bits; on others, everywhere
+_REACH = 2 << 30
 _numbers = itertools.count()
 # LLVM's linker takes one caller at a time
 _guard = threading.Lock()
@@ -162,4 +165,5 @@ def _linker() -> Any:
     mathematics = ctypes.util.find_library("m")
     if mathematics:
         llvm.load_library_permanently(mathematics)
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    # the older linker places each section by itself, and ends the process where two lie more than 2 GiB apart
+    return llvm.create_lljit_compiler(suppress_errors=True, use_jit_link=sys.maxsize > _REACH)

@@ -18,6 +18,7 @@ from mlforge.codegen.llvm.objects import ConstantsObject
 from mlforge.errors import ToolchainError
 from mlforge.library.elf import read_elf
 from mlforge.library.elf_symbols import read_symbols
+from mlforge.library.object_check import check_object
 from mlforge.library.toolchain import OBJECT_SUFFIX
 from mlforge.runtime.library_context import process_functions
 from mlforge.support.content import ArrayContent, Data, ViewContent, to_bytes
@@ -47,7 +48,7 @@ class LinkedObjects:
     Raises
     ------
     ToolchainError
-        If a symbol is missing, or the objects cannot be linked.
+        If an object is damaged, a symbol is missing, or the objects cannot be linked.
     """
 
     def __init__(self, files: Mapping[str, Data]) -> None:
@@ -62,7 +63,7 @@ class LinkedObjects:
                 continue
             constants = _constants(data)
             if constants is None:
-                builder.add_object_img(to_bytes(data))
+                builder.add_object_img(_sound(data, name))
             for symbol, memory in (constants or {}).items():
                 builder.import_symbol(symbol, self._place(memory))
         builder.add_current_process()
@@ -135,6 +136,19 @@ def _constants(data: Data) -> Mapping[str, npt.NDArray[np.uint8]] | None:
         if len(found[symbol.name]) != symbol.nbytes:
             return None
     return found
+
+
+def _sound(data: Data, name: str) -> bytes:
+    content = to_bytes(data)
+    try:
+        check_object(content)
+    except ValueError as error:
+        raise ToolchainError(
+            f"the object is damaged or cut off: {error}",
+            place=name,
+            next_step="Copy the archive again, or export it again",
+        ) from error
+    return content
 
 
 def _joined(data: Data) -> npt.NDArray[np.uint8]:

@@ -271,7 +271,7 @@ def build(
     ram: int | None = None,
     byoc: Sequence[str] = (),
 ) -> Factory:
-    """Compile a Relay module to C.
+    """Compile a Relay module.
 
     Parameters
     ----------
@@ -319,6 +319,7 @@ def build(
     MlforgeError
         For options that do not exist, and for what cannot be compiled.
     """
+    _require_what_is_compiled(mod, target, params)
     placement = memory.Placement(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = _host(chosen, target_host, optimize)
@@ -354,6 +355,25 @@ def build(
     options = {"numerics": numerics, "optimize": optimize, **({"byoc": ",".join(byoc)} if byoc else {})}
     beside = host if chosen.device else None
     return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement, beside)
+
+
+def _require_what_is_compiled(mod: object, target: object, params: object) -> None:
+    """Raise OptionError where an argument stands in another's place."""
+    if not isinstance(mod, IRModule):
+        raise OptionError(
+            f"what is compiled is a module, not an object of the class {type(mod).__name__}",
+            next_step="Give the first of the two that mlforge.import_model(file) returns, and the second as params",
+        )
+    if not isinstance(target, str):
+        raise OptionError(
+            f"a target is text, not an object of the class {type(target).__name__}",
+            next_step="The order is build(module, target, params): build(module, 'c', params)",
+        )
+    if not isinstance(params, Mapping | None):
+        raise OptionError(
+            f"params are arrays by their names, not an object of the class {type(params).__name__}",
+            next_step="Give the second of the two that mlforge.import_model(file) returns",
+        )
 
 
 def _host(chosen: Target, target_host: str, optimize: str) -> Target:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 import mlforge
 from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.errors import OptionError
 from mlforge.relay import ir
 
 DOUBLINGS = 100
@@ -19,3 +25,19 @@ def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
     assert repr(factory) == "<Factory double: c, aot>"
     for shown in (module, module.main, module.main.body, factory.program):
         assert len(repr(shown)) < 100
+
+
+@pytest.mark.parametrize(
+    ("give", "expected"),
+    [
+        (lambda module, params: ("model.onnx",), "not an object of the class str. Give the first of the two"),
+        (lambda module, params: ((module, params),), "not an object of the class tuple. Give the first of the two"),
+        (lambda module, params: (module, params), r"class dict. The order is build\(module, target, params\)"),
+        (lambda module, params: (module, "c", [params]), "not an object of the class list. Give the second of the two"),
+    ],
+)
+def test_arguments_in_the_wrong_place_are_named(give: Callable[..., tuple[Any, ...]], expected: str) -> None:
+    x = ir.Var("x", ir.TensorType((4,), "float32"))
+    module = ir.IRModule({"main": ir.Function((x,), ir.call("tanh", [x]))})
+    with pytest.raises(OptionError, match=expected):
+        mlforge.build(*give(module, {}))

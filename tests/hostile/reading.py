@@ -10,7 +10,6 @@ import json
 import mmap
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -23,10 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # of data in memory, beyond what the process has: far above what a reading may take, far below what would hurt
 _GUARD = 1 << 30
 _SECONDS = 30
-# readings that take less than this are quick on any machine
-_QUICK = 1
-# what `_work` takes on a current desktop
-_WORK_SECONDS = 0.025
 READY = "ready\n"
 
 
@@ -43,7 +38,7 @@ class Reading:
     text : str
         Its message, or the list of faults of `validate`.
     seconds : float
-        Of the processor, as on a current desktop: a slower machine's count for less.
+        Of the processor.
     megabytes : float
         Most memory, beyond what the process had before.
     """
@@ -184,27 +179,12 @@ def _measured(action: str, path: Path) -> dict[str, Any]:
         error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     seconds = time.process_time() - started
     resource.setrlimit(resource.RLIMIT_DATA, soft)
-    if seconds > _QUICK:
-        seconds /= _slowness()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # a reading is small enough to travel whole, but for the faults of a file that has thousands
     return {
         "error": error, "code": code, "text": text[:100_000], "seconds": seconds,
         "megabytes": max(0, peak - before) / 2**20,
     }  # fmt: skip
-
-
-def _slowness() -> float:
-    """Return how many times longer than a current desktop this machine takes, now; 1 if it is faster."""
-    return max(1.0, statistics.median(_work() for _ in range(7)) / _WORK_SECONDS)
-
-
-def _work() -> float:
-    started = time.process_time()
-    counts: dict[int, int] = {}
-    for number in range(200_000):
-        counts[number & 1023] = counts.get(number & 1023, 0) + len(str(number))
-    return time.process_time() - started
 
 
 def _resident_bytes() -> int:

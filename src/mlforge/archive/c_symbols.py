@@ -21,12 +21,13 @@ _SKIPPED = (
 )
 _OUTSIDE = re.compile(_SKIPPED + rb"|(?P<token>[A-Za-z_]\w*|\d\w*|[(){}\[\];=,])", re.DOTALL | re.MULTILINE)
 _INSIDE = re.compile(_SKIPPED + rb"|(?P<token>[{}])", re.DOTALL | re.MULTILINE)
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(rb"[A-Za-z_]\w*")
 # Words and signs outside of functions, braces, comments and strings: each takes a microsecond. The code of
 # DenseNet-121 has 12,000.
 MAX_TOKENS = 1_000_000
+_QUOTE = ord('"')
 _LONGEST = 4096  # tokens of one declaration; what is longer is no code that anyone calls
-_NUMBER = re.compile(r"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")
+_NUMBER = re.compile(rb"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")
 
 
 @dataclass
@@ -57,36 +58,39 @@ def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbo
         If the code has more than `limit` tokens.
     """
     found = CSymbols()
-    declaration: list[str] = []
+    declaration: list[bytes] = []
     position = 0
-    while match := _OUTSIDE.search(code, position):
-        position = match.end()
-        found.tokens += 1
-        if found.tokens > limit:
-            raise _too_long()
-        word = (match["token"] or match[0][:1]).decode()
-        if match["token"] is None:
-            if word == '"':
-                declaration.append(word)
-        elif word == ";":
-            _note_array(declaration, found)
-            declaration = []
-        elif word == "{":
-            if declaration[-2:] == ["extern", '"']:
-                # the braces of extern "C" hold declarations like those outside
+    while position < len(code):
+        for match in _OUTSIDE.finditer(code, position):
+            found.tokens += 1
+            if found.tokens > limit:
+                raise _too_long()
+            word = match["token"]
+            if word is None:
+                if code[match.start()] == _QUOTE:
+                    declaration.append(b'"')
+            elif word == b";":
+                _note_array(declaration, found)
                 declaration = []
-                continue
-            if _note_function(declaration, found):
+            elif word == b"{":
+                if declaration[-2:] == [b"extern", b'"']:
+                    # the braces of extern "C" hold declarations like those outside
+                    declaration = []
+                    continue
+                if _note_function(declaration, found):
+                    declaration = []
+                else:
+                    declaration.append(word)
+                position = _end_of_braces(code, match.end(), found, limit)
+                break
+            elif word == b"}":
                 declaration = []
             else:
                 declaration.append(word)
-            position = _end_of_braces(code, position, found, limit)
-        elif word == "}":
-            declaration = []
+            if len(declaration) > _LONGEST:
+                declaration = []
         else:
-            declaration.append(word)
-        if len(declaration) > _LONGEST:
-            declaration = []
+            break
     return found
 
 
@@ -106,29 +110,29 @@ def _too_long() -> ArchiveError:
     return ArchiveError(f"more than {MAX_TOKENS:,} words, signs, comments and strings of C code in the archive")
 
 
-def _note_function(declaration: list[str], found: CSymbols) -> bool:
+def _note_function(declaration: list[bytes], found: CSymbols) -> bool:
     """Note a function if these tokens are what stands before its body."""
-    if declaration[-1:] != [")"] or "=" in declaration:
+    if declaration[-1:] != [b")"] or b"=" in declaration:
         return False
     depth = 0
     for index in range(len(declaration) - 1, 0, -1):
-        depth += (declaration[index] == ")") - (declaration[index] == "(")
+        depth += (declaration[index] == b")") - (declaration[index] == b"(")
         if depth == 0:
             name = declaration[index - 1]
             if _NAME.fullmatch(name):
-                found.functions[name] = "static" not in declaration[:index]
+                found.functions[name.decode()] = b"static" not in declaration[:index]
             break
     return True
 
 
-def _note_array(declaration: list[str], found: CSymbols) -> None:
+def _note_array(declaration: list[bytes], found: CSymbols) -> None:
     """Note an array if these tokens define one: a name, a number in brackets, perhaps attributes or a value."""
-    if "extern" in declaration or "typedef" in declaration:
+    if b"extern" in declaration or b"typedef" in declaration:
         return
     for index in range(1, len(declaration) - 2):
         name, opening, number, closing = declaration[index - 1 : index + 3]
-        if opening == "[" and closing == "]" and _NAME.fullmatch(name) and (size := _NUMBER.fullmatch(number)):
-            found.arrays[name] = int(size[1], 0)
+        if opening == b"[" and closing == b"]" and _NAME.fullmatch(name) and (size := _NUMBER.fullmatch(number)):
+            found.arrays[name.decode()] = int(size[1], 0)
             return
-        if name == "=":
+        if name == b"=":
             return

@@ -8,7 +8,7 @@ import lzma
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -43,6 +43,26 @@ def test_members_are_named_sorted_and_owned_as_the_format_says() -> None:
     }
     assert {info.mode for info in infos if info.isdir()} == {0o755}
     assert {info.mode for info in infos if info.isfile()} == {0o644}
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b-1.c", "./a/b-1.c", ".//a/b-1.c", "././a//b-1.c", "a/./b-1.c", "./.a", ".a/..b", "ä/+"]
+)
+def test_names_are_what_paths_make_of_them(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    with tar.open_tar(path) as reader:
+        assert list(reader.sizes) == [str(PurePosixPath(name))]
+
+
+@pytest.mark.parametrize("name", ["../a", "a/../b", "./../a", "/a", ".//../a", "a:b", "./a:b"])
+def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(ArchiveError, match="leads out of the archive"), tar.open_tar(path):
+        pass
 
 
 def test_order_of_the_mapping_does_not_show() -> None:

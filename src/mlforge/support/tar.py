@@ -171,8 +171,9 @@ class TarReader:
         name = info.name
         if len(name) > MAX_NAME or not name.isprintable() or "\\" in name:
             raise self.error("the member's name is too long or has characters that names may not have", name)
-        if _PLAIN_NAME.fullmatch(name):  # most names: looking at the parts one by one takes longer than all the rest
-            return name
+        plain = name.removeprefix("./")
+        if _PLAIN_NAME.fullmatch(plain):  # most names: taking paths apart costs as much as reading headers
+            return plain
         path = PurePosixPath(name)
         # a colon would name a drive or a stream on Windows
         if path.is_absolute() or ".." in path.parts or ":" in name:

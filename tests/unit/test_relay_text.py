@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.errors import TextError
 from mlforge.relay import ir
 from mlforge.relay.op import Operator
 from mlforge.relay.text import from_text, parameter_names, to_text
@@ -218,6 +220,50 @@ def test_infix_operators_let_and_comments_are_read() -> None:
         "  %0 = multiply(%x, 2f);\n  %1 = subtract(%0, -1f);\n  %2 = add(%1, 3f);\n  %3 = less(%x, %2);\n"
         "  %4 = equal(%3, True);\n  %5 = (%1, %4);\n  %6 = %5.1;\n  %7 = %5.0;\n  (%6, %7)\n}\n"
     )
+
+
+NAMES_IN_PYTHON = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+
+
+def nested(node: ast.expr) -> str:
+    """Return what Python takes an expression for, written with names instead of signs."""
+    if isinstance(node, ast.BinOp):
+        return f"{NAMES_IN_PYTHON[type(node.op)]}({nested(node.left)}, {nested(node.right)})"
+    assert isinstance(node, ast.Name)
+    return f"%{node.id}"
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-*/"), st.sampled_from("xy")), max_size=12))
+def test_infix_operators_bind_as_in_python(others: list[tuple[str, str]]) -> None:
+    params = "%x: Tensor[(1, 4), float32], %y: Tensor[(1, 4), float32]"
+    written = "".join(f" {sign} {name}" for sign, name in others)
+    tree = ast.parse(f"x{written}", mode="eval").body
+    assert same(parsed(re.sub("[xy]", r"%\g<0>", f"x{written}"), params).body, parsed(nested(tree), params).body)
+
+
+def test_infix_comparisons_bind_less_than_sums_and_equality_least() -> None:
+    params = "%x: Tensor[(1, 4), float32], %y: Tensor[(1, 4), float32]"
+    flat = "%x < %y + %x * %y == %x - %y >= %y != %x <= %y"
+    nested = (
+        "not_equal(equal(less(%x, add(%y, multiply(%x, %y))), greater_equal(subtract(%x, %y), %y)), less_equal(%x, %y))"
+    )
+    assert same(parsed(flat, params).body, parsed(nested, params).body)
+
+
+def test_a_comment_behind_a_part_of_infix_operators_is_about_that_part() -> None:
+    body = parsed('%x + %x * exp(%x) /* span="product" */ - %x /* span="all" */').body
+    assert isinstance(body, ir.Call)
+    total = body.args[0]
+    assert isinstance(total, ir.Call)
+    product = total.args[1]
+    assert [(node.op.name, node.span.nodes) for node in (body, total, product)] == [
+        ("subtract", ("all",)), ("add", ()), ("multiply", ("product",)),
+    ]  # fmt: skip
+
+
+def test_the_first_fault_of_infix_operators_is_told() -> None:
+    with pytest.raises(TextError, match="broadcast"):
+        parsed("%x + %y - %z", "%x: Tensor[(1, 4), float32], %y: Tensor[(1, 3), float32]")
 
 
 def test_attributes_come_in_any_order_with_any_width() -> None:

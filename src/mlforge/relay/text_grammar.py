@@ -1,19 +1,21 @@
 """The grammar of Relay text, and what its tokens are called in messages.
 
-The grammar is LALR(1) and spells out precedence by rules with repetition, so that a long chain of operators makes
-a wide tree, not a deep one. Comments, the version line and the metadata section are gone before it is used.
+The grammar is LALR(1). A chain of infix operators of whatever precedence is one wide tree, whose parts the reader puts
+together: a rule for each precedence would cost every number and variable as many steps as there are precedences.
+Comments, the version line and the metadata section are gone before it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from string import Template
 
 from lark import Lark, Token
 
 from mlforge.relay.text_literals import INTEGERS, STATIC_TYPE
 
-_RULES = r"""
+_TEMPLATE = r"""
 module: definition*
 definition: "def" GLOBAL "(" [item ("," item)*] ")" ["->" type] "{" body "}"
 
@@ -25,29 +27,17 @@ body: statement* expression
 ?statement: GRAPH "=" expression ";"           -> binding
           | "let" LOCAL [":" type] "=" expression ";" -> let
 
-?expression: relation | relation (EQUALITY relation)+  -> chain
-?relation: sum | sum (RELATION sum)+                   -> chain
-?sum: product | product ((PLUS | MINUS) product)+      -> chain
-?product: postfix | postfix ((STAR | SLASH) postfix)+  -> chain
-?postfix: atom | atom (arguments | PROJECTION)+        -> applied
+?expression: operand | operand (_infix operand)+ -> chain
+_infix: EQUALITY | RELATION | PLUS | MINUS | STAR | SLASH
+?operand: $ATOM | callee (arguments | PROJECTION)+ -> applied
+?callee: $ATOM
 arguments: "(" [argument ("," argument)*] ")"
 ?argument: expression | attribute
 
-?atom: LOCAL -> local
-     | GRAPH -> local
-     | GLOBAL -> global_function
-     | NAME -> operator
-     | literal
-     | constant
-     | function
-     | "(" expression ")"
-     | "(" ")" -> tuple
-     | "(" expression "," [expression ("," expression)*] ")" -> tuple
 function: "fn" "(" [item ("," item)*] ")" ["->" type] "{" body "}"
 constant: "meta" "[" NAME "]" "[" NUMBER "]"
-literal: [MINUS] NUMBER | "True" -> true | "False" -> false
 
-?value: literal
+?value: $LITERAL
       | STRING -> string
       | "None" -> none
       | INTEGERS -> integers
@@ -76,6 +66,20 @@ STAR: "*"
 SLASH: "/"
 %ignore /[ \t\r\n\f]+/
 """
+# Written out where they stand: each rule with a name between a word and the tree takes as long as reading the word.
+_LITERAL = '[MINUS] NUMBER -> literal | "True" -> true | "False" -> false'
+_ATOM = f"""LOCAL -> local
+     | GRAPH -> local
+     | GLOBAL -> global_function
+     | NAME -> operator
+     | {_LITERAL}
+     | constant
+     | function
+     | "(" expression ")"
+     | "(" ")" -> tuple
+     | "(" expression "," [expression ("," expression)*] ")" -> tuple
+"""
+_RULES = Template(_TEMPLATE).substitute(ATOM=_ATOM, LITERAL=_LITERAL)
 _GRAMMAR = f"{_RULES}INTEGERS.1: /{INTEGERS}/\nSTATIC_TYPE.1: /{STATIC_TYPE}/\n"
 
 _DESCRIPTIONS = {

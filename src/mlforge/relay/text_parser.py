@@ -34,6 +34,8 @@ _INFIX = {
     "*": "multiply", "/": "divide", "+": "add", "-": "subtract", "<": "less", "<=": "less_equal",
     ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
 }  # fmt: skip
+# from those that bind the least to those that bind the most
+_PRECEDENCE = (("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/"))
 _COMPOSED = ("chain", "applied", "global_function", "tuple")
 _TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type")
 _NOWHERE = Origin()
@@ -201,7 +203,7 @@ class _Reader:
 
     def _composed(self, tree: Tree[Token], scope: Scope) -> Expr:
         if tree.data == "chain":
-            return self._chain(tree, scope)
+            return self._chain(tree.children, scope)
         if tree.data == "applied":
             return self._applied(tree, scope)
         if tree.data == "global_function":
@@ -227,14 +229,22 @@ class _Reader:
             self._sizes[id(kind)] = kind, (total, depth)
         return self._sizes[id(kind)][1]
 
-    def _chain(self, tree: Tree[Token], scope: Scope) -> Expr:
-        first, *rest = tree.children
-        result = self._expression(first, scope)
-        for operator, operand in zip(rest[::2], rest[1::2], strict=True):
-            right = self._expression(operand, scope)
-            with self._checked(operator):
-                result = ir.call(_INFIX[str(operator)], [result, right])
-        return result
+    def _chain(self, parts: Sequence[Node], scope: Scope, precedence: int = 0) -> Expr:
+        """Return what operands make that have operators between them, of this precedence and higher ones."""
+        if len(parts) == 1:
+            return self._expression(parts[0], scope)
+        operators = [index for index in range(1, len(parts), 2) if parts[index] in _PRECEDENCE[precedence]]
+        starts = [0, *(index + 1 for index in operators)]
+        ends = [*operators, len(parts)]
+        operands = (
+            self._chain(parts[start:end], scope, precedence + 1) for start, end in zip(starts, ends, strict=True)
+        )
+        result = next(operands)
+        for index, operand in zip(operators, operands, strict=True):
+            with self._checked(parts[index]):
+                result = ir.call(_INFIX[str(parts[index])], [result, operand])
+        origin = self._origin(parts[-1])
+        return replace(result, span=origin.span) if operators and origin is not _NOWHERE else result
 
     def _applied(self, tree: Tree[Token], scope: Scope) -> Expr:
         head, *suffixes = tree.children

@@ -146,7 +146,7 @@ for _name, (_blocks, _expected) in PLANS.items():
 add(
     "plan_of_many_blocks_in_one_place",
     "plan",
-    _ours(f"{_OURS}/plan", _plan(*[(64, 0, 0, 3, None)] * 20_000)),
+    _ours(f"{_OURS}/plan", _plan(*[(64, 0, 0, 3, None)] * 19_000)),
     refused=False,
 )
 
@@ -224,7 +224,7 @@ def files_hash_that_is_none() -> bytes:
 
 @fault("parameters/0.params: no module of the metadata has this file", refused=False)
 def files_of_no_module_by_the_thousand() -> bytes:
-    return packed({**graph_files(), **{f"parameters/{index}.params": b"" for index in range(15_000)}})
+    return packed({**graph_files(), **{f"parameters/{index}.params": b"" for index in range(7_900)}})
 
 
 @fault(r"tvmgen_digits\.h", refused=False)

@@ -41,8 +41,8 @@ def _graph(**changes: Any) -> bytes:
     return packed(graph_files(graph=json.dumps({**GRAPH, **changes}).encode()))
 
 
-_TOO_MANY = "more than 400,000"
-add("many_modules", "2,000 modules", lambda: _modules(2_000, 15_000))
+_TOO_MANY = "more than 250,000"
+add("many_modules", "2,000 modules", lambda: _modules(2_000, 7_500))
 add("many_modules_with_code_in_common", "1,000 modules have 5,001 files", lambda: _modules(1_000, 5_000))
 _add_metadata(
     "many_functions", f"{_TOO_MANY}|16,777,216", f"{_FUNCTIONS}/operator_functions", _operator_functions(200_000)
@@ -51,24 +51,24 @@ _add_metadata(
     "many_functions_up_to_the_limit",
     "tvmgen_[0-9]+ is not defined",
     f"{_FUNCTIONS}/operator_functions",
-    _operator_functions(36_000),
+    _operator_functions(24_000),
     refused=False,
 )
 _add_metadata("many_inputs", _TOO_MANY, f"{_FUNCTIONS}/main/0/inputs", _inputs(200_000))
 _add_metadata(
-    "many_inputs_up_to_the_limit", "no input x[0-9]+", f"{_FUNCTIONS}/main/0/inputs", _inputs(66_000), refused=False
+    "many_inputs_up_to_the_limit", "no input x[0-9]+", f"{_FUNCTIONS}/main/0/inputs", _inputs(41_000), refused=False
 )
 _add_metadata("many_unknown_values", _TOO_MANY, "extra", {str(index): [index] for index in range(600_000)})
 _add_metadata("long_metadata", "more than the 16,777,216", "extra", "x" * (16 << 20))
 add("many_heads", _TOO_MANY, lambda: _graph(heads=[[4, 0, 0]] * 600_000), refused=False)
-add("many_heads_up_to_the_limit", "99000 outputs", lambda: _graph(heads=[[4, 0, 0]] * 99_000), refused=False)
+add("many_heads_up_to_the_limit", "61000 outputs", lambda: _graph(heads=[[4, 0, 0]] * 61_000), refused=False)
 
 
 def _code(text: bytes) -> bytes:
     return packed(graph_files(source=text))
 
 
-_TOO_LONG = r"hand_lib0\.c: more than 1,000,000 words"
+_TOO_LONG = r"hand_lib0\.c: more than 500,000 words"
 for _name, _text in {
     "words": b"a " * 11_000_000,
     "functions": b"".join(b"f%d(){}" % index for index in range(500_000)),

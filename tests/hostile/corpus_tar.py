@@ -240,10 +240,10 @@ def tar_million_members(path: Path) -> None:
     path.write_bytes(part * (MILLION // 40_000))
 
 
-add_large("tar_million_members", "more than 20,000 members", tar_million_members)
+add_large("tar_million_members", "more than 8,000 members", tar_million_members)
 
 
-@fault("more than 20,000 members")
+@fault("more than 8,000 members")
 def tar_more_members_than_allowed() -> bytes:
     return headers(20_001)
 

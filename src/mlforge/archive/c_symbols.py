@@ -22,9 +22,9 @@ _SKIPPED = (
 _OUTSIDE = re.compile(_SKIPPED + rb"|(?P<token>[A-Za-z_]\w*|\d\w*|[(){}\[\];=,])", re.DOTALL | re.MULTILINE)
 _INSIDE = re.compile(_SKIPPED + rb"|(?P<token>[{}])", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(rb"[A-Za-z_]\w*")
-# Words and signs outside of functions, braces, comments and strings: each takes a microsecond. The code of
+# Words and signs outside of functions, braces, comments and strings: each takes up to two microseconds. The code of
 # DenseNet-121 has 12,000.
-MAX_TOKENS = 1_000_000
+MAX_TOKENS = 500_000
 _QUOTE = ord('"')
 _LONGEST = 4096  # tokens of one declaration; what is longer is no code that anyone calls
 _NUMBER = re.compile(rb"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")

@@ -161,7 +161,7 @@ def _tensor_changes(a: Face, b: Face, *, fields_say_names: bool) -> Iterator[Cha
         for name in old:
             if name not in new:
                 yield Change(level, f"{kind} '{name}' is gone")
-            else:
+            elif old[name] != new[name]:
                 yield from _one_tensor(f"{kind} '{name}'", old[name], new[name])
         for name in new:
             if name not in old:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 TVM, RFC = "tvm", "rfc"
 FULL_MODEL, OPERATOR = "full-model", "operator"
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output of a module.
+class Tensor(NamedTuple):
+    """An input or output of a module. A named tuple because there may be tens of thousands.
 
     Attributes
     ----------

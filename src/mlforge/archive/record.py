@@ -98,7 +98,7 @@ def _main(entry: Mapping[str, Any], details: Mapping[str, Any] | None) -> MainMe
 def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[Tensor, ...]:
     """Return the tensors in the order of the C structs where the archive says it, else by name."""
     if details is None:
-        return tuple(Tensor(name, entry["dtype"], entry["size"]) for name, entry in sorted(sizes.items()))
+        return tuple(Tensor(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
     return tuple(
         Tensor(
             name=tensor["name"],

@@ -53,7 +53,9 @@ print(len(results), len(set(results)))
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what of a process's memory is free")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="where memory is free is read from /proc/self/maps, which only Linux has"
+)
 def test_sections_far_apart_do_not_end_the_process(tmp_path: Path) -> None:
     module, params = mlforge.import_model(DIGITS)
     archive = tmp_path / "digits.tar"

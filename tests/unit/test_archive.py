@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import mlforge
 import mlforge.ops
+from mlforge.archive import export
 from mlforge.archive.schema import load_schema
 from mlforge.archive.validate import validate
 from mlforge.compiler import Factory
@@ -28,7 +30,7 @@ WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 X = np.array([[1, -2, 0.5, 4], [0, 3, -1, 2]], np.float32)
 
 
-def dense_factory(name: str = "tiny") -> Factory:
+def dense_factory(name: str = "tiny", executor: str = "aot") -> Factory:
     """Return a compiled ``relu(x @ weights.T)`` with a softmax of it as second output."""
     x = ir.Var("x", ir.TensorType((2, 4), "float32"))
     weights = ir.Var("layer/weights", ir.TensorType((3, 4), "float32"))
@@ -41,7 +43,7 @@ def dense_factory(name: str = "tiny") -> Factory:
         {"x": Quantization(0.5, 3)},
         {"format": "test"},
     )
-    return mlforge.build(module, params={"layer/weights": WEIGHTS}, module_name=name)
+    return mlforge.build(module, params={"layer/weights": WEIGHTS}, executor=executor, module_name=name)
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +168,21 @@ def test_several_modules_share_an_archive(factory: Factory, tmp_path: Path) -> N
         mlforge.load(path, module="third")
     with pytest.raises(OptionError, match="two modules have the name"):
         mlforge.export_model_library_format([factory, factory], tmp_path / "twice.tar")
+
+
+def test_what_would_be_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "MAX_TOKENS", 100)
+    monkeypatch.setattr(export, "MAX_METADATA", 1_000)
+    with pytest.raises(OptionError) as caught:
+        mlforge.export_model_library_format(dense_factory(executor="graph"), tmp_path / "a.tar")
+    for expected in (
+        "executor-config/graph/tiny.graph has [0-9]+ values, more than the 100 allowed",
+        "metadata.json has [0-9,]+ bytes, more than the 1,000 allowed",
+        "metadata.json has [0-9,]+ values, more than the 100 allowed",
+        "Export the modules into several archives",
+    ):
+        assert re.search(expected, str(caught.value))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("part", [slice(None), 1])

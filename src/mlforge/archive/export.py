@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,18 +14,22 @@ from mlforge.archive.layout import graph_path, params_path
 from mlforge.archive.members import archive_members, linked_code
 from mlforge.archive.older import convert, metadata_path
 from mlforge.archive.options import ExportOptions
+from mlforge.archive.read import MAX_METADATA
 from mlforge.compiler import Factory
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
 from mlforge.library.build import needs_runtime
 from mlforge.library.device_modules import KERNEL_SUFFIXES
 from mlforge.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
+from mlforge.runtime.graph_json import MAX_TEXT as MAX_GRAPH
 from mlforge.support.atomic import atomic_file, check_writable
-from mlforge.support.content import Data
+from mlforge.support.content import Data, to_bytes
+from mlforge.support.json_text import MAX_TOKENS, values_of
 from mlforge.support.params import params_content
 from mlforge.support.tar import source_date, write_tar
 
 _RUNTIME = "runtime"
+_GRAPHS = (".graph", "/graph.json")
 
 
 def export_model_library_format(
@@ -59,8 +63,8 @@ def export_model_library_format(
     Raises
     ------
     OptionError
-        If something else is given than what `build` returns, two modules have the same name, or options contradict
-        each other.
+        If something else is given than what `build` returns, two modules have the same name, options contradict
+        each other, or readers would refuse the archive for what it has too much of.
     ToolchainError
         If test vectors are wanted and the code cannot be compiled here; nothing has been written then.
     OutputError
@@ -100,7 +104,26 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
     members = archive_members(factories, options, seconds)
     document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
     files, document = convert(members.files, document, options)
-    return {**files, metadata_path(options): metadata.to_bytes(document)}
+    files = {**files, metadata_path(options): metadata.to_bytes(document)}
+    _require_readable(files, metadata_path(options))
+    return files
+
+
+def _require_readable(files: Mapping[str, Data], metadata_file: str) -> None:
+    """Raise OptionError for an archive that our own reader would refuse: it bounds what it takes from anyone."""
+    limits = {path: MAX_GRAPH for path in files if path.endswith(_GRAPHS)} | {metadata_file: MAX_METADATA}
+    faults = []
+    for path, limit in limits.items():
+        text = to_bytes(files[path])
+        if len(text) > limit:
+            faults.append(f"{path} has {len(text):,} bytes, more than the {limit:,} allowed")
+        if values_of(text) > MAX_TOKENS:
+            faults.append(f"{path} has {values_of(text):,} values, more than the {MAX_TOKENS:,} allowed")
+    if faults:
+        raise OptionError(
+            f"the archive would be too large to be read again: {'; '.join(faults)}",
+            next_step="Export the modules into several archives",
+        )
 
 
 def object_files(

@@ -18,6 +18,7 @@ from benchmarks import (
     crt_overhead,
     latency,
     library_load,
+    limits,
     llvm,
     memory,
     microcontrollers,
@@ -25,8 +26,9 @@ from benchmarks import (
 from benchmarks.models import find
 
 COMPILED = ["kws_ref_model", "mobilenet_v2_quantized_1x3x224x224", "resnet50", "bvlc_alexnet"]
+COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
-TABLES = ["memory", "compile", "latency", "archive", "crt", "start", "mcu", "call", "library", "llvm"]
+TABLES = ["memory", "compile", "latency", "archive", "crt", "start", "mcu", "call", "library", "llvm", "limits"]
 
 
 def main() -> None:
@@ -77,6 +79,8 @@ def main() -> None:
         if "llvm" in tables:
             show(llvm.table(find(options.models), options.seconds))
             show(llvm.firmware(find(options.models)))
+        if "limits" in tables:
+            show(limits.table(find(options.models or COUNTED), folder))
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class _Check:
     def _object_test(self) -> Good:
         required = frozenset(self._required)
         tests = {key: check.is_good for key, check in self._properties.items()}
-        # what is tested by no property's test: by that of all others, or by none
+        # of keys that the schema does not name
         other: Good = self._others.is_good if self._others else _nothing if self._closed else _anything
         is_good_key = self._keys.is_good if self._keys else None
 

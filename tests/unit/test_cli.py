@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -142,6 +143,16 @@ def test_profile_lists_operators_from_the_slowest(folder: Path, tmp_path: Path) 
     assert (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.parametrize(("name", "named"), [("d.so", "so"), ("d.a", "a"), ("d.tar", "mlf"), ("d.lib", "mlf")])
+def test_the_name_of_the_output_says_what_is_made(name: str, named: str, tmp_path: Path) -> None:
+    for folder, options in (("a", ()), ("b", ("--emit", named))):
+        (tmp_path / folder).mkdir()
+        succeeded("compile", DIGITS, "-o", name, *options, cwd=tmp_path / folder)
+    made, asked = ({path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()} for folder in "ab")
+    assert made == asked
+    assert tarfile.is_tarfile(tmp_path / "a" / name) == (named == "mlf")
+
+
 def test_a_shared_library_runs_like_the_archive(folder: Path, tmp_path: Path) -> None:
     succeeded("compile", DIGITS, "--emit", "so", cwd=tmp_path)
     ours, theirs = (
@@ -264,6 +275,8 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     "unknown_target": (("compile", DIGITS, "--target", "z80"), "z80"),
     "unknown_executor": (("compile", DIGITS, "--executor", "vm"), "vm"),
     "unknown_form": (("compile", DIGITS, "--emit", "exe"), "exe"),
+    "archive_named_as_a_library": (("compile", DIGITS, "--emit", "mlf", "-o", "d.so"), "Name it d.tar"),
+    "archive_named_as_an_object": (("compile", DIGITS, "-o", "d.o"), "--emit o for objects in a folder"),
     "unknown_goal": (("compile", DIGITS, "--optimize", "beauty"), "beauty"),
     "unknown_numerics": (("compile", DIGITS, "--numerics", "abacus"), "abacus"),
     "unknown_option": (("compile", DIGITS, "--frobnicate"), "--frobnicate"),

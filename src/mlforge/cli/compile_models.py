@@ -42,7 +42,7 @@ EXAMPLES = (
     "mlforge compile detector.onnx --byoc onnxruntime --emit so",
     'mlforge compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
     "mlforge compile kws.tflite --emit c -o kws_code",
-    "mlforge compile kws.tflite --emit so",
+    "mlforge compile kws.tflite -o kws.so",
     "mlforge compile resnet.onnx --executor graph --emit so --triple aarch64-linux-gnu -o resnet_arm.so",
     "mlforge compile kws.tflite --emit o --board nucleo_l4r5zi -o kws_objects",
     "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlforge compile kws.tflite --emit o -o kws_objects",
@@ -70,7 +70,7 @@ def compile_models(
     load_constants: options.LoadConstants = None,
     share_workspace: options.ShareWorkspace = None,
     share_weights: options.ShareWeights = None,
-    emit: options.Emit = "mlf",
+    emit: options.Emit = None,
     abi: options.Abi = None,
     triple: options.Triple = None,
     cc: options.CompilerCommand = None,
@@ -101,11 +101,12 @@ def compile_models(
         "share_workspace": share_workspace,
         "share_weights": share_weights,
     }
-    export = options.export_options(asked, emit, archives[0] if archives else None)
-    linking = options.library_options(emit, board, abi, triple, cc)
+    form = options.form_of(emit, output)
+    export = options.export_options(asked, form, archives[0] if archives else None)
+    linking = options.library_options(form, board, abi, triple, cc)
     suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": library_suffix(triple)}
-    place = _output(output, named, emit, bool(archives), suffixes)
-    if emit not in ("c", "o"):
+    place = _output(output, named, form, bool(archives), suffixes)
+    if form not in ("c", "o"):
         check_writable(place)
     memories = asked_placement(
         workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
@@ -129,10 +130,10 @@ def compile_models(
     _check_host(target_host, factories)
     table = fitting_memory(factories, board, ram, flash, export)
     with stage(f"writing {place}"):
-        if emit in options.LIBRARIES:
-            write_library(factories, place, emit, export, linking)
+        if form in options.LIBRARIES:
+            write_library(factories, place, form, export, linking)
         else:
-            _write(factories, place, emit, export, board)
+            _write(factories, place, form, export, board)
     _report(factories, place, table, as_json)
     if ram is not None and board is None and not as_json:
         _print_lent(factories, ram)

@@ -19,6 +19,7 @@ _MEMORY = "Memory"
 _LIBRARY = "Library"
 LIBRARIES = ("so", "a", "tar")
 EMITS = ("mlf", "c", "o", *LIBRARIES)
+_BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
 _OF_ARCHIVES = ("source_params", "runtime", "test_vectors", "seed", "format_version", "rfc", "params_form")
 
 Models: TypeAlias = Annotated[
@@ -118,11 +119,12 @@ ShareWeights: TypeAlias = Annotated[
     bool | None, typer.Option("--share-weights/--own-weights", help="Keep equal constants of several modules once.")
 ]
 Emit: TypeAlias = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--emit",
         help="mlf (archive), c (C files in a folder), o (objects and headers in a folder); or a library with its"
-        " header: so (shared: .so, .dll, .dylib or .wasm, as --triple asks), a (static), tar (of objects).",
+        " header: so (shared: .so, .dll, .dylib or .wasm, as --triple asks), a (static), tar (of objects)."
+        " Default: so or a where -o is named like one, else mlf.",
     ),
 ]
 Abi: TypeAlias = Annotated[
@@ -200,6 +202,29 @@ ParamsForm: TypeAlias = Annotated[
 ]
 
 
+def form_of(emit: str | None, output: Path | None) -> str:
+    """Return the form to emit: the one that was asked for, else the one that the output's name says.
+
+    Raises
+    ------
+    OptionError
+        For a form that does not exist, and for an archive under the name of a library or an object.
+    """
+    if emit is not None and emit not in EMITS:
+        raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
+    named = _BY_SUFFIX.get(output.suffix) if output else None
+    if output is None or named is None or emit not in (None, "mlf"):
+        return emit or "mlf"
+    if emit is None and named in LIBRARIES:
+        return named
+    raise OptionError(
+        f"the name '{output.name}' is none of an archive",
+        place="-o",
+        next_step=f"Name it {output.stem}.tar, or say --emit {named}"
+        + (" for objects in a folder" if named == "o" else ""),
+    )
+
+
 def library_options(
     emit: str, board: str | None, abi: str | None, triple: str | None, cc: str | None
 ) -> dict[str, Any]:
@@ -240,13 +265,11 @@ def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) ->
     Raises
     ------
     OptionError
-        For a form that does not exist, and for options of archives where something else is made.
+        For options of archives where something else is made.
     """
     from mlforge.archive.options import ExportOptions
     from mlforge.archive.rebuild import recorded_options
 
-    if emit not in EMITS:
-        raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
     given = {name: value for name, value in asked.items() if value is not None}
     idle = [f"--{name.replace('_', '-')}" for name in _OF_ARCHIVES if name in given]
     if emit != "mlf" and idle:

@@ -12,11 +12,12 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.counting import counted_calls
 
 ROOT = Path(__file__).resolve().parents[2]
 # of data in memory, beyond what the process has: far above what a reading may take, far below what would hurt
@@ -37,8 +38,8 @@ class Reading:
         Of an error of ours.
     text : str
         Its message, or the list of faults of `validate`.
-    seconds : float
-        Of the processor.
+    calls : int
+        Of functions: the time that it took, on a machine that has nothing else to do.
     megabytes : float
         Most memory, beyond what the process had before.
     """
@@ -46,7 +47,7 @@ class Reading:
     error: str | None
     code: str | None
     text: str
-    seconds: float
+    calls: int
     megabytes: float
 
 
@@ -171,18 +172,17 @@ BLOB_ACTIONS: dict[str, Callable[[Path], str]] = {abi: _read_blob(abi) for abi i
 def _measured(action: str, path: Path) -> dict[str, Any]:
     before = _resident_bytes()
     soft = _limited()
-    started = time.process_time()
     error, code, text = None, None, ""
-    try:
-        text = (ACTIONS | BLOB_ACTIONS)[action](path)
-    except BaseException as caught:  # whatever it is, it is what came of the file
-        error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
-    seconds = time.process_time() - started
+    with counted_calls() as calls:
+        try:
+            text = (ACTIONS | BLOB_ACTIONS)[action](path)
+        except BaseException as caught:  # whatever it is, it is what came of the file
+            error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     resource.setrlimit(resource.RLIMIT_DATA, soft)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     # a reading is small enough to travel whole, but for the faults of a file that has thousands
     return {
-        "error": error, "code": code, "text": text[:100_000], "seconds": seconds,
+        "error": error, "code": code, "text": text[:100_000], "calls": calls.number,
         "megabytes": max(0, peak - before) / 2**20,
     }  # fmt: skip
 
@@ -214,7 +214,7 @@ def _forked(action: str, path: Path) -> str:
     _, status = os.waitpid(child, 0)
     if line:
         return line
-    lost = {"error": "died", "code": None, "text": f"status {status}", "seconds": _SECONDS, "megabytes": 0}
+    lost = {"error": "died", "code": None, "text": f"status {status}", "calls": 0, "megabytes": 0}
     return json.dumps(lost)
 
 

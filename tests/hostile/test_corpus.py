@@ -1,4 +1,4 @@
-"""Every file of the hostile corpus is refused with a coded error or its fault is listed: soon, in little memory.
+"""Every file of the hostile corpus is refused with a coded error or its fault is listed, in bounded steps and memory.
 
 And nothing is written: not beside the file, not in the working folder, not in the home, cache or temporary folder.
 """
@@ -25,7 +25,8 @@ from tests.hostile.good_archives import compiled, graph_files
 from tests.hostile.reading import ACTIONS, Reader, Reading
 
 OPENING = ("inspect", "validate", "load")
-MAX_SECONDS = 2
+# the costliest file asks for 7.2 million; 10 million take about 2 s of a slow core
+MAX_CALLS = 10_000_000
 MAX_MEGABYTES = 256
 
 
@@ -71,7 +72,7 @@ def check(fault: Fault, action: str, reading: Reading) -> None:
     """Assert that one reading of one file ended as it must."""
     said = f"{action}: {reading.error}: {reading.text[:600]}"
     assert reading.error is None or (reading.code is not None and reading.code != "MLF900"), said
-    assert reading.seconds < MAX_SECONDS, f"{reading.seconds:.1f} s, {said}"
+    assert reading.calls < MAX_CALLS, f"{reading.calls:,} calls, {said}"
     assert reading.megabytes < MAX_MEGABYTES, f"{reading.megabytes:.0f} MiB, {said}"
     if fault.refused and action != "validate":
         assert reading.error == "ArchiveError", said

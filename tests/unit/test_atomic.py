@@ -112,6 +112,47 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "folder", "link"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o777, 0o604])
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_a_file_that_exists_keeps_its_mode(tmp_path: Path, mode: int, is_linked: bool) -> None:
+    target = tmp_path / "a"
+    target.write_bytes(b"old")
+    target.chmod(mode)
+    (tmp_path / "link").symlink_to("a")
+    before = target.stat().st_ino
+    with atomic.atomic_file(tmp_path / "link" if is_linked else target, executable=True, durable=True) as file:
+        file.write(b"new")
+    assert (tmp_path / "link").readlink() == Path("a")
+    assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (b"new", mode)
+    assert target.stat().st_ino != before
+
+
+@pytest.mark.parametrize(("mask", "mode", "program"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0, 0o666, 0o777)])
+def test_a_new_file_gets_the_mode_that_the_mask_leaves(tmp_path: Path, mask: int, mode: int, program: int) -> None:
+    (tmp_path / "link").symlink_to("a")
+    before = os.umask(mask)
+    try:
+        atomic.write_bytes(tmp_path / "link", b"")
+        with atomic.atomic_file(tmp_path / "b", executable=True):
+            pass
+    finally:
+        assert os.umask(before) == mask
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == program
+
+
+def test_root_leaves_files_to_their_owners(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may write files of other users and give files away")
+    target = tmp_path / "a"
+    target.write_bytes(b"old")
+    os.chown(target, 65534, 65533)
+    target.chmod(0o640)
+    atomic.write_bytes(target, b"new")
+    state = target.stat()
+    assert (state.st_uid, state.st_gid, stat.S_IMODE(state.st_mode)) == (65534, 65533, 0o640)
+
+
 def test_a_folder_of_files_keeps_what_else_is_there(tmp_path: Path) -> None:
     target = tmp_path / "code"
     atomic.write_folder(target, {"src/a.c": b"1", "include/a.h": b"2"})

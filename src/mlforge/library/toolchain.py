@@ -390,11 +390,9 @@ def link_shared(
 
 
 def place_binary(built: Path, target: Path) -> None:
-    """Copy what was built to `target`, which appears whole or not at all and may be executed."""
-    with atomic_file(target) as file, built.open("rb") as source:
+    """Copy what was built to `target`, which appears whole or not at all; a new file may be executed."""
+    with atomic_file(target, executable=True) as file, built.open("rb") as source:
         shutil.copyfileobj(source, file, 1 << 20)
-    if target.is_file():  # a device keeps its mode
-        target.chmod(0o755)
 
 
 def compile_objects(

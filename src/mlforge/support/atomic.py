@@ -59,8 +59,21 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_file(
+    path: str | os.PathLike[str], *, executable: bool = False, durable: bool = False
+) -> Iterator[BinaryIO]:
     """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
+
+    As with a plain ``open``, a file that exists keeps its permissions and its owner, and a symbolic link keeps pointing
+    to it.
+
+    Parameters
+    ----------
+    path : path
+    executable : bool
+        Whether a new file may be executed.
+    durable : bool
+        Whether the content reaches the disk before the name does, so that not even a power failure leaves half a file.
 
     Raises
     ------
@@ -82,8 +95,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
-            # mkstemp makes files private; the result gets the mode that a plain open() would have given
-            os.chmod(name, 0o666 & ~_umask())  # noqa: PTH101
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            _take_permissions(name, final, 0o777 if executable else 0o666)
             os.replace(name, final)  # noqa: PTH105
         except OSError as error:
             raise output_error(target, error) from error
@@ -91,6 +106,22 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(name)  # noqa: PTH108
         raise
+
+
+def _take_permissions(name: str, final: Path, new: int) -> None:
+    """Give a file, which mkstemp made private, the permissions of the one that it replaces, or those of a new one."""
+    try:
+        old = final.stat()
+    except FileNotFoundError:
+        os.chmod(name, new & ~_umask())  # noqa: PTH101
+        return
+    own = Path(name).stat()
+    if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+        for owner in (old.st_uid, -1):  # only root may give files away; groups that one is in may get them
+            with suppress(OSError):
+                os.chown(name, owner, old.st_gid)
+                break
+    os.chmod(name, stat.S_IMODE(old.st_mode) & 0o777)  # noqa: PTH101
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,28 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     # what was loaded once is not copied for every time that it is loaded
     assert len(copies() - known) <= 6 + 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is counted where the system lists it")
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path]) -> None:
+    data = libraries[executor].read_bytes()
+    held = mlforge.load_module(data)
+    expected = only(held.run(X))
+    counts, memory = [], []
+    tracemalloc.start()
+    for _ in range(4):
+        for _ in range(50):
+            np.testing.assert_array_equal(only(mlforge.load_module(bytearray(data)).run(X)), expected)
+        gc.collect()
+        counts.append((len(Path("/proc/self/maps").read_text().splitlines()), len(os.listdir("/proc/self/fd"))))
+        memory.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    # the loader's own heap may grow by an area or two; each load was six of them
+    assert counts[-1][0] - counts[0][0] < 10
+    assert counts[-1][1] == counts[0][1]
+    # the interpreter's own lists go up and down, but a hundred loads keep less than one copy
+    assert memory[-1] - memory[1] < len(data)
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_file(
-    path: str | os.PathLike[str], *, executable: bool = False, durable: bool = False
-) -> Iterator[BinaryIO]:
+def atomic_file(path: str | os.PathLike[str], *, executable: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
     """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
 
     As with a plain ``open``, a file that exists keeps its permissions and its owner, and a symbolic link keeps pointing

@@ -409,7 +409,9 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
         for _ in range(50):
             np.testing.assert_array_equal(only(mlforge.load_module(bytearray(data)).run(X)), expected)
         gc.collect()
-        counts.append((len(Path("/proc/self/maps").read_text().splitlines()), len(os.listdir("/proc/self/fd"))))
+        counts.append(
+            (len(Path("/proc/self/maps").read_text().splitlines()), len(list(Path("/proc/self/fd").iterdir())))
+        )
         memory.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     # the loader's own heap may grow by an area or two; each load was six of them

@@ -28,10 +28,14 @@ class Case:
 
 @dataclass
 class Cases:
-    """Collects cases; tensor names get the case's name in front, so that many cases fit in one model."""
+    """Collects cases; tensor names get the case's name in front, so that many cases fit in one model.
+
+    `many` is how many elements the tensors of elementwise operators have.
+    """
 
     rng: np.random.Generator
     found: list[Case] = field(default_factory=list)
+    many: int = 700
 
     def add(
         self, name: str, code: str, inputs: Sequence[Any], outputs: Sequence[T] | T,
@@ -89,9 +93,9 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def quantized_cases(seed: int) -> list[Case]:
+def quantized_cases(seed: int, many: int = 700) -> list[Case]:
     """Return cases whose results are integers: they must be LiteRT's bit for bit."""
-    cases = Cases(np.random.default_rng(seed))
+    cases = Cases(np.random.default_rng(seed), many=many)
     _linear(cases)
     _arithmetic(cases)
     _activations(cases)
@@ -146,8 +150,8 @@ def _arithmetic(c: Cases) -> None:
     for dtype in ("int8", "uint8"):
         for code, options in (("ADD", "AddOptions"), ("SUB", "SubOptions"), ("MUL", "MulOptions")):
             for fused in (0, RELU6):
-                pair = [c.codes(1, 9, 8, 7, dtype=dtype), c.codes(1, 9, 8, 7, dtype=dtype)]
-                result = c.codes(1, 9, 8, 7, dtype=dtype)
+                pair = [c.codes(1, c.many // 56, 8, 7, dtype=dtype), c.codes(1, c.many // 56, 8, 7, dtype=dtype)]
+                result = c.codes(1, c.many // 56, 8, 7, dtype=dtype)
                 c.add(f"{code}_{dtype}_{fused}", code, pair, result, options, {"FusedActivationFunction": fused})
     c.add("add_channel", "ADD", [c.codes(1, 4, 5, 6), c.codes(6)], c.codes(1, 4, 5, 6), "AddOptions", {})
     c.add("mul_scalar", "MUL", [c.codes(1, 4, 5, 6), c.codes(1)], c.codes(1, 4, 5, 6), "MulOptions", {})
@@ -155,27 +159,27 @@ def _arithmetic(c: Cases) -> None:
     for code in ("MAXIMUM", "MINIMUM"):
         pair = [c.codes(3, 5, **same), c.codes(3, 5, **same)]
         c.add(code, code, pair, c.codes(3, 5, **same), "MaximumMinimumOptions", {})
-    c.add("requantize", "QUANTIZE", [c.codes(500)], c.codes(500), "QuantizeOptions", {})
-    c.add("to_uint8", "QUANTIZE", [c.codes(500)], c.codes(500, dtype="uint8"), "QuantizeOptions", {})
-    c.add("quantize", "QUANTIZE", [T("", (500,))], c.codes(500), "QuantizeOptions", {})
-    c.add("quantize_uint8", "QUANTIZE", [T("", (500,))], c.codes(500, dtype="uint8"), "QuantizeOptions", {})
-    c.add("dequantize", "DEQUANTIZE", [c.codes(500)], T("", (500,)), "DequantizeOptions", {})
+    c.add("requantize", "QUANTIZE", [c.codes(c.many)], c.codes(c.many), "QuantizeOptions", {})
+    c.add("to_uint8", "QUANTIZE", [c.codes(c.many)], c.codes(c.many, dtype="uint8"), "QuantizeOptions", {})
+    c.add("quantize", "QUANTIZE", [T("", (c.many,))], c.codes(c.many), "QuantizeOptions", {})
+    c.add("quantize_uint8", "QUANTIZE", [T("", (c.many,))], c.codes(c.many, dtype="uint8"), "QuantizeOptions", {})
+    c.add("dequantize", "DEQUANTIZE", [c.codes(c.many)], T("", (c.many,)), "DequantizeOptions", {})
 
 
 def _activations(c: Cases) -> None:
     for number in range(3):
         for code, scale, zero in (("LOGISTIC", 1 / 256, -128), ("TANH", 1 / 128, 0)):
-            c.add(f"{code}_{number}", code, [c.codes(700)], c.codes(700, scale=scale, zero=zero))
-        c.add(f"hard_swish_{number}", "HARD_SWISH", [c.codes(700)], c.codes(700), "HardSwishOptions", {})
-        c.add(f"leaky_{number}", "LEAKY_RELU", [c.codes(700)], c.codes(700), "LeakyReluOptions", {"Alpha": 0.13})
-        c.add(f"elu_{number}", "ELU", [c.codes(700)], c.codes(700))
+            c.add(f"{code}_{number}", code, [c.codes(c.many)], c.codes(c.many, scale=scale, zero=zero))
+        c.add(f"hard_swish_{number}", "HARD_SWISH", [c.codes(c.many)], c.codes(c.many), "HardSwishOptions", {})
+        c.add(f"leaky_{number}", "LEAKY_RELU", [c.codes(c.many)], c.codes(c.many), "LeakyReluOptions", {"Alpha": 0.13})
+        c.add(f"elu_{number}", "ELU", [c.codes(c.many)], c.codes(c.many))
         for code in ("RELU", "RELU6", "RELU_N1_TO_1"):
-            c.add(f"{code}_{number}", code, [c.codes(700)], c.codes(700))
-        c.add(f"exp_{number}", "EXP", [c.codes(700, scale=0.02)], c.codes(700), "ExpOptions", {})
-        c.add(f"abs_{number}", "ABS", [c.codes(700)], c.codes(700), "AbsOptions", {})
+            c.add(f"{code}_{number}", code, [c.codes(c.many)], c.codes(c.many))
+        c.add(f"exp_{number}", "EXP", [c.codes(c.many, scale=0.02)], c.codes(c.many), "ExpOptions", {})
+        c.add(f"abs_{number}", "ABS", [c.codes(c.many)], c.codes(c.many), "AbsOptions", {})
         for exact in (False, True):
             fields = {"Approximate": not exact}
-            c.add(f"gelu_{exact}_{number}", "GELU", [c.codes(700)], c.codes(700), "GeluOptions", fields)
+            c.add(f"gelu_{exact}_{number}", "GELU", [c.codes(c.many)], c.codes(c.many), "GeluOptions", fields)
         result = c.codes(6, 11, scale=1 / 256, zero=-128)
         fields = {"Beta": float(number + 1) / 2}
         c.add(f"softmax_{number}", "SOFTMAX", [c.codes(6, 11, scale=0.05 + number)], result, "SoftmaxOptions", fields)
@@ -255,8 +259,8 @@ def _comparisons(c: Cases) -> None:
              "GREATER_EQUAL": "GreaterEqualOptions"}  # fmt: skip
     for code, options in names.items():
         for scale in (0.003, 0.1):
-            pair = [c.codes(900, scale=scale), c.codes(900)]
-            c.add(f"{code}_{scale}", code, pair, T("", (900,), "bool"), options, {})
+            pair = [c.codes(c.many, scale=scale), c.codes(c.many)]
+            c.add(f"{code}_{scale}", code, pair, T("", (c.many,), "bool"), options, {})
 
 
 def float_cases(seed: int) -> list[Case]:

@@ -12,10 +12,13 @@ from mlforge.errors import BudgetError
 from mlforge.micro.avr import write_files
 from mlforge.micro.emulator import emulated_factory
 from mlforge.relay import ir
+from mlforge.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import module_of
 from tests.native.test_dsp_kernels import ALL, requantized_sums, weights_of
 from tests.native.test_kernels import random_integers
+from tests.tflite_cases import Case, quantized_cases
+from tests.unit.test_tflite_ops import inputs_of, model_of
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,61 @@ def test_convolutions_are_what_the_host_computes(name: str) -> None:
     assert run.instructions is None
     assert run.cycles is not None
     assert run.cycles > sum(entry["macs"] for entry in made.operators)
+
+
+# of the 8 KiB; the rest is for the stack and what measures
+_RAM = 5600
+_TABLES = {"SOFTMAX": 1100, **dict.fromkeys(
+    ("LOGISTIC", "TANH", "HARD_SWISH", "LEAKY_RELU", "ELU", "EXP", "ABS", "GELU"), 260)}  # fmt: skip
+
+
+def _ram(case: Case) -> int:
+    """Return about how much RAM an operator takes: its tensors, constants too, and tables."""
+    sizes = (int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize for tensor in case.tensors)
+    return sum(-(-size // 64) * 64 for size in sizes) + _TABLES.get(case.op.code, 0)
+
+
+def _images() -> list[list[Case]]:
+    """Return all quantized operators, in as few groups as the board's RAM allows."""
+    groups: list[list[Case]] = []
+    for case in sorted(quantized_cases(7, many=56), key=_ram, reverse=True):
+        group = next((group for group in groups if sum(map(_ram, group)) + _ram(case) <= _RAM), None)
+        if group is None:
+            groups.append([case])
+        else:
+            group.append(case)
+    return groups
+
+
+IMAGES = _images()
+# an int that overflows ends the firmware
+_TRAPS = (
+    "-O2 -fsanitize=signed-integer-overflow,shift,integer-divide-by-zero -fsanitize=float-cast-overflow "
+    "-fsanitize-undefined-trap-on-error"
+)
+
+
+def _filled(inputs: dict[str, np.ndarray], end: str) -> dict[str, np.ndarray]:
+    """Return the inputs with all integers at one end of what they hold."""
+    return {
+        name: value if value.dtype.kind == "f" else np.full_like(value, getattr(np.iinfo(value.dtype), end))
+        for name, value in inputs.items()
+    }
+
+
+@pytest.mark.parametrize("cases", IMAGES, ids=lambda cases: f"{cases[0].name}_and_{len(cases) - 1}_more")
+def test_every_quantized_operator_gives_what_litert_gives(cases: list[Case]) -> None:
+    module, params = mlforge.import_model(model_of(cases))
+    factory = mlforge.build(module, "c -mcpu=avr", params, module_name="model")
+    made = emulated_factory(factory, need_board("arduino_mega"), cflags=_TRAPS, timeout=60)
+    references = [Reference(model_of([case])) for case in cases]
+    random = inputs_of(cases, np.random.default_rng(3))
+    for inputs in (random, _filled(random, "min"), _filled(random, "max")):
+        found = made.run(inputs)
+        for case, reference in zip(cases, references, strict=True):
+            expected = reference.run({name: inputs[name] for name in case.inputs})
+            for name in case.op.outputs:
+                np.testing.assert_array_equal(found[name], expected[name], name)
 
 
 def test_floats_are_what_the_host_computes() -> None:

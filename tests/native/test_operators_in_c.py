@@ -42,9 +42,8 @@ def _variables(expr: ir.Expr) -> list[ir.Var]:
     return list(chain.from_iterable(map(_variables, expr.fields))) if isinstance(expr, ir.Tuple) else []
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_family(family: str, tmp_path: Path) -> None:
-    cases: list[Case] = FAMILIES[family]()
+def module_of(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Any]]:
+    """Return a module with an output of each case, and its inputs."""
     inputs: dict[str, Any] = {}
     bodies, variables = [], []
     for index, case in enumerate(cases):
@@ -52,10 +51,16 @@ def test_family(family: str, tmp_path: Path) -> None:
         variables += list(chain.from_iterable(map(_variables, args)))
         bodies.append(ir.call(case.operator, args, case.attrs))
     names = tuple(f"y{index}" for index in range(len(cases)))
-    module = ir.IRModule({"main": ir.Function(tuple(variables), ir.Tuple(tuple(bodies)))}, names)
+    return ir.IRModule({"main": ir.Function(tuple(variables), ir.Tuple(tuple(bodies)))}, names), inputs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(family: str, tmp_path: Path) -> None:
+    cases: list[Case] = FAMILIES[family]()
+    module, inputs = module_of(cases)
     results = compiled(module, {}, tmp_path).run(inputs)
     failures = []
-    for name, case in zip(names, cases, strict=True):
+    for name, case in zip(module.output_names, cases, strict=True):
         try:
             case.check(results[name])
         except AssertionError as error:

@@ -78,6 +78,8 @@ def preamble(needs: Needs) -> list[str]:
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
     body = render(needs.helpers, needs.vectors)
+    if needs.doubles:
+        lines += ["", *_DOUBLES]
     if needs.independent_loops:
         lines += ["", *_INDEPENDENT]
     if needs.rolled_loops:
@@ -85,6 +87,12 @@ def preamble(needs: Needs) -> list[str]:
     if needs.fences:
         lines += ["", *_FENCE]
     return [*lines, "", *body] if body else lines
+
+
+_DOUBLES = [
+    "/* fails to compile where a double is a float, as on AVRs */",
+    "typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];",
+]
 
 
 _INDEPENDENT = [

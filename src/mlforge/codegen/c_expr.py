@@ -36,6 +36,9 @@ _PLAIN_UNDER = {
 }  # fmt: skip
 """Which operators may stand unparenthesized under which: where everybody knows the order."""
 
+_INT = dtypes.limits("int16")
+"""What an int holds at least: C computes narrower integers as ints, which overflow on some machines."""
+
 MATH = frozenset(
     {
         "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
@@ -62,6 +65,7 @@ class Needs:
     independent_loops: bool = False
     rolled_loops: bool = False
     fences: bool = False
+    doubles: bool = False
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""
@@ -71,6 +75,7 @@ class Needs:
         self.independent_loops = self.independent_loops or other.independent_loops
         self.rolled_loops = self.rolled_loops or other.rolled_loops
         self.fences = self.fences or other.fences
+        self.doubles = self.doubles or other.doubles
 
 
 @dataclass(eq=False)
@@ -98,6 +103,7 @@ class ExprPrinter:
 
     def _print(self, expr: Expr) -> tuple[str, int]:
         self._note_vector(expr.dtype)
+        self.needs.doubles = self.needs.doubles or dtypes.element(expr.dtype) == "float64"
         if isinstance(expr, ir.Const):
             self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
             return literal(expr.value, expr.dtype), ATOM
@@ -205,8 +211,10 @@ class ExprPrinter:
         wrapping = self._wrapping(expr)
         if wrapping is not None:
             return self._helper(wrapping, expr.a, expr.b)
-        text, level = self._infix(expr)
         promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
+        if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.interval(expr, 0).within(*_INT):
+            expr = ir.Binary(expr.op, ir.Cast(expr.a, "uint32"), ir.Cast(expr.b, "uint32"), expr.dtype)
+        text, level = self._infix(expr)
         if promoted and expr.op not in ("and", "or", "xor", "shr"):
             return f"({scalar_type(expr.dtype)})({text})", _UNARY
         return text, level

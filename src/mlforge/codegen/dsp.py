@@ -39,7 +39,8 @@ def _word(short: str, kind: str, unsigned: str, count: int) -> str:
     return _WORD.format(count=count, short=short, kind=kind, shifted=" | ".join(shifted))
 
 
-_HALVES = {"b": "(int16_t){name}", "t": "({name} >> 16)"}
+# widened again, so that the product is no int of 16 bits
+_HALVES = {"b": "(int32_t)(int16_t){name}", "t": "({name} >> 16)"}
 
 
 def _mac(letters: str) -> str:
@@ -80,7 +81,7 @@ static inline int32_t mlf_dot2(int32_t sum, int32_t a, int32_t b) {
 #if MLF_DSP
   return __smlad(a, b, sum);
 #else
-  return sum + (int16_t)a * (int16_t)b + (a >> 16) * (b >> 16);
+  return sum + (int32_t)(int16_t)a * (int16_t)b + (a >> 16) * (b >> 16);
 #endif
 }"""),
     "requantize_narrow": ((), """\

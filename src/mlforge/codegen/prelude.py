@@ -61,8 +61,16 @@ static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t
   return (int32_t)((product + (INT64_C(1) << (total - 1)) - (product < 0)) >> total);
 }"""),
     "clz32": ((), """\
+/* leading zeros, 32 for zero; a compiler's builtin counts those of an int, which may have 16 bits */
 static inline int32_t mlf_clz32(uint32_t x) {
-  return x == 0U ? 32 : (int32_t)__builtin_clz(x);
+  int32_t zeros = x == 0U ? 1 : 0;
+  for (int32_t step = 16; step > 0; step >>= 1) {
+    if (x >> (32 - step) == 0U) {
+      zeros += step;
+      x <<= step;
+    }
+  }
+  return zeros;
 }"""),
 }  # fmt: skip
 

@@ -30,6 +30,8 @@ class Features:
         Most work-items of a group.
     shared_bytes : int
         Most bytes that the work-items of a group may have together.
+    wide_double : bool
+        C's double has 64 bits.
     optimize : str
         ``speed`` or ``size``.
     """
@@ -42,4 +44,5 @@ class Features:
     gpu: bool = False
     group_items: int = 256
     shared_bytes: int = 32768
+    wide_double: bool = True
     optimize: str = "speed"

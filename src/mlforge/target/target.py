@@ -97,8 +97,8 @@ for _name in ("cortex-m4", "cortex-m7", "cortex-m33"):
     CPUS.add(_name, replace(_PLAIN, dsp=True))
 for _name in ("cortex-m55", "cortex-m85"):
     CPUS.add(_name, replace(_PLAIN, mve=True))
-for _name in ("generic-rv32", "avr"):
-    CPUS.add(_name, _PLAIN)
+CPUS.add("generic-rv32", _PLAIN)
+CPUS.add("avr", replace(_PLAIN, wide_double=False))
 CPUS.add("generic", Features())
 CPUS.add("x86-64", Features())
 CPUS.add("x86-64-v2", Features())

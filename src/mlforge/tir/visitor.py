@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
+from mlforge.support import dtypes
 from mlforge.tir import ir
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt
 
@@ -92,6 +93,14 @@ def loads(stmt: Stmt) -> Iterator[ir.Load]:
             for node in walk_expr(expr):
                 if isinstance(node, ir.Load):
                     yield node
+
+
+def mentions(prim: PrimFunc, dtype: str) -> bool:
+    """Tell whether a function has a buffer of a dtype, or computes a value of it."""
+    if any(dtypes.element(buffer.dtype) == dtype for buffer in (*prim.params, *prim.scratch)):
+        return True
+    exprs = (expr for stmt in walk(prim.body) for own in own_exprs(stmt) for expr in walk_expr(own))
+    return any(dtypes.element(expr.dtype) == dtype for expr in exprs)
 
 
 class _Signature:

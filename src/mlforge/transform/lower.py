@@ -251,11 +251,19 @@ class _ProgramBuilder:
             if function not in self._known:
                 lowered = lower_external if "Compiler" in function.attrs else lower_group
                 self._known[function] = lowered(function, self._features)
+                self._check_doubles(self._known[function].prim)
             return self._known[function]
         except MlforgeError as error:
             if error.place is None:
                 error.place = _place(expr)
             raise
+
+    def _check_doubles(self, prim: PrimFunc) -> None:
+        if not self._features.wide_double and visitor.mentions(prim, "float64"):
+            raise UnsupportedError(
+                "this computes with float64, and a double of the target has 32 bits",
+                next_step="Convert the model to float32, or quantize it",
+            )
 
     def _visit_stage(self, expr: relay.Expr, output_name: str | None) -> None:
         """Lower the whole stage where its last layer stands."""

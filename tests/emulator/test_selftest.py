@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -66,7 +67,13 @@ def test_a_wrong_weight_in_a_project_fails(archive: Path, tmp_path: Path) -> Non
     assert re.search(r"^FAIL [12] of 2, largest difference [1-9]\d*$", printed, re.M)
 
 
-def test_the_command_line_fails_where_a_vector_is_wrong(archive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("board", "advice"),
+    [("mps2-an386", "--layers --board mps2-an386"), ("arduino_mega", '--layers --target "c -mcpu=avr"')],
+)
+def test_the_command_line_fails_where_a_vector_is_wrong(
+    archive: Path, tmp_path: Path, models: Path, board: str, advice: str
+) -> None:
     with tarfile.open(archive) as tar:
         contents = {member.name: (member, source.read()) for member in tar if (source := tar.extractfile(member))}
     vectors, metadata = (next(name for name in contents if name.endswith(end)) for end in ("_vectors.c", "data.json"))
@@ -77,10 +84,14 @@ def test_the_command_line_fails_where_a_vector_is_wrong(archive: Path, tmp_path:
     with tarfile.open(tmp_path / "broken.tar", "w") as tar:
         for name, (member, data) in contents.items():
             tar.addfile(member, BytesIO({vectors: wrong, metadata: known}.get(name, data)))
-    result = mlforge_program("run", "broken.tar", "--board", "mps2-an386", "--selftest", cwd=tmp_path)
+    result = mlforge_program("run", "broken.tar", "--board", board, "--selftest", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert result.stdout.splitlines()[-1] == "FAIL 1 of 2, largest difference 1"
-    assert "mlforge verify MODEL --layers --board mps2-an386" in result.stderr
+    assert f"mlforge verify MODEL {advice}" in result.stderr
+    # the advice works there
+    arguments = [str(models / "hello_world_int8.tflite"), *shlex.split(advice), "--samples", "1"]
+    advised = mlforge_program("verify", *arguments, cwd=tmp_path)
+    assert advised.returncode == 0, advised.stderr
 
 
 def test_what_a_self_test_takes_is_said(models: Path, tmp_path: Path) -> None:

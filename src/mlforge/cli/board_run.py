@@ -17,6 +17,7 @@ from mlforge.errors import BudgetError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlforge.micro.board import Board
     from mlforge.micro.emulator import BuiltFirmware, EmulatedModule
     from mlforge.micro.memory_table import MemoryTable
     from mlforge.runtime.arrays import Array
@@ -94,5 +95,14 @@ def check_vectors(artifact: Path, name: str, module: str | None, as_json: bool) 
         raise BudgetError(
             "the board computes something else than the machine that made the test vectors",
             place=f"{artifact} on {board.name}",
-            next_step=f"Look for the operator with: mlforge verify MODEL --layers --board {board.name}",
+            next_step=_search(board, name),
         )
+
+
+def _search(board: Board, name: str) -> str:
+    """Return how to find the operator that computes something else on a board."""
+    from mlforge.micro.trace import traces
+
+    if traces(board):
+        return f"Look for the operator with: mlforge verify MODEL --layers --board {name}"
+    return f'See whether the same C is right on this machine: mlforge verify MODEL --layers --target "{board.target}"'

@@ -32,12 +32,17 @@ class TracedOperator:
     ticks: int
 
 
+def traces(board: Board) -> bool:
+    """Tell whether a board's firmware has files of the host to write what operators computed to."""
+    return board.arch != "avr"
+
+
 def check_traces(board: Board) -> None:
-    """Raise OptionError for a board whose firmware has no files of the host to write what operators computed to."""
-    if board.arch == "avr":
+    """Raise OptionError for a board whose firmware cannot hand over what its operators compute."""
+    if not traces(board):
         raise OptionError(
             f"firmware of the board '{board.name}' cannot hand its operators' results over",
-            next_step="Leave out --layers, or check its outputs with: mlforge run --selftest",
+            next_step=f'Leave out --layers, or look at the same C here: --layers --target "{board.target}"',
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from mlforge.runtime.library_module import LibraryModule
 from mlforge.runtime.module import Function, Module
 from mlforge.runtime.native_code import NativeCode
 from mlforge.support.content import Data, to_bytes
+from mlforge.support.locks import ForkSafeLock
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 
@@ -67,7 +67,7 @@ class HostLibrary(Module):
         self._params = dict(params or {})
         self._digests = digests
         self._flags = tuple(flags)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._loaded: LibraryModule | None = None
 
     @property

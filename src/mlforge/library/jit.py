@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -33,8 +34,10 @@ _RELOCATIONS = (4, 9)
 # how far references inside an object reach on machines of 64 bits; on others, everywhere
 _REACH = 2 << 30
 _numbers = itertools.count()
-# LLVM's linker takes one caller at a time
+# LLVM's linker takes one caller at a time, and a child process can use it if no thread was in it at the fork
 _guard = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_guard.release)
 
 
 class LinkedObjects:

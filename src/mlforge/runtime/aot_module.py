@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,13 +18,14 @@ from mlforge.runtime.library_names import is_in_memory
 from mlforge.runtime.native_code import NativeCode
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, chunks_of, nbytes_of
+from mlforge.support.locks import ForkSafeLock
 
 _POOL_ALIGNMENT = 64
 
 
 _MAPPED = ("inputs", "outputs")
-_locks: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
-_locks_guard = threading.Lock()
+_locks: WeakValueDictionary[tuple[str, str], ForkSafeLock] = WeakValueDictionary()
+_locks_guard = ForkSafeLock()
 
 
 class BoundCall(partial[int]):
@@ -245,7 +245,7 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return struct
 
 
-def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str, Any]) -> threading.Lock:
+def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str, Any]) -> ForkSafeLock:
     """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
     if isinstance(library, (str, os.PathLike)):
         name = os.fspath(library)
@@ -256,7 +256,7 @@ def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str
     with _locks_guard:
         lock = _locks.get(key)
         if lock is None:
-            lock = _locks[key] = threading.Lock()
+            lock = _locks[key] = ForkSafeLock()
         return lock
 
 

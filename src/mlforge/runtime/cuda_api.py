@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from mlforge.runtime.arrays import Array
 from mlforge.runtime.device import Device
 from mlforge.runtime.device_api import DeviceApi, drivers
 from mlforge.runtime.kernel_launch import Launch
+from mlforge.support.locks import ForkSafeLock
 
 _NO_PACKAGE = "Run: pip install mlforge[cuda]"
 _NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
@@ -276,7 +276,7 @@ class CudaKernel:
         self._function = function
         self._name = name
         self._shared = _PLAIN_SHARED_BYTES
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def launch(self, launch: Launch) -> None:
         """Put a launch into the device's stream; raise DeviceError if the driver fails."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from mlforge.errors import DeviceError, InputError
@@ -13,6 +12,7 @@ from mlforge.runtime.kernel_launch import LoadedKernel
 from mlforge.runtime.loaders import register_loader
 from mlforge.runtime.module import Module
 from mlforge.runtime.nvrtc import compute_arch, require_nvrtc
+from mlforge.support.locks import ForkSafeLock
 
 SOURCE, PTX = "cu", "ptx"
 _PLACE = "module of the kind 'cuda'"
@@ -31,7 +31,7 @@ class CudaModule(DeviceModule):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._images: dict[int, Any] = {}
-        self._loading = threading.Lock()
+        self._loading = ForkSafeLock()
 
     def get_source(self) -> str:
         """Return the source or PTX; empty for machine code."""

@@ -20,6 +20,7 @@ from mlforge.registry import Registry
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.device import Device, kind_of_code
 from mlforge.runtime.device import device as find_device
+from mlforge.support.locks import ForkSafeLock
 
 ALIGNMENT = 64
 """Bytes; what generated code may take for granted of the start of a block."""
@@ -203,7 +204,7 @@ _BUILT_IN = {
     "cuda": "mlforge.runtime.cuda_api",
 }
 _opened: dict[Device, DeviceApi] = {}
-_opening = threading.RLock()
+_opening = ForkSafeLock(reentrant=True)
 _current = threading.local()
 
 

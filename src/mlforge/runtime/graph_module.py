@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from mlforge.runtime.graph_json import parse_graph
 from mlforge.runtime.module import Module
 from mlforge.runtime.profile import OperatorTime, Profile, operator_times
 from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.locks import ForkSafeLock
 
 
 class BoundGraph:
@@ -138,7 +138,7 @@ class GraphModule:
             )
         self._keys = tuple(known)
         self._operators = operators
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""

@@ -18,6 +18,7 @@ from mlforge.runtime import c_abi
 from mlforge.runtime.call_values import argument_of, returned
 from mlforge.runtime.global_funcs import find_global_func
 from mlforge.runtime.module import Function, Module
+from mlforge.support.locks import ForkSafeLock
 
 CONTEXT = "__tvm_module_ctx"
 _ALIGNMENT = 64
@@ -56,7 +57,7 @@ _global_handles: dict[str, int] = {}
 _workspaces: dict[int, Any] = {}
 # handles by the address of a library's variable: the last one that is alive is in it
 _filled: dict[int, list[int]] = {}
-_lock = threading.RLock()
+_lock = ForkSafeLock(reentrant=True)
 
 
 def take_error() -> tuple[str, BaseException | None]:

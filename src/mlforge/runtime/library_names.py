@@ -7,23 +7,21 @@ is loaded once, however often it comes.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import itertools
 import os
-import shutil
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
+
+from mlforge.support.locks import ForkSafeLock
+from mlforge.support.private_folder import private_folder
 
 _DESCRIPTORS = "/proc/self/fd"
 _counter = itertools.count(1)
 # names by path, and the device, number and time of the file that was there
-_guard = threading.Lock()
+_guard = ForkSafeLock()
 _names: dict[tuple[str, tuple[int, int, int]], str] = {}
 # the SHA-256 of what lies in memory, by its name while it has one; names of what is loaded, by SHA-256
 _digests: dict[str, bytes] = {}
@@ -35,7 +33,7 @@ def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
     """Give a name under which bytes can be loaded as a library as long as the context lasts."""
     digest = hashlib.sha256(data).digest()
     if sys.platform != "linux":
-        path = Path(_private_folder()) / f"{digest.hex()}{'.dll' if os.name == 'nt' else '.so'}"
+        path = private_folder() / f"{digest.hex()}{'.dll' if os.name == 'nt' else '.so'}"
         if not path.exists():  # one that is loaded cannot be written to everywhere
             path.write_bytes(data)
         yield str(path)
@@ -105,10 +103,3 @@ def _state(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return state.st_dev, state.st_ino, state.st_mtime_ns
-
-
-@cache
-def _private_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="mlforge-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +12,7 @@ from mlforge.runtime.arrays import Array
 from mlforge.runtime.device import Device
 from mlforge.runtime.device_api import DeviceApi, drivers
 from mlforge.runtime.kernel_launch import Launch
+from mlforge.support.locks import ForkSafeLock
 
 _LOG_LINES = 12
 _NO_PACKAGE = "Run: pip install mlforge[opencl]"
@@ -219,7 +219,7 @@ class OpenClKernel:
         self._kernel = kernel
         self._name = name
         self._count = kernel.num_args
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def launch(self, launch: Launch) -> None:
         """Put a launch into the device's queue.

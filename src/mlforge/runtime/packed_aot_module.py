@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any
 
 from mlforge.errors import ArchiveError
@@ -14,6 +13,7 @@ from mlforge.runtime.device import cpu
 from mlforge.runtime.library_module import LibraryModule
 from mlforge.runtime.packed_func import PackedFunc
 from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.locks import ForkSafeLock
 
 _TABLES_VERSION = 1
 
@@ -70,7 +70,7 @@ class PackedAotModule(AotModule):
         self.inputs = tuple(_info(metadata.inputs[index]) for index in range(metadata.num_inputs))
         self.outputs = tuple(_info(metadata.outputs[index]) for index in range(metadata.num_outputs))
         self.device = cpu()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._entry = entry
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:

@@ -25,7 +25,8 @@ struct mlforge_parameter {
 
 /*! \brief Lets one call at a time through: zero at first. */
 struct mlforge_gate {
-  char taken;
+  /*! \brief The process whose thread is inside, 0 if there is none. */
+  long process;
 };
 
 /*! \brief Returns when no other thread is inside. */

@@ -13,7 +13,8 @@ import pytest
 
 import mlforge
 from mlforge.errors import ArchiveError
-from mlforge.library.toolchain import cache_folder, compile_shared
+from mlforge.library.cache import cache_folder
+from mlforge.library.toolchain import compile_shared
 from mlforge.runtime.description import read_description
 from mlforge.support import elf_image
 from mlforge.support.elf_check import check_image

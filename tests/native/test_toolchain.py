@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mlforge.errors import OutputError, ToolchainError
-from mlforge.library.toolchain import cache_folder, compile_cached, compile_shared, find_compiler
+from mlforge.library.cache import cache_folder
+from mlforge.library.toolchain import compile_cached, compile_shared, find_compiler
 
 FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER; }\n',
          "include/answer.h": b"#define ANSWER 42\n"}  # fmt: skip

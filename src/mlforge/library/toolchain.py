@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from mlforge.errors import OptionError, OutputError, ToolchainError
+from mlforge.library.cache import cache_folder, find_entry, store_entry
 from mlforge.support.atomic import atomic_file, output_error
-from mlforge.support.content import Data, sha256_of, write_data
+from mlforge.support.content import Data, FileContent, sha256_of, write_data
 from mlforge.support.platforms import Platform, parse_platform
 
 _JOBS = 2
@@ -230,7 +231,8 @@ def _version(command: tuple[str, ...]) -> str | None:
     A plain program is asked once: as long as its file stays as it is, the answer lies in the cache. Starting it would
     take as long as everything else of loading what is in the cache.
     """
-    known = _known_version(command)
+    key = _version_key(command)
+    known = find_entry(key, ".txt") if key is not None else None
     if known is not None:
         with suppress(OSError, UnicodeDecodeError):
             return known.read_text(encoding="utf-8")
@@ -245,14 +247,14 @@ def _version(command: tuple[str, ...]) -> str | None:
         return None
     if result.returncode != 0:
         return None
-    if known is not None:
-        with suppress(OutputError), atomic_file(known) as file:
-            file.write(result.stdout.encode())
+    if key is not None:
+        with suppress(OutputError):
+            store_entry(key, ".txt", result.stdout.encode())
     return result.stdout
 
 
-def _known_version(command: tuple[str, ...]) -> Path | None:
-    """Return where the answer of a compiler that is one file is kept; None for a command with arguments."""
+def _version_key(command: tuple[str, ...]) -> str | None:
+    """Return the key under which the answer of a compiler that is one file is kept; None for one with arguments."""
     if len(command) != 1:
         return None
     try:
@@ -261,28 +263,7 @@ def _known_version(command: tuple[str, ...]) -> Path | None:
     except OSError:
         return None
     identity = f"{command[0]}\0{path}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_ino}"
-    return cache_folder() / f"compiler-{hashlib.sha256(identity.encode()).hexdigest()[:40]}.txt"
-
-
-def cache_folder() -> Path:
-    """Return the folder of built libraries: ``$XDG_CACHE_HOME/mlforge`` or ``~/.cache/mlforge``.
-
-    Where that cannot be written, a private folder that lives as long as the process.
-    """
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        folder = (Path(base) if base else Path.home() / ".cache") / "mlforge"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        pass
-    return Path(_private_folder().name)
-
-
-@cache
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="mlforge-")
+    return f"compiler-{hashlib.sha256(identity.encode()).hexdigest()[:40]}"
 
 
 def compile_cached(
@@ -303,15 +284,17 @@ def compile_cached(
 
     Notes
     -----
-    The name is a hash of the files, the compiler, the flags and the processor. Processes may race: each
-    builds in a folder of its own, and the last rename wins with the same content.
+    The key is a hash of the files, the compiler, the flags and the processor. Processes may race: each builds in a
+    folder of its own, and the last rename wins with the same content.
     """
     compiler = find_compiler()
     settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), _processor())
-    target = cache_folder() / f"{_key(files, settings, digests or {})}.so"
-    if not target.is_file():
-        compile_shared(files, target, flags, includes=includes)
-    return target
+    key = _key(files, settings, digests or {})
+    found = find_entry(key, ".so")
+    if found is not None:
+        return found
+    with _built_library(files, flags, includes) as library:
+        return store_entry(key, ".so", FileContent(library))
 
 
 def _key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[str, str]) -> str:
@@ -361,11 +344,17 @@ def compile_shared(
         If `out` cannot be written.
     """
     target = Path(out)
-    with scratch(tempfile.gettempdir), tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
-        objects = compile_objects(files, Path(folder), flags, includes=includes)
-        library = link_shared(objects, Path(folder) / "library.so", flags)
+    with _built_library(files, flags, includes) as library:
         place_binary(library, target)
     return target
+
+
+@contextmanager
+def _built_library(files: Mapping[str, Data], flags: Sequence[str], includes: Sequence[str] | None) -> Iterator[Path]:
+    """Give the library of some files in a temporary folder."""
+    with scratch(tempfile.gettempdir), tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
+        objects = compile_objects(files, Path(folder), flags, includes=includes)
+        yield link_shared(objects, Path(folder) / "library.so", flags)
 
 
 @contextmanager

@@ -59,7 +59,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str], *, executable: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
+def atomic_file(
+    path: str | os.PathLike[str], *, executable: bool = False, permissions: int | None = None, durable: bool = False
+) -> Iterator[BinaryIO]:
     """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
 
     As with a plain ``open``, a file that exists keeps its permissions and its owner, and a symbolic link keeps pointing
@@ -70,6 +72,8 @@ def atomic_file(path: str | os.PathLike[str], *, executable: bool = False, durab
     path : path
     executable : bool
         Whether a new file may be executed.
+    permissions : int, optional
+        Of the result, whatever was there before and whatever the user's mask is.
     durable : bool
         Whether the content reaches the disk before the name does, so that not even a power failure leaves half a file.
 
@@ -96,7 +100,10 @@ def atomic_file(path: str | os.PathLike[str], *, executable: bool = False, durab
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            _take_permissions(name, final, 0o777 if executable else 0o666)
+            if permissions is None:
+                _take_permissions(name, final, 0o777 if executable else 0o666)
+            else:
+                os.chmod(name, permissions)  # noqa: PTH101
             os.replace(name, final)  # noqa: PTH105
         except OSError as error:
             raise output_error(target, error) from error

@@ -6,20 +6,25 @@ import atexit
 import os
 import shutil
 import tempfile
-from functools import cache
 from pathlib import Path
+
+# by process: the child of a fork makes one of its own
+_folders: dict[int, Path] = {}
 
 
 def private_folder() -> Path:
     """Return a folder that nobody else may read, and that vanishes with this process."""
-    return _folder_of(os.getpid())
+    process = os.getpid()
+    if process not in _folders:
+        folder = tempfile.mkdtemp(prefix="mlforge-")
+        atexit.register(_remove, folder, process)
+        _folders[process] = Path(folder)
+    return _folders[process]
 
 
-@cache
-def _folder_of(process: int) -> Path:
-    folder = tempfile.mkdtemp(prefix="mlforge-")
-    atexit.register(_remove, folder, process)
-    return Path(folder)
+def existing_private_folder() -> Path | None:
+    """Return the folder if this process has made it."""
+    return _folders.get(os.getpid())
 
 
 def _remove(folder: str, process: int) -> None:

@@ -20,7 +20,10 @@ _HEAD = (
 # DLPack's numbers. TVM's bool is an unsigned integer of one bit, newer writers have a number of their own for it.
 _CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bfloat": "kDLBfloat", "bool": "kDLUInt"}
 
-CHECKS = r"""/* what an argument must be: kind and bytes of an element, number of elements */
+CHECKS = r"""/* bool in newer DLPack: the headers of TVM have no name for it */
+enum { MLF_DLPACK_BOOL = 6 };
+
+/* what an argument must be: kind and bytes of an element, number of elements */
 struct mlf_argument {
   uint8_t code;
   uint8_t bytes;
@@ -87,7 +90,7 @@ static int mlf_arguments(const char *function, const TVMValue *args, const int *
     if (elements != expected[index].elements) {
       return mlf_refuse(function, ": arg[", index, "] has another number of elements");
     }
-    if ((tensor->dtype.code == kDLBool ? kDLUInt : tensor->dtype.code) != expected[index].code ||
+    if ((tensor->dtype.code == MLF_DLPACK_BOOL ? kDLUInt : tensor->dtype.code) != expected[index].code ||
         (tensor->dtype.bits + 7) / 8 != expected[index].bytes || tensor->dtype.lanes != 1) {
       return mlf_refuse(function, ": arg[", index, "] has another dtype");
     }

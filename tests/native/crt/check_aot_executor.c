@@ -7,6 +7,7 @@
 #include <tvm/runtime/crt/module.h>
 #include <tvm/runtime/metadata_types.h>
 
+#include "crt_config.h"
 #include "require.h"
 
 static const int64_t kTvmgenMetadata_shape[] = {2, 2};
@@ -88,37 +89,66 @@ static TVMValue call(TVMModuleHandle module, const char* name, TVMValue* args, i
   return result;
 }
 
-static void check_module(TVMModuleHandle library) {
-  float values[4] = {1, 2, 3, 4};
+/* Makes a module of an executor, as a host asks for it. */
+static TVMModuleHandle create(TVMModuleHandle library, const char* name) {
+  TVMValue args[3];
+  int codes[] = {kTVMModuleHandle, kDLDevice, kTVMStr};
+  args[0].v_handle = library;
+  args[1].v_device = cpu;
+  args[2].v_str = name;
+  return call(NULL, "tvm.aot_executor.create", args, codes, 3).v_handle;
+}
+
+/* Sets the left input of a module to four values, runs it, and returns its output. */
+static const float* run_with(TVMModuleHandle module, float* values) {
+  static const int no_codes[1] = {0};
   int64_t shape[] = {2, 2};
   DLTensor tensor = {values, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, NULL, 0};
-  TVMFunctionHandle function;
-  TVMValue args[4];
-  TVMValue result;
-  int codes[] = {kTVMModuleHandle, kTVMArgInt, kTVMArgInt, kTVMStr};
-  int code;
-  REQUIRE(TVMAotExecutorModule_Register() == kTvmErrorNoError);
-  args[0].v_handle = library;
-  args[1].v_int64 = kDLCPU;
-  args[2].v_int64 = 0;
-  args[3].v_str = "default";
-  TVMModuleHandle module = call(NULL, "tvm.aot_executor.create", args, codes, 4).v_handle;
-  REQUIRE(TVMFuncGetGlobal("tvm.aot_executor.create", &function) == 0);
-  REQUIRE(TVMFuncCall(function, args, codes, 4, &result, &code) == kTvmErrorExecutorModuleAlreadyCreated);
-  REQUIRE(TVMFuncCall(function, args, codes, 3, &result, &code) == kTvmErrorFunctionCallNumArguments);
-  codes[3] = kTVMArgInt;
-  REQUIRE(TVMFuncCall(function, args, codes, 4, &result, &code) == kTvmErrorFunctionCallWrongArgType);
+  TVMValue args[2];
+  int set_codes[] = {kTVMStr, kTVMDLTensorHandle};
+  int get_codes[] = {kTVMArgInt};
   args[0].v_str = "left";
   args[1].v_handle = &tensor;
-  int set_codes[] = {kTVMStr, kTVMDLTensorHandle};
   call(module, "set_input", args, set_codes, 2);
-  call(module, "run", NULL, NULL, 0);
+  call(module, "run", NULL, (int*)no_codes, 0);
   args[0].v_int64 = 0;
-  int get_codes[] = {kTVMArgInt};
-  const DLTensor* output = (const DLTensor*)call(module, "get_output", args, get_codes, 1).v_handle;
-  REQUIRE(memcmp(output->data, values, sizeof(values)) == 0);
   REQUIRE(strcmp(call(module, "get_input_name", args, get_codes, 1).v_str, "left") == 0);
-  REQUIRE(TVMModFree(module) == 0);
+  return (const float*)((const DLTensor*)call(module, "get_output", args, get_codes, 1).v_handle)->data;
+}
+
+static void check_modules(TVMModuleHandle library) {
+  float values[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  TVMFunctionHandle function;
+  TVMValue args[3];
+  TVMValue result;
+  int codes[] = {kTVMModuleHandle, kTVMArgInt, kTVMStr};
+  int code;
+  REQUIRE(TVMAotExecutorModule_Register() == kTvmErrorNoError);
+  /* Hosts of microTVM know no other name than "default"; each executor has tensors of its own. */
+  TVMModuleHandle first = create(library, "default");
+  TVMModuleHandle second = create(library, "default");
+  REQUIRE(first != second);
+  const float* one = run_with(first, values[0]);
+  const float* other = run_with(second, values[1]);
+  REQUIRE(memcmp(one, values[0], sizeof(values[0])) == 0 && memcmp(other, values[1], sizeof(values[1])) == 0);
+  REQUIRE(TVMModFree(first) == 0);
+  REQUIRE(memcmp(run_with(second, values[0]), values[0], sizeof(values[0])) == 0);
+  /* As many as there is room for: one handle is the library's. */
+  for (int i = 2; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) REQUIRE(create(library, "default") != NULL);
+  REQUIRE(TVMFuncGetGlobal("tvm.aot_executor.create", &function) == 0);
+  args[0].v_handle = library;
+  args[1].v_device = cpu;
+  args[2].v_str = "default";
+  REQUIRE(TVMFuncCall(function, args, codes, 3, &result, &code) == kTvmErrorFunctionCallWrongArgType);
+  codes[1] = kDLDevice;
+  REQUIRE(TVMFuncCall(function, args, codes, 3, &result, &code) == kTvmErrorFunctionRegistryFull);
+  REQUIRE(strstr(TVMGetLastError(), "TVM_CRT_MAX_REGISTERED_MODULES") != NULL);
+  REQUIRE(TVMFuncCall(function, args, codes, 2, &result, &code) == kTvmErrorFunctionCallNumArguments);
+  REQUIRE(TVMModGetFunction(second, "load_params", 0, &function) == 0);
+  REQUIRE(TVMFuncCall(function, NULL, NULL, 0, &result, &code) == kTvmErrorFunctionCallNotImplemented);
+  for (uintptr_t index = 1; index < TVM_CRT_MAX_REGISTERED_MODULES; ++index) {
+    REQUIRE(TVMModFree((TVMModuleHandle)(index | 0x8000)) == 0);
+  }
 }
 
 int main(void) {
@@ -126,6 +156,6 @@ int main(void) {
   REQUIRE(TVMInitializeRuntime() == kTvmErrorNoError);
   REQUIRE(TVMModCreateFromCModule(TVMSystemLibEntryPoint(), &library) == 0);
   check_executor(library);
-  check_module(library);
+  check_modules(library);
   return 0;
 }

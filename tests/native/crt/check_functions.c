@@ -109,6 +109,9 @@ static void check_handles(void) {
           kTvmErrorFunctionCallInvalidArg);
   REQUIRE(TVMModCreateFromCModule(&many_module, &second) == 0 && (uintptr_t)second == 0x8001);
   REQUIRE(TVMModGetFunction(second, "f257", 0, &function) == 0 && (uintptr_t)function == 0x80018101u);
+  for (int i = 2; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
+    REQUIRE(TVMModCreateFromCModule(&many_module, &module) == 0);
+  }
   REQUIRE(TVMModCreateFromCModule(&many_module, &module) == kTvmErrorFunctionRegistryFull && module == NULL);
   REQUIRE(TVMModFree(second) == 0 && TVMModFree(second) == kTvmErrorFunctionCallInvalidArg);
   REQUIRE(TVMModCreateFromCModule(&many_module, &second) == 0 && TVMModFree(second) == 0);

@@ -18,9 +18,9 @@ int mlforge_fail(struct mlforge_failure* failure, const char* kind, const char* 
 
 static const char* dtype_name(DLDataType dtype, char* out, size_t size) {
   static const char* const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  const int is_bool = dtype.bits == 1 || dtype.code == kDLBool;
+  const int is_bool = dtype.bits == 1 || dtype.code == MLFORGE_DLPACK_BOOL;
   if (is_bool && dtype.lanes == 1) return "bool";
-  if (dtype.code > kDLBool) {
+  if (dtype.code > MLFORGE_DLPACK_BOOL) {
     snprintf(out, size, "of code %u with %u bits", (unsigned)dtype.code, (unsigned)dtype.bits);
   } else if (dtype.lanes != 1) {
     snprintf(out, size, "%s%ux%u", names[dtype.code], (unsigned)dtype.bits, (unsigned)dtype.lanes);
@@ -32,7 +32,7 @@ static const char* dtype_name(DLDataType dtype, char* out, size_t size) {
 
 /* One byte that is 0 or 1 has two names: TVM's, an unsigned integer of one bit, and that of newer DLPack. */
 static int same_dtype(DLDataType given, DLDataType expected) {
-  if (expected.bits == 1 && given.code == kDLBool && given.bits == 8) return given.lanes == 1;
+  if (expected.bits == 1 && given.code == MLFORGE_DLPACK_BOOL && given.bits == 8) return given.lanes == 1;
   return given.code == expected.code && given.bits == expected.bits && given.lanes == expected.lanes;
 }
 

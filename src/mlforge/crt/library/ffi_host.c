@@ -122,7 +122,7 @@ int mlforge_ffi_tensor(const struct mlforge_parameter* parameter, struct mlforge
   DLDataType dtype = parameter->dtype;
   struct managed_tensor* made = NULL;
   if (dtype.bits == 1) { /* what arrays of other libraries call a bool */
-    dtype.code = kDLBool;
+    dtype.code = MLFORGE_DLPACK_BOOL;
     dtype.bits = 8;
   }
   out->type_index = kFfiTensor;

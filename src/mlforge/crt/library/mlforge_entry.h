@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+/*! \brief Type code of bool in newer DLPack, whose name older headers do not have. */
+enum { MLFORGE_DLPACK_BOOL = 6 };
+
 /*! \brief An argument: a compact tensor on the CPU. */
 struct mlforge_parameter {
   /*! \brief The model's own name, for messages. */

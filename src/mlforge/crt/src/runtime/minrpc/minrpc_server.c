@@ -4,6 +4,7 @@
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>
 
+#include "../crt/common/handles.h"
 #include "../crt/common/tensor.h"
 #include "remote_memory.h"
 #include "reply.h"
@@ -17,6 +18,10 @@ static bool module_is_hosts[TVM_CRT_MAX_REGISTERED_MODULES];
 
 enum { MODULE_VALID = 0x8000, ALLOCATION_ALIGNMENT = 64 };
 
+static const char outside[] = "a copy leaves the memory that hosts may use";
+static const char constant[] =
+    "these values are constants of the firmware, which other values cannot replace: build it with the new ones";
+
 void minrpc_end_session(void) {
   remote_memory_free_all();
   time_evaluator_release();
@@ -26,9 +31,17 @@ void minrpc_end_session(void) {
   }
 }
 
-static void remember_module(TVMModuleHandle module, bool is_hosts) {
+/* What a call made is the host's, whether or not it got the handle. */
+static void remember_modules_since(const ModuleSnapshot* before) {
+  const ModuleSnapshot now = tvm_crt_modules_taken();
+  for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
+    if (now.taken[i] && !before->taken[i]) module_is_hosts[i] = true;
+  }
+}
+
+static void forget_module(TVMModuleHandle module) {
   const uintptr_t index = (uintptr_t)module & ~(uintptr_t)MODULE_VALID;
-  if (index < TVM_CRT_MAX_REGISTERED_MODULES) module_is_hosts[index] = is_hosts;
+  if (index < TVM_CRT_MAX_REGISTERED_MODULES) module_is_hosts[index] = false;
 }
 
 static tvm_crt_error_t reply_error(TVMSession* session) {
@@ -70,17 +83,17 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
   }
   if (request->fault != NULL) return reply_exception(session, request->fault);
   TVMAPISetLastError("");
+  const ModuleSnapshot before = tvm_crt_modules_taken();
   const int status =
       time_evaluator_is(function)
           ? time_evaluator_call(function, args.values, args.codes, args.count, &value, &code)
           : TVMFuncCall(function, args.values, args.codes, args.count, &value, &code);
-  if (status != 0) return reply_error(session);
-  if (code == kTVMModuleHandle) remember_module(value.v_handle, true);
-  return reply_result(session, value, code);
+  remember_modules_since(&before);
+  return status != 0 ? reply_error(session) : reply_result(session, value, code);
 }
 
 /* Returns the memory that a copy reads or writes; NULL, and the request's fault, where that is not allowed. */
-static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes, bool writes) {
+static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes) {
   size_t bytes;
   uint8_t* memory;
   if (request->fault != NULL) return NULL;
@@ -88,8 +101,8 @@ static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t
     request->fault = "a copy is larger than its tensor";
     return NULL;
   }
-  if (!request_memory(tensor->data, tensor->byte_offset, (size_t)num_bytes, writes, &memory)) {
-    request->fault = "a copy leaves the memory that hosts may use";
+  if (!request_memory(tensor->data, tensor->byte_offset, (size_t)num_bytes, &memory)) {
+    request->fault = outside;
     return NULL;
   }
   return memory;
@@ -100,7 +113,7 @@ static tvm_crt_error_t copy_from_remote(TVMSession* session, Request* request) {
   request_tensor(request, &tensor, args.shapes[0]);
   const uint64_t num_bytes = request_u64(request);
   request_end(request);
-  const uint8_t* memory = copied_memory(request, &tensor, num_bytes, false);
+  const uint8_t* memory = copied_memory(request, &tensor, num_bytes);
   if (request->fault != NULL) return reply_exception(session, request->fault);
   return reply_bytes(session, memory, (size_t)num_bytes);
 }
@@ -109,10 +122,16 @@ static tvm_crt_error_t copy_to_remote(TVMSession* session, Request* request) {
   DLTensor tensor;
   request_tensor(request, &tensor, args.shapes[0]);
   const uint64_t num_bytes = request_u64(request);
-  uint8_t* memory = copied_memory(request, &tensor, num_bytes, true);
+  uint8_t* memory = copied_memory(request, &tensor, num_bytes);
   if (request->fault == NULL && request->left != num_bytes) request->fault = "a copy has another size than its data";
   if (request->fault != NULL) return reply_exception(session, request->fault);
-  if (num_bytes > 0) memcpy(memory, request->at, (size_t)num_bytes);
+  if (num_bytes == 0) return reply_nothing(session);
+  if (request_is_constant(memory, (size_t)num_bytes)) {
+    /* Hosts set all parameters before they run a graph, and most set those that the firmware has. */
+    const bool same = memcmp(memory, request->at, (size_t)num_bytes) == 0;
+    return same ? reply_nothing(session) : reply_exception(session, constant);
+  }
+  memcpy(memory, request->at, (size_t)num_bytes);
   return reply_nothing(session);
 }
 
@@ -120,7 +139,7 @@ static tvm_crt_error_t free_handle(TVMSession* session) {
   void* handle = args.values[0].v_handle;
   switch (args.values[1].v_int64) {
     case kTVMModuleHandle:
-      remember_module(handle, false);
+      forget_module(handle);
       return reply_status(session, TVMModFree(handle));
     case kTVMPackedFuncHandle:
       if (!time_evaluator_is(handle)) return reply_status(session, TVMFuncFree(handle));
@@ -149,10 +168,10 @@ static tvm_crt_error_t copy_among_remote(TVMSession* session) {
   const DLTensor* target = &args.objects[1].tensor;
   size_t bytes;
   uint8_t* memory;
-  if (!tvm_crt_tensor_bytes(target, &bytes) ||
-      !request_memory(target->data, target->byte_offset, bytes, true, &memory)) {
-    return reply_exception(session, "a copy leaves the memory that hosts may use");
+  if (!tvm_crt_tensor_bytes(target, &bytes) || !request_memory(target->data, target->byte_offset, bytes, &memory)) {
+    return reply_exception(session, outside);
   }
+  if (bytes > 0 && request_is_constant(memory, bytes)) return reply_exception(session, constant);
   return reply_status(session, tvm_crt_copy_elements(&args.objects[0].tensor, &args.objects[1].tensor));
 }
 

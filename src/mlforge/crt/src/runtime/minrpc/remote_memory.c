@@ -5,6 +5,7 @@
 
 #include "../crt/common/config.h"
 #include "../crt/common/error_text.h"
+#include "../crt/common/tensor.h"
 
 /* Stands in front of each block. */
 typedef struct Header {
@@ -55,10 +56,7 @@ tvm_crt_error_t remote_memory_free(void* address) {
 
 bool remote_memory_holds(const void* address, size_t num_bytes) {
   for (const Header* header = blocks; header != NULL; header = header->next) {
-    const uintptr_t begin = (uintptr_t)(header + 1);
-    if ((uintptr_t)address < begin) continue;
-    const uintptr_t offset = (uintptr_t)address - begin;
-    if (offset <= header->num_bytes && num_bytes <= header->num_bytes - offset) return true;
+    if (tvm_crt_lies_in(address, num_bytes, header + 1, header->num_bytes)) return true;
   }
   return false;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "../crt/common/handles.h"
 #include "../crt/common/tensor.h"
 #include "remote_memory.h"
 
@@ -82,7 +83,7 @@ static void check_tensor(Request* request, const DLTensor* tensor) {
   uint8_t* memory;
   if (request->fault != NULL || !request->tensors_exist) return;
   if (!tvm_crt_tensor_bytes(tensor, &bytes) ||
-      !request_memory(tensor->data, tensor->byte_offset, bytes, false, &memory)) {
+      !request_memory(tensor->data, tensor->byte_offset, bytes, &memory)) {
     fail(request, "a tensor lies outside of the memory that hosts may use");
   }
 }
@@ -144,12 +145,18 @@ void request_end(Request* request) {
 }
 
 /* In numbers: there is no arithmetic with pointers to nowhere. */
-bool request_memory(const void* base, uint64_t offset, size_t num_bytes, bool writes, uint8_t** out) {
+bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out) {
   const uintptr_t begin = (uintptr_t)base;
   *out = (uint8_t*)begin;
   if (num_bytes == 0) return true;
   if (begin == 0 || offset > UINTPTR_MAX - begin || num_bytes > UINTPTR_MAX - begin - (uintptr_t)offset) return false;
   *out = (uint8_t*)(begin + (uintptr_t)offset);
-  if (!TVM_CRT_RPC_OWN_MEMORY_ONLY || remote_memory_holds(*out, num_bytes)) return true;
-  return !writes && TVM_CRT_RPC_IS_CONSTANT(*out, num_bytes);
+  return !TVM_CRT_RPC_OWN_MEMORY_ONLY || remote_memory_holds(*out, num_bytes) ||
+         tvm_crt_modules_hold(*out, num_bytes) || request_is_constant(*out, num_bytes);
+}
+
+bool request_is_constant(const void* address, size_t num_bytes) {
+  (void)address;
+  (void)num_bytes;
+  return TVM_CRT_RPC_IS_CONSTANT(address, num_bytes);
 }

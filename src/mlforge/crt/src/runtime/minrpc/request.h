@@ -61,10 +61,13 @@ void request_end(Request* request);
  * \param base Any address.
  * \param offset Where they start from there.
  * \param num_bytes How many; none may be anywhere.
- * \param writes Whether they are to be written. Operators that write to constants are told by the machine.
  * \param out Where they are.
- * \return Whether the host may use them.
+ * \return Whether the host may use them: read them, and write them unless they are constant. An operator that writes
+ *         to constants is stopped by the machine alone.
  */
-bool request_memory(const void* base, uint64_t offset, size_t num_bytes, bool writes, uint8_t** out);
+bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out);
+
+/*! \brief Returns whether bytes are constants of the program. */
+bool request_is_constant(const void* address, size_t num_bytes);
 
 #endif /* TVM_RUNTIME_MINRPC_REQUEST_H_ */

@@ -6,6 +6,7 @@
 #include <tvm/runtime/crt/platform.h>
 
 #include "../crt/common/error_text.h"
+#include "../crt/common/handles.h"
 
 /*
  * Handles of evaluators look like those of functions, with a module that no program has. Each gets a number of its own,
@@ -92,6 +93,7 @@ int time_evaluator_create(TVMValue* args, int* type_codes, int num_args, TVMValu
 }
 
 static int timed_calls(int64_t calls, TVMValue* args, int* type_codes, int num_args, double* seconds) {
+  const ModuleSnapshot before = tvm_crt_modules_taken();
   TVMValue value;
   int code;
   int status = TVMPlatformBeforeMeasurement();
@@ -99,6 +101,8 @@ static int timed_calls(int64_t calls, TVMValue* args, int* type_codes, int num_a
   if (status != 0) return tvm_crt_fail((tvm_crt_error_t)status, "the platform's timer does not start");
   for (int64_t i = 0; status == 0 && i < calls; ++i) {
     status = TVMFuncCall(evaluator.function, args, type_codes, num_args, &value, &code);
+    /* Nobody gets the handle of what the call made, such as an executor, so it must not stay. */
+    if (status == 0 && code == kTVMModuleHandle) tvm_crt_modules_free_since(&before);
   }
   const tvm_crt_error_t stopped = TVMPlatformTimerStop(seconds);
   const tvm_crt_error_t after = TVMPlatformAfterMeasurement();

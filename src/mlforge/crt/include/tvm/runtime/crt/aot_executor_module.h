@@ -11,9 +11,10 @@ extern "C" {
 #endif
 
 /*!
- * \brief Registers the global function tvm.aot_executor.create(module, device_type, device_id, module_name).
+ * \brief Registers the global function tvm.aot_executor.create(module, device, module_name).
  *
- * One executor exists at a time: freeing its module makes room for the next.
+ * Each call makes an executor of its own, which freeing its module releases. Where no module is named "default", that
+ * name means the only one with tables.
  */
 TVM_DLL tvm_crt_error_t TVMAotExecutorModule_Register(void);
 

@@ -13,7 +13,7 @@ extern "C" {
 /*!
  * \brief Registers the global function tvm.graph_executor.create(json, module, device_type, device_id).
  *
- * One executor exists at a time: freeing its module makes room for the next.
+ * Each call makes an executor of its own, which freeing its module releases.
  */
 TVM_DLL tvm_crt_error_t TVMGraphExecutorModule_Register(void);
 

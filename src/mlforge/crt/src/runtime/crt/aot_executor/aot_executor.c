@@ -11,6 +11,7 @@
 #include "../common/error_text.h"
 #include "../common/handles.h"
 #include "../common/tensor.h"
+#include "executor.h"
 
 /* Tensors are inputs, then outputs, as the entry function takes them. */
 struct TVMAotExecutor {
@@ -25,36 +26,43 @@ struct TVMAotExecutor {
 
 static const DLDevice cpu = {kDLCPU, 0};
 
+static const char prefix[] = "tvmgen_";
+static const char get_metadata[] = "_get_c_metadata";
+
+/* A module's name inside of a longer text. */
+typedef struct {
+  const char* text;
+  size_t length;
+} ModuleName;
+
 /* Finds the function tvmgen_<module><suffix>. */
-static tvm_crt_error_t find_function(TVMModuleHandle module, const char* module_name, const char* suffix,
+static tvm_crt_error_t find_function(TVMModuleHandle module, ModuleName module_name, const char* suffix,
                                      TVMBackendPackedCFunc* function) {
-  static const char prefix[] = "tvmgen_";
   char name[TVM_CRT_MAX_STRLEN_FUNCTION_NAME];
   const size_t prefix_length = sizeof(prefix) - 1;
-  const size_t module_length = strlen(module_name);
   const size_t suffix_size = strlen(suffix) + 1;
-  if (module_length > sizeof(name) || prefix_length + module_length + suffix_size > sizeof(name)) {
+  if (module_name.length > sizeof(name) || prefix_length + module_name.length + suffix_size > sizeof(name)) {
     return tvm_crt_fail(kTvmErrorDataLimitExceeded,
                         "the name of a module is too long: raise TVM_CRT_MAX_STRLEN_FUNCTION_NAME");
   }
   memcpy(name, prefix, prefix_length);
-  memcpy(name + prefix_length, module_name, module_length);
-  memcpy(name + prefix_length + module_length, suffix, suffix_size);
+  memcpy(name + prefix_length, module_name.text, module_name.length);
+  memcpy(name + prefix_length + module_name.length, suffix, suffix_size);
   return tvm_crt_find_function(module, name, function);
 }
 
-static tvm_crt_error_t find_metadata(TVMModuleHandle module, const char* module_name, const TVMMetadata** metadata) {
+static tvm_crt_error_t find_metadata(TVMModuleHandle module, ModuleName module_name, const TVMMetadata** metadata) {
   TVMBackendPackedCFunc get;
   TVMValue value;
   int code = kTVMNullptr;
-  const tvm_crt_error_t error = find_function(module, module_name, "_get_c_metadata", &get);
+  const tvm_crt_error_t error = find_function(module, module_name, get_metadata, &get);
   if (error != kTvmErrorNoError) return error;
   const int status = get(NULL, NULL, 0, &value, &code, NULL);
   if (status != 0) return (tvm_crt_error_t)status;
   const TVMMetadata* found = (const TVMMetadata*)value.v_handle;
   if (code != kTVMOpaqueHandle || found == NULL || found->version != TVM_METADATA_VERSION || found->num_inputs < 0 ||
       found->num_outputs < 0 || found->num_inputs > INT16_MAX || found->num_outputs > INT16_MAX) {
-    return tvm_crt_fail(kTvmErrorExecutorModuleBadContext, "the tables of module %s are not of version 1", module_name);
+    return tvm_crt_fail(kTvmErrorExecutorModuleBadContext, "the module's tables are not of version 1");
   }
   *metadata = found;
   return kTvmErrorNoError;
@@ -110,8 +118,8 @@ static TVMAotExecutor* allocate(int num_args) {
   return executor;
 }
 
-int TVMAotExecutor_Create(TVMModuleHandle module_handle, const DLDevice device, TVMAotExecutor** executor,
-                          const char* module_name) {
+static int create(TVMModuleHandle module_handle, const DLDevice device, TVMAotExecutor** executor,
+                  ModuleName module_name) {
   const TVMMetadata* metadata = NULL;
   TVMBackendPackedCFunc run = NULL;
   *executor = NULL;
@@ -132,6 +140,41 @@ int TVMAotExecutor_Create(TVMModuleHandle module_handle, const DLDevice device, 
   }
   *executor = created;
   return 0;
+}
+
+int TVMAotExecutor_Create(TVMModuleHandle module_handle, const DLDevice device, TVMAotExecutor** executor,
+                          const char* module_name) {
+  const ModuleName name = {module_name, strlen(module_name)};
+  return create(module_handle, device, executor, name);
+}
+
+/* Finds the one module that has tables, by the name of the function that gives them. */
+static bool find_only_module(TVMModuleHandle module_handle, ModuleName* name) {
+  const size_t prefix_length = sizeof(prefix) - 1;
+  const char* function = tvm_crt_only_function(module_handle, prefix, get_metadata);
+  if (function == NULL) return false;
+  name->text = function + prefix_length;
+  name->length = strlen(function) - prefix_length - (sizeof(get_metadata) - 1);
+  return true;
+}
+
+int aot_executor_create_any(TVMModuleHandle module_handle, DLDevice device, TVMAotExecutor** executor,
+                            const char* module_name) {
+  ModuleName name;
+  const int status = TVMAotExecutor_Create(module_handle, device, executor, module_name);
+  if (status != kTvmErrorFunctionNameNotFound || strcmp(module_name, "default") != 0) return status;
+  return find_only_module(module_handle, &name) ? create(module_handle, device, executor, name) : status;
+}
+
+bool aot_executor_holds(const TVMAotExecutor* executor, const void* address, size_t num_bytes) {
+  for (int i = 0; i < executor->num_args; ++i) {
+    size_t bytes;
+    if (tvm_crt_tensor_bytes(&executor->tensors[i], &bytes) &&
+        tvm_crt_lies_in(address, num_bytes, executor->blocks[i].data, bytes)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 int TVMAotExecutor_GetNumInputs(TVMAotExecutor* executor) { return (int)executor->metadata->num_inputs; }

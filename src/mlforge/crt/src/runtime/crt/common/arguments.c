@@ -10,6 +10,7 @@
 static bool is_kind(char kind, int code) {
   switch (kind) {
     case 'i': return code == kTVMArgInt;
+    case 'd': return code == kDLDevice;
     case 's': return code == kTVMStr;
     case 'b': return code == kTVMBytes;
     case 'm': return code == kTVMModuleHandle;

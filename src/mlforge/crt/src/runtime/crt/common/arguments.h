@@ -18,7 +18,7 @@
 /*!
  * \brief Checks number and kinds of arguments.
  * \param function Name of the function, for the error text.
- * \param kinds A letter an argument: i integer, s string, b bytes, m module, t tensor, k string or integer.
+ * \param kinds A letter an argument: i integer, d device, s string, b bytes, m module, t tensor, k string or integer.
  */
 tvm_crt_error_t tvm_crt_check_arguments(const char* function, const char* kinds, const int* type_codes, int num_args);
 

@@ -42,12 +42,17 @@
 #define TVM_CRT_MAX_PACKET_SIZE_BYTES 2048
 #endif
 
-/* Whether hosts may touch only memory that they allocated by the RPC server: not that of executors on the device. */
+/* Whether the RPC server registers the AOT executor's module, as microTVM's does: its files must then be linked. */
+#ifndef TVM_CRT_RPC_AOT_EXECUTOR
+#define TVM_CRT_RPC_AOT_EXECUTOR 1
+#endif
+
+/* Whether hosts may touch only memory that they allocated by the RPC server, and the tensors of executors' modules. */
 #ifndef TVM_CRT_RPC_OWN_MEMORY_ONLY
 #define TVM_CRT_RPC_OWN_MEMORY_ONLY 0
 #endif
 
-/* With that, what else they may read: parameters of the model that are part of the program. */
+/* What is constant: parameters of the model that are part of the program. Hosts may read it, and set it to itself. */
 #ifndef TVM_CRT_RPC_IS_CONSTANT
 #define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) false
 #endif

@@ -2,6 +2,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <tvm/runtime/c_backend_api.h>
 #include <tvm/runtime/crt/crt.h>
 
@@ -19,7 +20,8 @@ enum { VALID = 0x8000, GLOBALS = TVM_CRT_MAX_REGISTERED_MODULES };
 
 typedef struct {
   const TVMModule* module;
-  void (*release)(void);
+  const ModuleMethods* methods;
+  void* object;
 } ModuleSlot;
 
 static ModuleSlot modules[TVM_CRT_MAX_REGISTERED_MODULES];
@@ -47,17 +49,20 @@ static ModuleSlot* find_slot(TVMModuleHandle handle) {
   return &modules[index];
 }
 
-static tvm_crt_error_t function_of_handle(TVMFunctionHandle handle, TVMBackendPackedCFunc* out) {
+/* Finds a function, and what it gets as its resource handle. */
+static tvm_crt_error_t function_of_handle(TVMFunctionHandle handle, TVMBackendPackedCFunc* out, void** object) {
   const uintptr_t value = (uintptr_t)handle;
   const uintptr_t module_part = value >> 16;
   const uintptr_t index = value & (VALID - 1);
   const uintptr_t module_index = module_part & ~(uintptr_t)VALID;
   const TVMFuncRegistry* registry = NULL;
+  *object = NULL;
   if ((value & VALID) != 0 && (module_part & VALID) != 0) {
     if (module_index == GLOBALS && initialized) {
       registry = &globals.registry;
     } else if (module_index < GLOBALS && modules[module_index].module != NULL) {
       registry = modules[module_index].module->registry;
+      *object = modules[module_index].object;
     }
   }
   if (registry == NULL) {
@@ -101,11 +106,13 @@ tvm_crt_error_t TVMInitializeRuntime(void) {
   return kTvmErrorNoError;
 }
 
-tvm_crt_error_t tvm_crt_module_create(const TVMModule* mod, void (*release)(void), TVMModuleHandle* out_handle) {
+tvm_crt_error_t tvm_crt_module_create(const TVMModule* mod, const ModuleMethods* methods, void* object,
+                                      TVMModuleHandle* out_handle) {
   for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
     if (modules[i].module == NULL) {
       modules[i].module = mod;
-      modules[i].release = release;
+      modules[i].methods = methods;
+      modules[i].object = object;
       *out_handle = module_handle(i);
       return kTvmErrorNoError;
     }
@@ -117,17 +124,35 @@ tvm_crt_error_t tvm_crt_module_create(const TVMModule* mod, void (*release)(void
 }
 
 int TVMModCreateFromCModule(const TVMModule* mod, TVMModuleHandle* out_handle) {
-  return tvm_crt_module_create(mod, NULL, out_handle);
+  return tvm_crt_module_create(mod, NULL, NULL, out_handle);
 }
 
 int TVMModFree(TVMModuleHandle mod) {
   ModuleSlot* slot = find_slot(mod);
   if (slot == NULL) return kTvmErrorFunctionCallInvalidArg;
-  void (*release)(void) = slot->release;
-  slot->module = NULL;
-  slot->release = NULL;
-  if (release != NULL) release();
+  const ModuleSlot freed = *slot;
+  memset(slot, 0, sizeof(*slot));
+  if (freed.methods != NULL) freed.methods->release(freed.object);
   return 0;
+}
+
+bool tvm_crt_modules_hold(const void* address, size_t num_bytes) {
+  for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
+    if (modules[i].methods != NULL && modules[i].methods->holds(modules[i].object, address, num_bytes)) return true;
+  }
+  return false;
+}
+
+ModuleSnapshot tvm_crt_modules_taken(void) {
+  ModuleSnapshot now;
+  for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) now.taken[i] = modules[i].module != NULL;
+  return now;
+}
+
+void tvm_crt_modules_free_since(const ModuleSnapshot* before) {
+  for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
+    if (!before->taken[i] && modules[i].module != NULL) TVMModFree(module_handle(i));
+  }
 }
 
 int TVMModGetFunction(TVMModuleHandle mod, const char* func_name, int query_imports, TVMFunctionHandle* out) {
@@ -165,8 +190,32 @@ int TVMBackendGetFuncFromEnv(void* mod_node, const char* func_name, TVMFunctionH
 
 tvm_crt_error_t tvm_crt_find_function(TVMModuleHandle module, const char* name, TVMBackendPackedCFunc* out) {
   TVMFunctionHandle handle;
+  void* object;
   const int error = find_own_function(module, name, &handle);
-  return error != 0 ? (tvm_crt_error_t)error : function_of_handle(handle, out);
+  return error != 0 ? (tvm_crt_error_t)error : function_of_handle(handle, out, &object);
+}
+
+static bool is_between(const char* name, const char* prefix, const char* suffix) {
+  const size_t length = strlen(name);
+  const size_t prefix_length = strlen(prefix);
+  const size_t suffix_length = strlen(suffix);
+  return length >= prefix_length + suffix_length && memcmp(name, prefix, prefix_length) == 0 &&
+         memcmp(name + length - suffix_length, suffix, suffix_length) == 0;
+}
+
+const char* tvm_crt_only_function(TVMModuleHandle module, const char* prefix, const char* suffix) {
+  const ModuleSlot* slot = find_slot(module);
+  const char* found = NULL;
+  if (slot == NULL) return NULL;
+  const char* name = slot->module->registry->names + sizeof(uint16_t);
+  for (uint16_t left = TVMFuncRegistry_GetNumFuncs(slot->module->registry); left > 0; --left) {
+    if (is_between(name, prefix, suffix)) {
+      if (found != NULL) return NULL;
+      found = name;
+    }
+    name += strlen(name) + 1;
+  }
+  return found;
 }
 
 /* Pointers to functions and to data are alike on every machine that TVM's interface of void* handles can serve. */
@@ -195,17 +244,19 @@ int TVMBackendRegisterSystemLibSymbol(const char* name, void* ptr) { return TVMF
 
 int TVMFuncFree(TVMFunctionHandle func) {
   TVMBackendPackedCFunc function;
-  return function_of_handle(func, &function);
+  void* object;
+  return function_of_handle(func, &function, &object);
 }
 
 int TVMFuncCall(TVMFunctionHandle func, TVMValue* arg_values, int* type_codes, int num_args, TVMValue* ret_val,
                 int* ret_type_code) {
   TVM_CRT_FORWARD(__TVMFuncCall, (func, arg_values, type_codes, num_args, ret_val, ret_type_code));
   TVMBackendPackedCFunc function;
-  const tvm_crt_error_t error = function_of_handle(func, &function);
+  void* object;
+  const tvm_crt_error_t error = function_of_handle(func, &function, &object);
   if (error != kTvmErrorNoError) return error;
   *ret_type_code = kTVMNullptr;
-  return function(arg_values, type_codes, num_args, ret_val, ret_type_code, NULL);
+  return function(arg_values, type_codes, num_args, ret_val, ret_type_code, object);
 }
 
 int TVMCFuncSetReturn(TVMRetValueHandle ret, TVMValue* value, int* type_code, int num_ret) {

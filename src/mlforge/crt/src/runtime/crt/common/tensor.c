@@ -79,6 +79,14 @@ tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to) {
   return error;
 }
 
+/* In numbers: pointers of different objects cannot be compared. */
+bool tvm_crt_lies_in(const void* address, size_t num_bytes, const void* block, size_t block_bytes) {
+  const uintptr_t begin = (uintptr_t)block;
+  if (block == NULL || (uintptr_t)address < begin) return false;
+  const uintptr_t offset = (uintptr_t)address - begin;
+  return offset <= block_bytes && num_bytes <= block_bytes - offset;
+}
+
 tvm_crt_error_t tvm_crt_block_allocate(size_t bytes, AlignedBlock* block) {
   const size_t slack = TVM_CRT_STORAGE_ALIGNMENT_BYTES - 1;
   block->allocated = NULL;

@@ -26,6 +26,9 @@ tvm_crt_error_t tvm_crt_check_alike(const DLTensor* from, const DLTensor* to);
 /*! \brief Copies elements between tensors that are alike. */
 tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to);
 
+/*! \brief Returns whether bytes lie in a block of memory, be they in anything at all. */
+bool tvm_crt_lies_in(const void* address, size_t num_bytes, const void* block, size_t block_bytes);
+
 /*! \brief Memory of the platform with an aligned part inside. */
 typedef struct {
   void* allocated;

@@ -65,6 +65,9 @@ bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t byte
 /*! \brief Lets a storage's tensors point to `data`, which is only read; what it had is freed. */
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data);
 
+/*! \brief Returns whether bytes lie in one of the executor's own storages. */
+bool storage_holds(const TVMGraphExecutor* executor, const void* address, size_t num_bytes);
+
 /*! \brief Copies a tensor to an input, unlike TVMGraphExecutor_SetInput, which uses it in place. */
 tvm_crt_error_t copy_input(TVMGraphExecutor* executor, int32_t index, const DLTensor* from);
 

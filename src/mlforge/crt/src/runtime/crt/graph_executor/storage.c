@@ -47,3 +47,11 @@ void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data) {
   } both = {data};
   set_data(executor, id, both.data);
 }
+
+bool storage_holds(const TVMGraphExecutor* executor, const void* address, size_t num_bytes) {
+  for (uint32_t id = 0; id < executor->num_storages; ++id) {
+    const Storage* storage = &executor->storages[id];
+    if (tvm_crt_lies_in(address, num_bytes, storage->block.data, storage->bytes)) return true;
+  }
+  return false;
+}

@@ -8,10 +8,9 @@
 #include "../common/handles.h"
 #include "../graph_executor/executor.h"
 
-/* The executor of the one module that there may be: functions of modules are called without any context. */
-static TVMGraphExecutor* executor = NULL;
-
-static tvm_crt_error_t check(const char* function, const char* kinds, const int* codes, int num_args) {
+/* Functions of a module are called with its executor; without one by who has found them in some other way. */
+static tvm_crt_error_t check(const TVMGraphExecutor* executor, const char* function, const char* kinds,
+                             const int* codes, int num_args) {
   if (executor == NULL) {
     return tvm_crt_fail(kTvmErrorExecutorModuleBadContext, "%s is called without an executor", function);
   }
@@ -19,25 +18,27 @@ static tvm_crt_error_t check(const char* function, const char* kinds, const int*
 }
 
 /* Returns the position of an input that is given by name or position; -1 when there is none. */
-static int32_t input_index(const TVMValue* arg, int code) {
+static int32_t input_index(TVMGraphExecutor* executor, const TVMValue* arg, int code) {
   if (code == kTVMStr) return TVMGraphExecutor_GetInputIndex(executor, arg->v_str);
   return arg->v_int64 >= 0 && arg->v_int64 < (int64_t)executor->num_inputs ? (int32_t)arg->v_int64 : -1;
 }
 
 /* Copies, as the caller's array may live on another machine, and not long. */
 MODULE_FUNCTION(set_input) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("set_input", "kt", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "set_input", "kt", codes, num_args);
   if (error != kTvmErrorNoError) return error;
-  return copy_input(executor, input_index(&args[0], codes[0]), (const DLTensor*)args[1].v_handle);
+  return copy_input(executor, input_index(executor, &args[0], codes[0]), (const DLTensor*)args[1].v_handle);
 }
 
 MODULE_FUNCTION(get_input) {
   DLTensor* tensor;
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("get_input", num_args == 2 ? "kt" : "k", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "get_input", num_args == 2 ? "kt" : "k", codes, num_args);
   if (error != kTvmErrorNoError) return error;
-  const int status = TVMGraphExecutor_GetInput(executor, input_index(&args[0], codes[0]), &tensor);
+  const int status = TVMGraphExecutor_GetInput(executor, input_index(executor, &args[0], codes[0]), &tensor);
   if (status != 0) return status;
   if (num_args == 2) return tvm_crt_copy_elements(tensor, (DLTensor*)args[1].v_handle);
   return tvm_crt_return_tensor(ret, ret_code, tensor);
@@ -45,8 +46,9 @@ MODULE_FUNCTION(get_input) {
 
 MODULE_FUNCTION(get_output) {
   DLTensor view = {0};
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("get_output", num_args == 2 ? "it" : "i", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "get_output", num_args == 2 ? "it" : "i", codes, num_args);
   if (error != kTvmErrorNoError) return error;
   const int64_t position = args[0].v_int64;
   const int32_t index = position >= 0 && position < (int64_t)executor->num_outputs ? (int32_t)position : -1;
@@ -58,27 +60,31 @@ MODULE_FUNCTION(get_output) {
 }
 
 MODULE_FUNCTION(get_num_inputs) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("get_num_inputs", "", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "get_num_inputs", "", codes, num_args);
   return error != kTvmErrorNoError ? error : tvm_crt_return_int(ret, ret_code, (int)executor->num_inputs);
 }
 
 MODULE_FUNCTION(get_num_outputs) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("get_num_outputs", "", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "get_num_outputs", "", codes, num_args);
   return error != kTvmErrorNoError ? error : tvm_crt_return_int(ret, ret_code, (int)executor->num_outputs);
 }
 
 MODULE_FUNCTION(get_input_index) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("get_input_index", "s", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "get_input_index", "s", codes, num_args);
   if (error != kTvmErrorNoError) return error;
   return tvm_crt_return_int(ret, ret_code, TVMGraphExecutor_GetInputIndex(executor, args[0].v_str));
 }
 
 MODULE_FUNCTION(load_params) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("load_params", "b", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "load_params", "b", codes, num_args);
   if (error != kTvmErrorNoError) return error;
   const TVMByteArray* bytes = (const TVMByteArray*)args[0].v_handle;
   if (bytes->size > UINT32_MAX) return tvm_crt_fail(kTvmErrorDataLimitExceeded, "parameters have more than 4 GiB");
@@ -86,8 +92,9 @@ MODULE_FUNCTION(load_params) {
 }
 
 MODULE_FUNCTION(run) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;
-  const tvm_crt_error_t error = check("run", "", codes, num_args);
+  const tvm_crt_error_t error = check(executor, "run", "", codes, num_args);
   return error != kTvmErrorNoError ? (int)error : TVMGraphExecutor_Run(executor);
 }
 
@@ -115,22 +122,29 @@ static const TVMFuncRegistry registry = {"\012\000"
 
 static const TVMModule module = {&registry};
 
-static void release(void) { TVMGraphExecutor_Release(&executor); }
+static void release(void* object) {
+  TVMGraphExecutor* executor = (TVMGraphExecutor*)object;
+  TVMGraphExecutor_Release(&executor);
+}
+
+static bool holds(const void* object, const void* address, size_t num_bytes) {
+  return storage_holds((const TVMGraphExecutor*)object, address, num_bytes);
+}
+
+static const ModuleMethods methods = {release, holds};
 
 /* The global function tvm.graph_executor.create. */
 MODULE_FUNCTION(create) {
+  TVMGraphExecutor* executor;
   UNUSED_PARAMETERS;
   tvm_crt_error_t error = tvm_crt_check_arguments("tvm.graph_executor.create", "smii", codes, num_args);
   if (error != kTvmErrorNoError) return error;
-  if (executor != NULL) {
-    return tvm_crt_fail(kTvmErrorExecutorModuleAlreadyCreated, "there is a graph executor: free its module first");
-  }
   const DLDevice device = {(DLDeviceType)args[2].v_int64, (int32_t)args[3].v_int64};
   const int status = TVMGraphExecutor_Create(args[0].v_str, args[1].v_handle, &device, &executor);
   if (status != 0) return status;
-  error = tvm_crt_module_create(&module, release, &ret->v_handle);
+  error = tvm_crt_module_create(&module, &methods, executor, &ret->v_handle);
   if (error != kTvmErrorNoError) {
-    release();
+    TVMGraphExecutor_Release(&executor);
     return error;
   }
   *ret_code = kTVMModuleHandle;

@@ -4,6 +4,7 @@
 #include <mlforge_checksum.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <tvm/runtime/crt/aot_executor_module.h>
 #include <tvm/runtime/crt/platform.h>
 #include <tvm/runtime/crt/rpc_common/session.h>
 
@@ -77,13 +78,19 @@ tvm_crt_error_t server_functions_register(void) {
       {"runtime.RPCTimeEvaluator", time_evaluator_create},
       {"tvm.rpc.server.GetCRTMaxPacketSize", get_max_packet_size},
       {"tvm.contrib.random.random_fill", random_fill},
-      {"mlforge.checksum", checksum},
   };
   static bool registered = false;
-  for (size_t i = 0; !registered && i < sizeof(functions) / sizeof(functions[0]); ++i) {
+  if (registered) return kTvmErrorNoError;
+  for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); ++i) {
     const tvm_crt_error_t error = tvm_crt_register_global(functions[i].name, functions[i].function);
     if (error != kTvmErrorNoError) return error;
   }
+#if TVM_CRT_RPC_AOT_EXECUTOR
+  const tvm_crt_error_t error = TVMAotExecutorModule_Register();
+  if (error != kTvmErrorNoError) return error;
+#endif
+  /* The tables of firmware written for microTVM may be full now; hosts do without this one. */
+  tvm_crt_register_global("mlforge.checksum", checksum);
   registered = true;
   return kTvmErrorNoError;
 }

@@ -457,7 +457,11 @@ def _plans(programs: Sequence[Program], plan_of: Callable[[Program], memory.Plan
 
 
 def link(
-    factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False
+    factories: Sequence[Factory],
+    *,
+    share_workspace: bool = False,
+    share_weights: bool = False,
+    system_lib: bool = False,
 ) -> codegen.LinkedCode:
     """Return the code of modules that go into one archive or library.
 
@@ -465,7 +469,7 @@ def link(
     ----------
     factories : sequence of Factory
         Of different names.
-    share_workspace, share_weights : bool
+    share_workspace, share_weights, system_lib : bool
         See `codegen.generate_together`.
 
     Raises
@@ -474,7 +478,9 @@ def link(
         If two modules have one name.
     """
     units = [factory.unit for factory in factories]
-    return codegen.generate_together(units, share_workspace=share_workspace, share_weights=share_weights)
+    return codegen.generate_together(
+        units, share_workspace=share_workspace, share_weights=share_weights, system_lib=system_lib
+    )
 
 
 def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:

@@ -55,9 +55,10 @@ class Members:
 
 def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedCode:
     """Return the code of all modules; that of a single one is there already."""
-    if len(factories) == 1:
+    if len(factories) == 1 and not options.system_lib:
         return LinkedCode((factories[0].code,), factories[0].code.files)
-    return link(factories, share_workspace=options.share_workspace, share_weights=options.share_weights)
+    sharing = {"share_workspace": options.share_workspace, "share_weights": options.share_weights}
+    return link(factories, **sharing, system_lib=options.system_lib)
 
 
 def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
@@ -153,7 +154,9 @@ def _documents(
     if (options.runtime or not graphs) and _are_programs(factories):
         documents.update(demo_files(subjects))
         digest = _digest(factories, {**files, **documents})
-        plan = build_plan(name, [*files, *documents], places.runtime if graphs else None, digest)
+        built = [path for path in (*files, *documents) if options.runtime or path not in layout.REGISTRIES]
+        runtime = places.runtime if graphs or (options.system_lib and options.runtime) else None
+        plan = build_plan(name, built, runtime, digest)
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
     library = f"lib{name}.a" if _MAKEFILE in documents else None

@@ -36,6 +36,8 @@ class ExportOptions:
         Modules that never run together: one workspace for all.
     share_weights : bool
         Equal constants of several modules are kept once.
+    system_lib : bool
+        Modules compiled ahead of time are in the C runtime's table of functions too, so that hosts can drive them.
     """
 
     timestamp: int | None = None
@@ -48,6 +50,7 @@ class ExportOptions:
     params_forms: tuple[str, ...] = ("params",)
     share_workspace: bool = False
     share_weights: bool = False
+    system_lib: bool = False
 
     def __post_init__(self) -> None:
         if self.format_version not in FORMAT_VERSIONS:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlforge.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
-from mlforge.archive.layout import VERSION
+from mlforge.archive.layout import SOURCES, VERSION
 from mlforge.archive.model import RFC
 from mlforge.archive.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
 from mlforge.archive.read import Archive, open_archive
@@ -95,6 +95,7 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
             params_forms=forms,
             share_workspace=bool(shared.get("workspace_modules")),
             share_weights=bool(shared.get("constants_bytes")),
+            system_lib=any(f"{SOURCES}/tvmgen_{module.lower()}.h" in sizes for module in record.modules),
         )
 
 

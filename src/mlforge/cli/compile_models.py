@@ -80,6 +80,7 @@ def compile_models(
     seed: options.VectorSeed = None,
     source_params: options.SourceParams = None,
     runtime: options.Runtime = None,
+    system_lib: options.SystemLib = None,
     format_version: options.FormatVersion = None,
     rfc: options.Rfc = None,
     params_form: options.ParamsForm = None,
@@ -93,6 +94,7 @@ def compile_models(
     asked = {
         "source_params": source_params,
         "runtime": runtime,
+        "system_lib": system_lib,
         "test_vectors": test_vectors,
         "seed": seed,
         "format_version": format_version,

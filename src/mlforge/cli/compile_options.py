@@ -20,7 +20,16 @@ _LIBRARY = "Library"
 LIBRARIES = ("so", "a", "tar")
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
-_OF_ARCHIVES = ("source_params", "runtime", "test_vectors", "seed", "format_version", "rfc", "params_form")
+_OF_ARCHIVES = (
+    "source_params",
+    "runtime",
+    "test_vectors",
+    "seed",
+    "format_version",
+    "rfc",
+    "params_form",
+    "system_lib",
+)
 
 Models: TypeAlias = Annotated[
     list[str],
@@ -187,6 +196,14 @@ SourceParams: TypeAlias = Annotated[
 Runtime: TypeAlias = Annotated[
     bool | None,
     typer.Option("--runtime/--no-runtime", help="Carry the C runtime (default).", rich_help_panel=_PANEL),
+]
+SystemLib: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--system-lib/--no-system-lib",
+        help="Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
+        rich_help_panel=_PANEL,
+    ),
 ]
 FormatVersion: TypeAlias = Annotated[
     int | None,

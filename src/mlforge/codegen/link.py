@@ -15,6 +15,7 @@ from mlforge.codegen.constants import ConstantTable, content
 from mlforge.codegen.emit import GeneratedCode, banner, blob_files, generate
 from mlforge.codegen.kernel_functions import printed_form
 from mlforge.codegen.operators import OperatorsFile
+from mlforge.codegen.system_lib import host_module, system_library
 from mlforge.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlforge.errors import OptionError
 from mlforge.executor.aot import pool_definition
@@ -90,7 +91,7 @@ class SharedParts:
 
 
 def generate_together(
-    units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False
+    units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False, system_lib: bool = False
 ) -> LinkedCode:
     """Print several modules.
 
@@ -102,6 +103,8 @@ def generate_together(
         One array for all modules that do not get their workspace from the caller.
     share_weights : bool
         Keep equal constants of different modules once.
+    system_lib : bool
+        Put modules that are compiled ahead of time into the C runtime's table of functions, too.
 
     Returns
     -------
@@ -117,9 +120,10 @@ def generate_together(
         If two modules have one name, or one that is taken.
     """
     _check_names(units)
+    has_system_lib = system_lib and any(unit.executor == "aot" for unit in units)
     if len(units) == 1:
         code = generate(units[0])
-        return LinkedCode((code,), code.files)
+        return LinkedCode((code,), {**code.files, **(_system_lib(units, [code]) if has_system_lib else {})})
     target = _llvm_target(units)
     kernels = _shared_kernels([unit for unit in units if target or unit.target.kind != LLVM])
     names = c_names.unique(kernel.prim.name for kernel in kernels.values())
@@ -134,7 +138,7 @@ def generate_together(
     }
     workspace = f"{_PREFIX}_workspace" if peers else None
     graphs = [unit for unit in units if unit.executor == "graph"]
-    shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1)
+    shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1 or has_system_lib)
     # a kernel in C is no code for another printer's processor
     alone = replace(shared, functions={})
     modules = tuple(generate(unit, shared if target or unit.target.kind != LLVM else alone) for unit in units)
@@ -144,7 +148,7 @@ def generate_together(
         table,
         workspace,
         size,
-        _packed_functions(units, modules) if shared.registry else None,
+        _packed_functions(units, modules) if shared.registry and not has_system_lib else None,
     )
     files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
     if target is not None:
@@ -153,6 +157,8 @@ def generate_together(
         files |= shared_objects(parts, target)
     else:
         files |= _shared_c(parts, _targets(units))
+    if has_system_lib:
+        files |= _system_lib(units, modules)
     return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
 
 
@@ -173,6 +179,17 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
     if parts.packed_functions is not None:
         files[f"src/{SHARED_MODULE}_registry.c"] = packed.registry_file(parts.packed_functions, LICENCE).encode()
     return files
+
+
+def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict[str, Data]:
+    """Return the table of functions with modules that are compiled ahead of time, in C whatever compiled them.
+
+    Projects of microTVM's templates search no folder of headers of the model, so these lie beside the code as well.
+    """
+    pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "aot"]
+    text = system_library([host_module(*pair) for pair in pairs], _packed_functions(units, modules))
+    headers = {f"src/{code.header_name}": code.files[f"include/{code.header_name}"] for _, code in pairs}
+    return {f"src/{SHARED_MODULE}_registry.c": text.encode(), **headers}
 
 
 def _check_names(units: Sequence[Unit]) -> None:

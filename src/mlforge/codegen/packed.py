@@ -5,7 +5,7 @@ A packed function takes tensors, checks them, and calls the kernel, whose scratc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlforge.codegen.c_types import scalar_type
 from mlforge.codegen.writer import Writer
@@ -149,7 +149,7 @@ def function_head(name: str) -> str:
 def argument_table(writer: Writer, buffers: Sequence[Buffer]) -> None:
     """Write the table ``expected`` of what tensors a packed function takes."""
     with writer.block(f"static const struct mlf_argument expected[{len(buffers)}] =", "};"):
-        writer.lines([f"{{{_expected(buffer)}}}," for buffer in buffers])
+        writer.lines([f"{{{expected_argument(buffer.dtype, buffer.nbytes)}}}," for buffer in buffers])
 
 
 def _call_with_scratch(writer: Writer, prim: PrimFunc, name: str, call: str) -> None:
@@ -162,13 +162,11 @@ def _call_with_scratch(writer: Writer, prim: PrimFunc, name: str, call: str) -> 
     writer.line("return status;")
 
 
-def _expected(buffer: Buffer) -> str:
-    kind = dtypes.element(buffer.dtype).rstrip("0123456789")
-    return f"{_CODES[kind]}, {dtypes.nbytes(dtypes.element(buffer.dtype))}, {buffer.nbytes // _width(buffer)}"
-
-
-def _width(buffer: Buffer) -> int:
-    return dtypes.nbytes(dtypes.element(buffer.dtype))
+def expected_argument(dtype: str, nbytes: int) -> str:
+    """Return what a ``struct mlf_argument`` holds of a tensor of so many bytes."""
+    element = dtypes.element(dtype)
+    width = dtypes.nbytes(element)
+    return f"{_CODES[element.rstrip('0123456789')]}, {width}, {nbytes // width}"
 
 
 def _argument(buffer: Buffer, index: int, prim: PrimFunc) -> str:
@@ -188,6 +186,13 @@ def registry_file(names: Sequence[str], licence: str) -> str:
     writer = Writer()
     writer.lines([f"/* {licence} */", "#include <tvm/runtime/crt/module.h>", ""])
     writer.lines([f"{_HEAD.format(name=name)};" for name in names])
+    write_registry(writer, dict(zip(names, names, strict=True)))
+    return writer.text()
+
+
+def write_registry(writer: Writer, functions: Mapping[str, str]) -> None:
+    """Write the table and ``TVMSystemLibEntryPoint``, of C names by the names under which hosts find functions."""
+    names = list(functions)
     count = ", ".join(f"(char){part}" for part in len(names).to_bytes(2, "little"))
     writer.lines(["", "/* their number in two bytes, the low one first, then their names, each with its zero */"])
     with writer.block("static const struct", "} function_names = {"):
@@ -200,9 +205,8 @@ def registry_file(names: Sequence[str], licence: str) -> str:
         writer.line('"",')
     writer.lines(["};", ""])
     with writer.block(f"static const TVMBackendPackedCFunc functions[{max(1, len(names))}] =", "};"):
-        writer.lines([f"{name}," for name in names] or ["NULL,"])
+        writer.lines([f"{symbol}," for symbol in functions.values()] or ["NULL,"])
     writer.lines(["", "static const TVMFuncRegistry registry = {(const char *)&function_names, functions};"])
     writer.lines(["static const TVMModule system_library = {&registry};", ""])
     with writer.block("const TVMModule *TVMSystemLibEntryPoint(void)"):
         writer.line("return &system_library;")
-    return writer.text()

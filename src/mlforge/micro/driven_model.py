@@ -1,4 +1,4 @@
-"""A graph that this machine runs with every operator on a device."""
+"""Models on a device that a host drives: graphs, operator by operator, and modules compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mlforge.runtime.arrays import Array, by_name, require_readable
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.profile import Profile
 from mlforge.runtime.runnable import HasModel
+from mlforge.runtime.tensor_info import TensorInfo
 
 
 class DrivenModel(HasModel):
@@ -95,6 +96,38 @@ class DrivenModel(HasModel):
         # a copy inside the device's memory, which is no function that could be timed
         call()
         return 0.0
+
+
+class DrivenAotModel:
+    """A model that is compiled ahead of time, and runs as a whole on a device.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    details : mapping
+        Its checked ``mlforge`` object.
+    session : Session
+
+    Raises
+    ------
+    RunError
+        If the firmware is of another model, or the device fails.
+    """
+
+    def __init__(self, name: str, details: Mapping[str, Any], session: Session) -> None:
+        self.inputs = tuple(TensorInfo.from_json(item) for item in details["inputs"])
+        self.outputs = tuple(TensorInfo.from_json(item) for item in details["outputs"])
+        self._executor = session.create_aot_executor(name)
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order."""
+        for index, array in enumerate(by_name(inputs, self.inputs, "input").values()):
+            self._executor.set_input(index, require_readable(array))
+        self._executor.run()
+        return {
+            info.name: self._executor.get_output(index).reshape(info.shape) for index, info in enumerate(self.outputs)
+        }
 
 
 def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:

@@ -1,13 +1,16 @@
-"""Firmware that a host drives: operators, parameters, and a server that calls them, but no graph."""
+"""Firmware that a host drives: a server that calls functions, and operators with parameters, or a module of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
 from mlforge.codegen.packed import registry_file
+from mlforge.codegen.system_lib import described_module, system_library
 from mlforge.codegen.writer import Writer
 from mlforge.crt import crt_files
 from mlforge.errors import OptionError
@@ -16,6 +19,7 @@ from mlforge.micro.board import Board
 from mlforge.micro.graph_source import GraphSource
 from mlforge.runtime.arrays import Array
 from mlforge.runtime.graph_json import Graph
+from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.support.content import Data, to_bytes
 
 PACKET_BYTES = 2048
@@ -25,6 +29,7 @@ _CRT_PARTS = (
     "include", "src/runtime/crt/common", "src/runtime/crt/microtvm_rpc_common",
     "src/runtime/crt/microtvm_rpc_server", "src/runtime/minrpc",
 )  # fmt: skip
+_AOT_PARTS = ("src/runtime/crt/aot_executor", "src/runtime/crt/aot_executor_module")
 _ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"
 _TEMPLATES = ("platform.c", "parameters.c", "parameters.h", "parameter_data.S")
 _REGISTRY_SYMBOL = b"TVMSystemLibEntryPoint"
@@ -35,9 +40,35 @@ _PAGE = 1 << _PAGE_LOG2
 _PAGE_RECORD = 4
 # the allocator's own words, times of single operators, and what is lost to alignment
 _SLACK_BYTES = 1024
+# of an AOT executor beside its tensors' elements: for each tensor, and once
+_TENSOR_BYTES, _EXECUTOR_BYTES = 128, 128
+# on a computer memory that nobody touches costs nothing: room for more executors than one
+_HOST_POOL_BYTES = 16 << 20
+_EXECUTORS_ON_HOST = 4
+_MODULES = 8
 _DEFAULT_BAUD = 115200
 _NANOSECONDS = 1_000_000_000
-_SMALLEST_LIMITS = {"TVM_CRT_MAX_ARGS": 10, "TVM_CRT_MAX_NDIM": 6}
+_SMALLEST_ARGS, _SMALLEST_NDIM = 10, 6
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What the C runtime of a device must have room for.
+
+    Attributes
+    ----------
+    args, ndim : int
+        Most arguments of a function and dimensions of a tensor.
+    blocks : tuple of int
+        Bytes of the allocations that there are at the same time.
+    has_executor : bool
+        Whether the device runs an AOT executor.
+    """
+
+    args: int
+    ndim: int
+    blocks: tuple[int, ...]
+    has_executor: bool = False
 
 
 def refuses_host_driven(board: Board) -> str | None:
@@ -61,6 +92,43 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     OptionError
         If there is no driver for the board's serial port.
     """
+    places, parameters = _parameters(source.graph, source.params)
+    made = _device_files(graph_limits(source, board), board, places, parameters)
+    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o"))):
+        made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
+    return _firmware(made)
+
+
+def host_driven_aot_firmware(name: str, details: Mapping[str, Any], board: Board) -> Firmware:
+    """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    details : mapping
+        Its checked ``mlforge`` object.
+    board : Board
+
+    Raises
+    ------
+    OptionError
+        If there is no driver for the board's serial port, or the caller must load constants.
+    """
+    made = _device_files(aot_limits(details), board, [], b"")
+    made["src/registry.c"] = system_library([described_module(name, details)]).encode()
+    return _firmware(made)
+
+
+def _firmware(made: dict[str, Data]) -> Firmware:
+    main = files("mlforge.micro").joinpath("templates", "host_driven", "main.c").read_text(encoding="utf-8")
+    return Firmware(main, made, ("src", "crt/include", "crt_config"))
+
+
+def _device_files(
+    limits: DeviceLimits, board: Board, places: Sequence[tuple[int, int]], parameters: bytes
+) -> dict[str, Data]:
+    """Return the C runtime, its configuration, parameters, and the driver of the serial port."""
     reason = refuses_host_driven(board)
     if reason is not None:
         raise OptionError(
@@ -69,21 +137,18 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
         )
     templates = files("mlforge.micro").joinpath("templates")
     driver = f"common/uart_{board.uart.driver}.c" if board.uart is not None else "host/uart_stdio.c"
-    crt = crt_files(*_CRT_PARTS)
+    crt = crt_files(*_CRT_PARTS, *(_AOT_PARTS if limits.has_executor else ()))
     crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
     made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
-    made["crt_config/crt_config.h"] = crt_config(source, board).encode()
+    made["crt_config/crt_config.h"] = crt_config(limits, board).encode()
     made |= {f"src/{name}": templates.joinpath("host_driven", name).read_bytes() for name in _TEMPLATES}
-    places, made["src/parameters.bin"] = _parameters(source.graph, source.params)
-    made["src/parameter_places.c"] = _places_file(places, len(to_bytes(made["src/parameters.bin"]))).encode()
+    made["src/parameters.bin"] = parameters
+    made["src/parameter_places.c"] = _places_file(places, len(parameters)).encode()
     made["src/uart.h"] = templates.joinpath("common", "uart.h").read_bytes()
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
         made["src/uart_config.h"] = _uart_config(board).encode()
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o"))):
-        made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
-    main = templates.joinpath("host_driven", "main.c").read_text(encoding="utf-8")
-    return Firmware(main, made, ("src", "crt/include", "crt_config"))
+    return made
 
 
 def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]:
@@ -117,19 +182,44 @@ def _places_file(places: Sequence[tuple[int, int]], nbytes: int) -> str:
     return writer.text()
 
 
-def crt_config(source: GraphSource, board: Board) -> str:
-    """Return the limits of the C runtime for a graph's operators."""
+def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
+    """Return what a graph takes of a device whose host runs it: its blocks, and one operator's scratch."""
     graph = source.graph
-    limits = {
-        "TVM_CRT_MAX_ARGS": max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
-        "TVM_CRT_MAX_NDIM": max((len(entry.shape) for entry in graph.entries), default=0),
-    }
+    linked = linked_storages(graph, source.params)
+    # in front of each block stand three words and a device, and the block is aligned to a page
+    header = 3 * (8 if board.arch == "host" else 4) + 8
+    own = [header + _PAGE - 1 + size for storage, size in graph.storage_bytes.items() if storage not in linked]
+    return DeviceLimits(
+        max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
+        max((len(entry.shape) for entry in graph.entries), default=0),
+        (*own, source.scratch_bytes),
+    )
+
+
+def aot_limits(details: Mapping[str, Any]) -> DeviceLimits:
+    """Return what an executor of a module takes of a device: its tensors, and the workspace if that is passed in."""
+    tensors = [TensorInfo.from_json(item) for item in (*details["inputs"], *details["outputs"])]
+    workspace = details["memory"]["workspace_bytes"]
+    # what TVM compiled takes its workspace from the runtime; pools are aligned within one block
+    workspace += _PAGE * (1 + len(details.get("pools", ())))
+    return DeviceLimits(
+        len(tensors),
+        max((len(info.shape) for info in tensors), default=0),
+        (*(info.nbytes + _ALIGNMENT for info in tensors), _EXECUTOR_BYTES + _TENSOR_BYTES * len(tensors), workspace),
+        has_executor=True,
+    )
+
+
+def crt_config(limits: DeviceLimits, board: Board) -> str:
+    """Return the configuration of the C runtime."""
     defines = {
-        **{name: max(value, _SMALLEST_LIMITS[name]) for name, value in limits.items()},
+        "TVM_CRT_MAX_ARGS": max(limits.args, _SMALLEST_ARGS),
+        "TVM_CRT_MAX_NDIM": max(limits.ndim, _SMALLEST_NDIM),
         "TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES": 512,
-        "TVM_CRT_MAX_REGISTERED_MODULES": 2,
+        "TVM_CRT_MAX_REGISTERED_MODULES": _MODULES,
         "TVM_CRT_MAX_PACKET_SIZE_BYTES": PACKET_BYTES,
         "TVM_CRT_STORAGE_ALIGNMENT_BYTES": _ALIGNMENT,
+        "TVM_CRT_RPC_AOT_EXECUTOR": int(limits.has_executor),
         "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
         "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
@@ -147,9 +237,9 @@ def crt_config(source: GraphSource, board: Board) -> str:
             "#define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) parameters_hold(address, num_bytes)",
             "",
             *(f"#define {name} {value}" for name, value in defines.items()),
-            "/* What hosts can allocate: here, what the graph takes. */",
+            "/* What hosts can allocate: on a board, what one executor takes. */",
             "#ifndef PLATFORM_POOL_BYTES",
-            f"#define PLATFORM_POOL_BYTES {pool_bytes(source, board)}",
+            f"#define PLATFORM_POOL_BYTES {pool_bytes(limits, board)}",
             "#endif",
             "",
             "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
@@ -158,15 +248,11 @@ def crt_config(source: GraphSource, board: Board) -> str:
     )
 
 
-def pool_bytes(source: GraphSource, board: Board) -> int:
-    """Return the memory that a graph takes on a device: its blocks, one operator's scratch, and the server's needs."""
-    sizes = source.graph.storage_bytes
-    own = [size for storage, size in sizes.items() if storage not in linked_storages(source.graph, source.params)]
-    # in front of each block stand three words and a device, and the block is aligned to a page
-    header = 3 * (8 if board.arch == "host" else 4) + 8
-    blocks = [header + _PAGE - 1 + size for size in own]
-    pages = sum(-(-size // _PAGE) for size in (*blocks, source.scratch_bytes, _SLACK_BYTES))
-    return pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2
+def pool_bytes(limits: DeviceLimits, board: Board) -> int:
+    """Return the memory that hosts can allocate: what one executor takes, and the server; on a computer more."""
+    pages = sum(-(-size // _PAGE) for size in (*limits.blocks, _SLACK_BYTES))
+    needed = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2
+    return max(_EXECUTORS_ON_HOST * needed, _HOST_POOL_BYTES) if board.arch == "host" else needed
 
 
 def ticks_per_second(board: Board) -> float:

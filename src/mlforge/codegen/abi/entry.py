@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from mlforge.codegen.c_interface import LICENCE, Tensor, tensors
 from mlforge.codegen.emit import GeneratedCode
+from mlforge.codegen.run_function import RunFunction, Slot, require_no_loaded
 from mlforge.codegen.unit import SHARED_MODULE, Unit
 from mlforge.codegen.writer import Writer, c_string, comment_text
-from mlforge.errors import OptionError
 from mlforge.support import dtypes
 
-_ALIGNMENT = 64
 _NO_GATE = "NULL"
 _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 _CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bfloat": "kDLBfloat"}
@@ -37,13 +35,7 @@ class AotEntry:
     defines_gate: bool = False
 
     def __post_init__(self) -> None:
-        if self.code.loaded:
-            names = ", ".join(self.code.loaded)
-            raise OptionError(
-                f"functions on tensors have no argument for constants that the caller loads: {names}",
-                place=self.unit.module,
-                next_step="Compile it for a library without memories for constants",
-            )
+        require_no_loaded(self.code.loaded, self.unit.module)
 
     @property
     def prefix(self) -> str:
@@ -74,7 +66,7 @@ class AotEntry:
         writer.lines(['#include "mlforge_entry.h"', '#include "mlforge_ffi.h"', f'#include "{self.code.header_name}"'])
         writer.line()
         self._tables(writer)
-        self._run(writer)
+        self._run.write(writer)
         gate = self._gate(writer)
         if gate != _NO_GATE and not self.unit.workspace_io:
             self._run_in_turn(writer, gate)
@@ -122,52 +114,20 @@ class AotEntry:
             writer.line("return status;")
         writer.line()
 
-    def _run(self, writer: Writer) -> None:
-        """Write the function that hands addresses on to the C interface."""
-        groups = list(zip(("inputs", "outputs"), self.tensors, strict=True))
+    @property
+    def _run(self) -> RunFunction:
+        """The function that hands addresses on to the C interface."""
+        assert self.code.entry is not None
         pools = self.unit.plan.pools if self.code.external_workspace else ()
-        with writer.block("static int32_t run(void *const *data)"):
-            writer.lines([f"struct {self.prefix}_{kind} {kind};" for kind, _ in groups])
-            if pools:
-                writer.lines([f"struct {self.prefix}_workspace_pools pools;", "void *memory;", "uint8_t *pool;"])
-            writer.line("int32_t status;")
-            if not self.all_tensors:
-                writer.line("(void)data;")
-            if pools:
-                self._take_pools(writer)
-            self._call(writer, groups, has_pools=bool(pools))
-            if pools:
-                with writer.block("if (TVMBackendFreeWorkspace(kDLCPU, 0, memory) != 0)"):
-                    writer.line("return -1;")
-            writer.line("return status;")
-        writer.line()
-
-    def _take_pools(self, writer: Writer) -> None:
-        size = sum(-(-pool.nbytes // _ALIGNMENT) * _ALIGNMENT for pool in self.unit.plan.pools) + _ALIGNMENT
-        writer.line(f"memory = TVMBackendAllocWorkspace(kDLCPU, 0, {size}, kDLUInt, 8);")
-        with writer.block("if (memory == NULL)"):
-            writer.line("return -1;")
-        writer.line(f"pool = (uint8_t *)memory + ({_ALIGNMENT} - (uintptr_t)memory % {_ALIGNMENT}) % {_ALIGNMENT};")
-        offset = 0
-        for pool in self.unit.plan.pools:
-            writer.line(f"pools.{pool.name} = pool + {offset};")
-            offset += -(-pool.nbytes // _ALIGNMENT) * _ALIGNMENT
-
-    def _call(self, writer: Writer, groups: Sequence[tuple[str, Sequence[Tensor]]], *, has_pools: bool) -> None:
-        given = ["&pools"] if has_pools else []
-        first = {"inputs": 0, "outputs": len(self.tensors[0])}
-        if self.unit.workspace_io:
-            for kind, _ in groups:
-                writer.line(f"{kind} = {self.prefix}_map_{kind}({', '.join(given)});")
-            writer.lines(_copies("inputs", self.tensors[0], 0))
-            writer.line(f"status = {self.code.entry}({', '.join(given)});")
-            writer.lines(_copies("outputs", self.tensors[1], len(self.tensors[0])))
-            return
-        for kind, group in groups:
-            writer.lines([f"{kind}.{item.field} = data[{first[kind] + index}];" for index, item in enumerate(group)])
-            if not group:
-                writer.line(f"{kind}.unused = NULL;")
-        writer.line(f"status = {self.code.entry}({', '.join(['&inputs', '&outputs', *given])});")
+        inputs, outputs = ([Slot(item.field, item.value.nbytes) for item in group] for group in self.tensors)
+        return RunFunction(
+            self.prefix,
+            self.code.entry,
+            tuple(inputs),
+            tuple(outputs),
+            tuple((pool.name, pool.nbytes) for pool in pools),
+            self.unit.workspace_io,
+        )
 
 
 def c_dtype(dtype: str) -> str:
@@ -176,12 +136,3 @@ def c_dtype(dtype: str) -> str:
         return "{kDLUInt, 1, 1}"
     kind = dtype.rstrip("0123456789")
     return f"{{{_CODES[kind]}, {dtypes.bits(dtype)}, 1}}"
-
-
-def _copies(kind: str, group: Sequence[Tensor], first: int) -> list[str]:
-    lines = []
-    for index, tensor in enumerate(group):
-        ends = (f"{kind}.{tensor.field}", f"data[{first + index}]")
-        target, source = ends if kind == "inputs" else reversed(ends)
-        lines.append(f"memcpy({target}, {source}, {tensor.value.nbytes});")
-    return lines

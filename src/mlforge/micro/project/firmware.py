@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mlforge.micro.bare_metal import Firmware
 from mlforge.micro.board import Board
 from mlforge.micro.graph_firmware import graph_firmware
-from mlforge.micro.host_driven import host_driven_firmware
+from mlforge.micro.host_driven import host_driven_aot_firmware, host_driven_firmware
 from mlforge.micro.project.application import selftest_files
 from mlforge.micro.project.options import BUILD
 from mlforge.micro.project.render import render
@@ -18,7 +18,7 @@ from mlforge.micro.tvm_firmware import tvm_firmware
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""
 HOST_DRIVEN = "host_driven"
-"""The type of project whose firmware runs operators for a host."""
+"""The type of project whose firmware runs operators, or executors, for a host."""
 
 FIRMWARE_OPTIONS = (
     ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
@@ -55,8 +55,9 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
 
 
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:
-    assert model.graph is not None
-    return host_driven_firmware(model.graph, board)
+    if model.graph is not None:
+        return host_driven_firmware(model.graph, board)
+    return host_driven_aot_firmware(model.name, model.details, board)
 
 
 _MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {

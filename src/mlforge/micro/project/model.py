@@ -30,7 +30,7 @@ from mlforge.support.tar import open_tar
 
 _VECTORS = 3
 # of types of projects that do not take all of them
-_EXECUTORS = {"host_driven": ("graph",), "selftest": ("aot",)}
+_EXECUTORS = {"selftest": ("aot",)}
 
 
 @dataclass(frozen=True, eq=False)

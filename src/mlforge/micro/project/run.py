@@ -13,7 +13,7 @@ from typing import Any
 from mlforge.archive.module_parts import ModuleParts, read_parts
 from mlforge.errors import OptionError, ProjectError, TransportClosedError
 from mlforge.micro.board import Board, find_board
-from mlforge.micro.driven_model import DrivenModel
+from mlforge.micro.driven_model import DrivenAotModel, DrivenModel
 from mlforge.micro.emulator import BuiltFirmware
 from mlforge.micro.fit import overflow_error
 from mlforge.micro.graph_source import graph_of_parts
@@ -145,8 +145,8 @@ def built_project(folder: Path) -> BuiltProject:
 @contextmanager
 def driven_project(
     project: BuiltProject, options: Mapping[str, Any], log: Callable[[str], None] | None = None
-) -> Iterator[DrivenModel]:
-    """Give the model whose operators run on the project's device, by its API server, as long as the block runs.
+) -> Iterator[DrivenModel | DrivenAotModel]:
+    """Give the model that runs on the project's device, by its API server, as long as the block runs.
 
     Parameters
     ----------
@@ -157,9 +157,12 @@ def driven_project(
     log : callable, optional
         Gets the lines that the device logs.
     """
-    source = graph_of_parts(project.parts)
+    source = graph_of_parts(project.parts) if project.parts.executor == "graph" else None
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
-        yield DrivenModel(source, session)
+        if source is None:
+            yield DrivenAotModel(project.record.module, project.details, session)
+        else:
+            yield DrivenModel(source, session)
 
 
 def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterator[str]:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mlforge.errors import IoTimeoutError, RunError, SessionError, SessionTerminatedError
 from mlforge.micro.rpc.framing import GREETING, Unframer, frame
 from mlforge.micro.rpc.transport import Timeouts, Transport
+from mlforge.runtime.device import cpu
 from mlforge.support.text import printable, shortened
 
 if TYPE_CHECKING:
+    from mlforge.micro.rpc.aot_executor import RemoteAotExecutor
     from mlforge.micro.rpc.remote import Remote, RemoteDevice, RemoteModule
 
 VERSION = 1
@@ -116,6 +118,24 @@ class Session:
     def get_system_lib(self) -> RemoteModule:
         """Return the functions that are linked into the firmware."""
         return self.remote.system_lib()
+
+    def create_aot_executor(self, name: str = "default") -> RemoteAotExecutor:
+        """Create an executor of a module that is compiled ahead of time into the firmware.
+
+        Parameters
+        ----------
+        name : str
+            The module's. For ``default`` firmware of mlforge takes the only one it has, whatever its name is.
+
+        Raises
+        ------
+        RemoteError
+            If the firmware has no executor, no module of the name, or no memory.
+        """
+        from mlforge.micro.rpc.aot_executor import CREATE, RemoteAotExecutor
+
+        create = self.remote.get_global(CREATE)
+        return RemoteAotExecutor(self.remote, create(self.get_system_lib(), cpu(), name))
 
     def exchange(self, request: bytes) -> bytes:
         """Send a request and return the reply.

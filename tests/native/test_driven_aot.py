@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import mlforge
-from mlforge.errors import InputError, MlforgeError, RemoteError
+from mlforge.errors import InputError, OptionError, RemoteError
 from mlforge.memory import ConstantPool
-from mlforge.micro import Session, generate_project
+from mlforge.micro import Session
+from mlforge.micro.board import find_board
+from mlforge.micro.host_driven import host_driven_aot_firmware
 from mlforge.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
 from tests.harness import seeded_inputs
@@ -109,9 +111,9 @@ def test_the_commands_drive_modules_of_tvm_too(shared: Path, tmp_path: Path) -> 
             np.testing.assert_array_equal(outputs[name], known["outputs"][0].reshape(-1))
 
 
-def test_constants_that_the_caller_loads_are_refused(models: Path, tmp_path: Path) -> None:
-    archive = archive_of(models / MODEL, tmp_path, constants=[ConstantPool("flash", external=True)])
-    template = get_microtvm_template_projects("makefile")
-    with pytest.raises(MlforgeError, match=r"constants that the caller loads.*without --load-constants"):
-        generate_project(template, archive, tmp_path / "made", OPTIONS)
-    assert not (tmp_path / "made").exists()
+def test_constants_that_the_caller_loads_are_refused(models: Path) -> None:
+    module, params = mlforge.import_model(models / MODEL)
+    pools = [ConstantPool("flash", external=True)]
+    details = mlforge.build(module, params=params, module_name="hello", constants=pools).interface()
+    with pytest.raises(OptionError, match=r"constants that the caller loads.*without --load-constants"):
+        host_driven_aot_firmware("hello", details, find_board("host"))

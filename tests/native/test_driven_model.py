@@ -22,13 +22,14 @@ from mlforge.micro.bare_metal import ELF
 from mlforge.micro.board import find_board
 from mlforge.micro.driven_model import DrivenModel, build_host_driven, driven_model
 from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
-from mlforge.micro.host_driven import host_driven_firmware
+from mlforge.micro.host_driven import host_driven_firmware, linked_storages
 from mlforge.micro.rpc.line_transport import program_transport
 from mlforge.micro.rpc.minrpc import RemoteTensor
 from mlforge.relay import ir
 from mlforge.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
+from tests.native.spec_host import DeviceError, SpecGraph, SpecHost
 
 HOST = find_board("host")
 MODEL = "kws_ref_model.tflite"
@@ -255,10 +256,11 @@ def test_parameters_are_in_the_firmware_and_others_are_sent(models: Path) -> Non
         assert remote.read(address, len(data)) == data
         assert remote.holds(address, data)
         assert not remote.holds(address, bytes(len(data)))
-        with pytest.raises(RemoteError, match="leaves the memory"):
-            remote.write(address, bytes(1))
+        remote.write(address, data)
+        with pytest.raises(RemoteError, match="constants of the firmware"):
+            remote.write(address, bytes([data[0] ^ 1]))
         tensor = RemoteTensor(address, (1,), (1, 8, 1), cpu())
-        with pytest.raises(RemoteError, match="leaves the memory"):
+        with pytest.raises(RemoteError, match="constants of the firmware"):
             remote.copy(tensor, tensor)
         # other weights than the firmware's take memory of their own
         other = np.flip(factory.params[name]).copy()
@@ -267,3 +269,25 @@ def test_parameters_are_in_the_firmware_and_others_are_sent(models: Path) -> Non
         assert executor._memory.address(executor._arguments[name]) != address
         for tensor_name, output in model.run(inputs).items():
             np.testing.assert_array_equal(output, local.run(inputs)[tensor_name])
+
+
+def test_hosts_of_microtvm_set_all_parameters(factory: Factory) -> None:
+    local = load_factory(factory)
+    source = graph_of_factory(factory)
+    assert linked_storages(source.graph, source.params)
+    with driven_model(source, HOST) as model:
+        host = SpecHost(model._session.exchange)
+        # two executors at the same time, and the one that the model has
+        graphs = [SpecGraph(host, factory.graph_json) for _ in range(2)]
+        given = [seeded_inputs(local.inputs, seed) for seed in range(2)]
+        graphs[0].set_input(**given[0], **factory.params)
+        graphs[1].load_params(factory.params)
+        graphs[1].set_input(**given[1])
+        for graph in graphs:
+            graph.run()
+        for graph, inputs in zip(graphs, given, strict=True):
+            for index, output in enumerate(local.run(inputs).values()):
+                assert graph.output(index) == output.tobytes()
+        name = max(factory.params, key=lambda key: factory.params[key].nbytes)
+        with pytest.raises(DeviceError, match="constants of the firmware, which other values cannot replace"):
+            graphs[0].set_input(**{name: np.zeros_like(factory.params[name])})

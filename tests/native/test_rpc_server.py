@@ -21,11 +21,11 @@ from mlforge.errors import (
 )
 from mlforge.micro import Session
 from mlforge.micro.rpc import minrpc
-from mlforge.micro.rpc.line_transport import LineTransport
 from mlforge.micro.rpc.minrpc import Code, Handle, RemoteTensor
 from mlforge.micro.rpc.remote import RemoteFunction
 from mlforge.micro.rpc.transport import Timeouts
 from mlforge.runtime import cpu
+from tests.native.kept_line import KeptLine
 from tests.native.rpc_device import build_device, transport
 
 # for what must not answer
@@ -175,26 +175,6 @@ def test_a_device_that_starts_again(program: Path) -> None:
         restart = function(session, "restart")
         with pytest.raises(SessionTerminatedError, match="started again; the device's last words: going down"):
             restart()
-
-
-class KeptLine:
-    """A line that stays open when a session lets go of it, as a serial port's device keeps running."""
-
-    def __init__(self, line: LineTransport) -> None:
-        self._line = line
-        self.timeouts = line.open()
-
-    def open(self) -> Timeouts:
-        return self.timeouts
-
-    def close(self) -> None:
-        pass
-
-    def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
-        return self._line.read(nbytes, timeout_sec)
-
-    def write(self, data: bytes, timeout_sec: float | None) -> None:
-        self._line.write(data, timeout_sec)
 
 
 def test_the_next_session_finds_the_device_as_new(program: Path) -> None:

@@ -202,14 +202,13 @@ def test_a_board_that_the_template_does_not_serve_is_refused(archive: Path, tmp_
         generate_project("cmake", archive, tmp_path / "made", {**ON_M4, "board": "arduino_mega"})
 
 
-def test_archives_of_the_other_executor_are_refused_with_what_to_do(archive: Path, tmp_path: Path) -> None:
+def test_archives_of_the_other_executor_are_refused_with_what_to_do(tmp_path: Path) -> None:
     mod, params = mlforge.import_model(DIGITS)
     graph = mlforge.build(mod, "c -mcpu=cortex-m4", params, executor="graph", module_name="digits")
     path = mlforge.export_model_library_format(graph, tmp_path / "graph.tar", test_vectors=1)
     refused = (
         ("package", path, {"project_type": "standalone"}, "aot"),
         ("makefile", path, {**ON_M4, "project_type": "selftest"}, "aot"),
-        ("makefile", archive, {**ON_M4, "project_type": "host_driven"}, "graph"),
     )
     for template, model, options, executor in refused:
         with pytest.raises(OptionError, match=f"--executor {executor}"):

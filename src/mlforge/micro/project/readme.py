@@ -14,7 +14,7 @@ from mlforge.micro.project_server.steps import arguments_of
 WHAT_TYPES_DO = {
     "standalone": "runs the model once",
     "selftest": "checks the archive's test vectors",
-    "host_driven": "runs single operators that a host calls over a serial line",
+    "host_driven": "runs what a host calls over a serial line",
 }
 """The firmware of each type of project, as the end of a sentence."""
 

@@ -1,0 +1,26 @@
+"""A line that outlives sessions."""
+
+from __future__ import annotations
+
+from mlforge.micro.rpc.line_transport import LineTransport
+from mlforge.micro.rpc.transport import Timeouts
+
+
+class KeptLine:
+    """A line that stays open when a session lets go of it, as a serial port's device keeps running."""
+
+    def __init__(self, line: LineTransport) -> None:
+        self._line = line
+        self.timeouts = line.open()
+
+    def open(self) -> Timeouts:
+        return self.timeouts
+
+    def close(self) -> None:
+        pass
+
+    def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
+        return self._line.read(nbytes, timeout_sec)
+
+    def write(self, data: bytes, timeout_sec: float | None) -> None:
+        self._line.write(data, timeout_sec)

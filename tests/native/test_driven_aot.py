@@ -65,7 +65,10 @@ def test_a_host_creates_executors_on_the_device(models: Path, tmp_path: Path, op
         for executor, inputs in zip((first, second), given, strict=True):
             (array,) = inputs.values()
             executor.set_input(0, array)
+            # by the name in the tables, and by the model's own, which is no identifier
             np.testing.assert_array_equal(executor.get_input(executor.get_input_name(0)), array)
+            assert executor.get_input_name(0) != local.inputs[0].name
+            np.testing.assert_array_equal(executor.get_input(local.inputs[0].name), array)
         # each has tensors of its own
         for executor, inputs in zip((first, second), given, strict=True):
             executor.run()

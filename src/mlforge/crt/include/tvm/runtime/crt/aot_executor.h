@@ -28,7 +28,7 @@ TVM_DLL int TVMAotExecutor_GetNumInputs(TVMAotExecutor* executor);
 /*! \brief Returns the number of outputs. */
 TVM_DLL int TVMAotExecutor_GetNumOutputs(TVMAotExecutor* executor);
 
-/*! \brief Returns the position of an input by name; -1 when there is none. */
+/*! \brief Returns the position of an input by its name in the tables, or the model's own; -1 when there is none. */
 TVM_DLL int TVMAotExecutor_GetInputIndex(TVMAotExecutor* executor, const char* name);
 
 /*! \brief Returns the name of an input; it belongs to the model's tables: not to be changed. */

@@ -181,9 +181,26 @@ int TVMAotExecutor_GetNumInputs(TVMAotExecutor* executor) { return (int)executor
 
 int TVMAotExecutor_GetNumOutputs(TVMAotExecutor* executor) { return (int)executor->metadata->num_outputs; }
 
+static bool is_letter_or_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+/* Whether a name of the model's own is in the tables as this one: as an identifier of C. */
+static bool is_identifier_of(const char* identifier, const char* name) {
+  while (*name != '\0' && *identifier == (is_letter_or_digit(*name) ? *name : '_')) {
+    ++name;
+    ++identifier;
+  }
+  return *name == '\0' && *identifier == '\0';
+}
+
 int TVMAotExecutor_GetInputIndex(TVMAotExecutor* executor, const char* name) {
-  for (int i = 0; i < TVMAotExecutor_GetNumInputs(executor); ++i) {
+  const int count = TVMAotExecutor_GetNumInputs(executor);
+  for (int i = 0; i < count; ++i) {
     if (strcmp(executor->metadata->inputs[i].name, name) == 0) return i;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (is_identifier_of(executor->metadata->inputs[i].name, name)) return i;
   }
   return -1;
 }

@@ -14,7 +14,8 @@ import mlforge
 from mlforge.errors import ToolchainError
 from mlforge.runtime import TensorInfo
 from mlforge.verify import compare, verify, with_all_tensors
-from mlforge.verify.difference import difference
+from mlforge.verify.difference import Tolerance, difference
+from mlforge.verify.samples import sample_inputs, why
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODELS = ("digits.onnx", "digits_int8.tflite")
@@ -39,7 +40,7 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
     names = with_all_tensors(module).output_names
     # from here on, as in a real fault, the layers differ
     planted = names[len(names) // 2 :]
-    real = compare._reference
+    real = compare.open_reference
 
     class Off:
         def __init__(self, reference: Any) -> None:
@@ -51,11 +52,11 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
                 tensors[key] = tensors[key] + np.asarray(3, tensors[key].dtype)
             return tensors
 
-    def planted_reference(path: Path, layers: bool) -> tuple[str, Any]:
-        title, reference = real(path, layers)
+    def planted_reference(path: Path, *, layers: bool) -> tuple[str, Any]:
+        title, reference = real(path, layers=layers)
         return title, Off(reference)
 
-    monkeypatch.setattr(compare, "_reference", planted_reference)
+    monkeypatch.setattr(compare, "open_reference", planted_reference)
     result = verify(DIGITS / name, samples=1, layers=True)
     assert not result.is_within
     assert result.first_differing is not None
@@ -81,25 +82,62 @@ def test_all_tensors_come_once_in_the_order_of_computation() -> None:
     ],
 )
 def test_differences_of_floats(ours: list[float], theirs: list[float], largest: float) -> None:
-    item = difference("t", np.array(ours, np.float32), np.array(theirs, np.float32), "s", 0)
+    item = difference("t", np.array(ours, np.float32), np.array(theirs, np.float32), "s")
     assert item.largest == largest
     assert item.is_within == (largest == 0)
 
 
 def test_differences_of_integers_do_not_wrap() -> None:
     low, high = np.array([-128], np.int8), np.array([127], np.int8)
-    assert difference("t", low, high, "s", 1).largest == 255
-    assert difference("t", low, low + np.int8(1), "s", 1).is_within
-    assert not difference("t", low, low + np.int8(1), "s", 0).is_within
+    assert difference("t", low, high, "s").largest == 255
+    assert not difference("t", low, low + np.int8(1), "s").is_within
+    assert difference("t", low, low + np.int8(1), "s", Tolerance(atol=1)).is_within
+    wide = np.array([2**62], np.int64)
+    assert difference("t", wide, wide + 1, "s").largest == 1
+    assert difference("t", np.array([-(2**63)]), np.array([2**63 - 1]), "s").largest == 2.0**64
+    large = np.array([2**64 - 1], np.uint64)
+    assert difference("t", large, large - np.uint64(1), "s").largest == 1
+    assert difference("t", large, large, "s").largest == 0
+
+
+def test_a_users_tolerance_is_for_each_element() -> None:
+    ours, theirs = np.array([1000.1, 0.002], np.float32), np.array([1000.0, 0.001], np.float32)
+    assert difference("t", ours, theirs, "s", Tolerance(atol=0.2)).is_within
+    item = difference("t", ours, theirs, "s", Tolerance(rtol=1e-3))
+    assert (item.element, item.elements) == (1, 1)
+    assert item.tolerance == pytest.approx(1e-6)
+    flags = np.array([True]), np.array([False])
+    assert not difference("t", *flags, "s", Tolerance(atol=1)).is_within
+
+
+def test_nan_at_the_same_places_is_counted_and_equal() -> None:
+    nan = np.array([np.nan, 1.0, np.nan], np.float32)
+    item = difference("t", nan, nan, "s")
+    assert (item.is_within, item.nans, item.lone_nans) == (True, 2, 0)
+    item = difference("t", nan, np.array([np.nan, 1.0, 2.0], np.float32), "s")
+    assert (item.is_within, item.nans, item.lone_nans, item.element) == (False, 1, 1, 2)
+
+
+def test_cosine_and_signal_to_noise_ratio() -> None:
+    theirs = np.array([3.0, 4.0], np.float32)
+    item = difference("t", np.array([3.0, 4.5], np.float32), theirs, "s")
+    assert item.snr == pytest.approx(20.0)
+    assert item.cosine == pytest.approx((9 + 18) / (5 * np.hypot(3, 4.5)))
+    assert difference("t", theirs, theirs, "s").snr == np.inf
+    assert difference("t", -theirs, theirs, "s").cosine == pytest.approx(-1)
+    huge = np.array([1e38, 1e38], np.float32)
+    assert difference("t", huge, huge * np.float32(2), "s").cosine == pytest.approx(1)
 
 
 def test_samples_reach_the_corners_of_the_range() -> None:
     infos = (TensorInfo("q", (4,), "int8", 0.5, 3), TensorInfo("f", (4,), "float32"))
-    samples = dict(compare.sample_inputs(infos, 2, seed=5))
+    samples = dict(sample_inputs(infos, 2, seed=5))
     assert list(samples) == ["random 0", "random 1", "minimum", "maximum", "zero point"]
+    assert all(map(why, samples))
+    assert why("set 0") is None
     assert [int(samples[name]["q"][0]) for name in ("minimum", "maximum", "zero point")] == [-128, 127, 3]
     assert [float(samples[name]["f"][0]) for name in ("minimum", "maximum", "zero point")] == [-1, 1, 0]
-    again = dict(compare.sample_inputs(infos, 2, seed=5))
+    again = dict(sample_inputs(infos, 2, seed=5))
     np.testing.assert_array_equal(samples["random 1"]["f"], again["random 1"]["f"])
 
 

@@ -86,8 +86,18 @@ def load_profiled(
     return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
 
 
-def profiled_factory(factory: Factory, devices: Sequence[Device] = ()) -> ProfiledModule | GraphModule:
-    """Return the module that `build` made, ready to be profiled in this process."""
+def profiled_factory(
+    factory: Factory, devices: Sequence[Device] = (), flags: Sequence[str] = ()
+) -> ProfiledModule | GraphModule:
+    """Return the module that `build` made, ready to be profiled in this process.
+
+    Parameters
+    ----------
+    factory : Factory
+    devices : sequence of Device
+    flags : sequence of str
+        What the C compiler is told beside what it is always told.
+    """
     from mlforge.archive.load import load_factory
     from mlforge.archive.metadata import module_details
 
@@ -100,10 +110,10 @@ def profiled_factory(factory: Factory, devices: Sequence[Device] = ()) -> Profil
         from mlforge.library.llvm_library import traced_code
 
         return ProfiledModule(traced_code(factory.unit), details, loaded)
-    return ProfiledModule(_library(factory.code.files), details, loaded)
+    return ProfiledModule(_library(factory.code.files, flags), details, loaded)
 
 
-def _library(code: Mapping[str, Data]) -> Path:
+def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:
     files = {**code, "trace/operator_record.c": record_file()}
     files.update({f"trace/{name}": data for name, data in trace_headers().items()})
-    return compile_cached(files, (NATIVE, *TRACE_FLAGS))
+    return compile_cached(files, (NATIVE, *TRACE_FLAGS, *flags))

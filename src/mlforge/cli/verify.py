@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -21,20 +21,48 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "mlforge verify kws.tflite",
     "mlforge verify kws.tflite kws.tar --samples 200",
-    "mlforge verify resnet.onnx --layers",
+    "mlforge verify resnet.onnx --layers --target 'c -mcpu=x86-64-v3'",
+    "mlforge verify classifier.onnx --inputs images.npy --labels classes.txt",
+    "mlforge verify yolo.onnx --rtol 1e-3 --atol 1e-5",
     "mlforge verify ad01.tflite --numerics tflm --layers",
     "mlforge verify kws.tflite --board mps3-an547 --samples 3 --layers",
     "mlforge verify detector.onnx --byoc onnxruntime",
 )
+Rtol: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--rtol", help="Allow so much of each reference value, with --atol, and judge by that alone."),
+]
+Atol: TypeAlias = Annotated[
+    float | None, typer.Option("--atol", help="Allow so much, with --rtol, and judge by that alone.")
+]
+InputSets: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="Compare on these sets of inputs: .npz by name or position, .npy, or the raw bytes. Several sets lie along"
+        " a leading axis.",
+    ),
+]
+ClassLabels: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--labels", help="The class of each set of --inputs, .npy or one a line: counts how many are right."),
+]
 
 
 def verify(
     model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
     artifact: Annotated[Path | None, typer.Argument(help="What it was compiled to; compiled here if left out.")] = None,
     *,
+    inputs: InputSets = None,
+    labels: ClassLabels = None,
     samples: Samples = 10,
     seed: Seed = 0,
-    layers: Annotated[bool, typer.Option("--layers", help="Compare every layer; name the first that differs.")] = False,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
+    ] = False,
     module: Module = None,
     target: Target = "c",
     board: Board = None,
@@ -46,8 +74,10 @@ def verify(
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
 
-    Both run on the same seeded inputs. Fails with status 1 where integers differ (from ONNX Runtime: by more than
-    one) or floats differ by more than 1e-5 of the tensor's largest value.
+    Both run on the same inputs. Fails with status 1 where labels and other integers differ, or floats differ by more
+    than 1e-5 of the tensor's largest value, unless the model in float64 shows that this is rounding: then the reference
+    is as far from it, and a change in the last bits of the weights moves the reference as much. Labels may differ where
+    their scores tie.
 
     With --numerics tflm the reference is LiteRT nevertheless. TensorFlow Lite Micro rounds fully connected layers in
     another way, so these may differ, and what follows from them too; that counts as different like anything else.
@@ -75,26 +105,55 @@ def verify(
             numerics=numerics,
             board=board,
             byoc=byoc or (),
+            inputs=inputs,
+            labels=labels,
+            rtol=rtol,
+            atol=atol,
         )
     _report(result, as_json)
     first = result.first_differing
-    if first is None:
-        return
-    kind = "operator" if first.nodes else "layer" if result.layers else "output"
+    if first is not None:
+        raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
+
+
+def _cause(result: Comparison, first: Difference) -> str:
+    from mlforge.verify.samples import why
+
+    kind = _kind(result, first)
+    reason = why(first.sample)
+    size = (
+        f"{first.lone_nans:,} elements are NaN on one side only"
+        if first.lone_nans
+        else f"by {first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
+        f"{first.elements:,} elements at all"
+    )
+    return (
+        f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: {size}, with "
+        f"the inputs '{first.sample}'" + (f" ({reason})" if reason else "") + (f"; {first.note}" if first.note else "")
+    )
+
+
+def _kind(result: Comparison, first: Difference) -> str:
+    if first in result.groups:
+        return "fused group"
+    return "operator" if first.nodes else "layer" if first in result.layers else "output"
+
+
+def _advice(result: Comparison, first: Difference, numerics: str) -> str | None:
     hints = [] if result.layers else ["Look for the layer with --layers"]
     if first.is_unlike_host:
         hints.append("The same C is right on this machine: look at the board's compiler, flags, memory and flash")
+    elif first in result.groups:
+        hints.append(
+            "Every layer by itself is right: it is the fused code. Compile with another compiler (CC), or report it"
+        )
+    elif result.layers and first in result.outputs and not first.nodes:
+        hints.append("Every layer by itself is right, and so is every fused group: look at what they share, the memory")
     elif first.nodes:
         hints.append("The same C gives this on this machine, too: it is not the board")
     if numerics == "tflm":
         hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
-    raise BudgetError(
-        f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: by "
-        f"{first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
-        f"{first.elements:,} elements at all, with the inputs '{first.sample}'",
-        place=str(model),
-        next_step=". ".join(hints) or None,
-    )
+    return ". ".join(hints) or None
 
 
 def _report(result: Comparison, as_json: bool) -> None:
@@ -102,18 +161,40 @@ def _report(result: Comparison, as_json: bool) -> None:
         print_json({**asdict(result), "is_within": result.is_within})
         return
     title = f"against {result.reference}, {result.samples} sets of inputs"
-    for name, items in (("outputs", result.outputs), ("layers", result.layers)):
+    tables = (("outputs", result.outputs), ("layers", result.layers), ("fused groups that differ", result.groups))
+    for name, items in tables:
         if items:
-            print_table(
-                f"{name} {title}", ("tensor", "dtype", "largest |difference|", "allowed", ""), [_row(i) for i in items]
-            )
+            columns = ("tensor", "dtype", "largest |difference|", "allowed", "cosine", "SNR dB", "")
+            print_table(f"{name} {title}", columns, [_row(item) for item in items])
+    judged = [item for item in (*result.outputs, *result.layers) if item.evidence]
+    if judged:
+        print_table(
+            "distance from the model in float64, where more than allowed",
+            ("tensor", "inputs", "compiled", result.reference, f"{result.reference}'s own rounding"),
+            [_judged(item) for item in judged],
+        )
+    for item in (*result.outputs, *result.layers):
+        if item.note and item.is_within:
+            typer.echo(f"{shortened(item.tensor)}: {item.note}")
+    if result.accuracy is not None:
+        found = result.accuracy
+        typer.echo(
+            f"accuracy of {shortened(found.output)}: {found.compiled:,} of {found.samples:,} right, {result.reference} "
+            f"{found.reference:,}; the same answer in {found.agreeing:,}"
+        )
 
 
 def _row(item: Difference) -> tuple[object, ...]:
-    return item.tensor, item.dtype, item.largest, item.tolerance, _verdict(item)
+    return item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, _verdict(item)
+
+
+def _judged(item: Difference) -> tuple[object, ...]:
+    found = item.evidence
+    return (item.tensor, item.sample, *((found.error, found.reference_error, found.rounding) if found else ()))
 
 
 def _verdict(item: Difference) -> str:
-    if item.is_within:
-        return "equal"
-    return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
+    if not item.is_within:
+        return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
+    reason = {"rounding": " but for rounding", "tie": " but for labels that tie"}.get(item.excuse, "")
+    return f"equal{reason}" + (f"; {item.nans:,} elements are NaN in both" if item.nans else "")

@@ -19,6 +19,8 @@ from mlforge.support.atomic import atomic_file
 from mlforge.support.plain_file import open_plain
 
 _MAX_MEMBERS = 10_000
+# bytes of the sets of one input that a file may have
+_MAX_BATCH = 1 << 31
 # NotImplementedError and RuntimeError are what zipfile raises for compressions it lacks and for passwords
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyError, RuntimeError, OSError)
 
@@ -39,6 +41,53 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
     InputError, ProblemsError
         All faults at once: missing and unknown keys, dtypes, shapes, broken members.
     """
+    return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
+
+
+def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Read several sets of a model's inputs.
+
+    Parameters
+    ----------
+    path, infos
+        As for `read_npz`; but an array may have any number of inputs along a leading axis, or along the first axis of
+        an input where that is 1.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The sets lie along the first axis of each array.
+
+    Raises
+    ------
+    InputError, ProblemsError
+        As `read_npz`.
+    """
+    return _arrays(path, infos, batched=True)
+
+
+def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
+    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, an array of integers as it is.
+
+    Raises
+    ------
+    InputError
+        If it does not fit, or is no such file.
+    """
+    try:
+        with open_plain(path) as file:
+            if info is not None:
+                return _read(file, info, batched=True)
+            shape, is_fortran, dtype = _header(file)
+            if dtype.kind not in "iu" or len(shape) > 2 or is_fortran:
+                raise InputError(f"expected integers, got {dtype}{list(shape)}", place=str(path))
+            return np.frombuffer(file.read(_MAX_BATCH), dtype)
+    except (*_BROKEN, MemoryError) as error:
+        raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
+
+
+def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool) -> dict[str, Array]:
+    """Return the arrays of a file, each with an axis in front along which the sets lie."""
     place = str(path)
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
@@ -55,7 +104,8 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
                 problems.append(InputError("the input is missing", place=info.name, next_step=f"Add {info}"))
         for key, name in named.items():
             try:
-                arrays[name] = _read(archive, members[key], by_name[name])
+                with archive.open(members[key]) as file:
+                    arrays[name] = _read(file, by_name[name], batched=batched)
             except InputError as error:
                 problems.append(error)
             except (*_BROKEN, MemoryError) as error:
@@ -100,22 +150,34 @@ def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str,
     return named
 
 
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, info: TensorInfo) -> Array:
-    with archive.open(entry) as file:
-        shape, is_fortran, dtype = _header(file)
-        faults = []
-        if dtype != info.numpy_dtype:
-            faults.append(f"its dtype is {dtype}, not {info.dtype}")
-        if shape != info.shape:
-            faults.append(f"its shape is {shape}, not {info.shape}")
-        if faults:
-            raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name)
-        data = file.read(info.nbytes)
-        if len(data) != info.nbytes or file.read(1):
-            raise InputError(f"the array does not have the {info.nbytes:,} bytes of its header", place=info.name)
-    order = shape[::-1] if is_fortran else shape
-    array = np.frombuffer(data, info.numpy_dtype).reshape(order)
-    return np.ascontiguousarray(array.T).reshape(shape) if is_fortran else array
+def _read(file: IO[bytes], info: TensorInfo, *, batched: bool) -> Array:
+    shape, is_fortran, dtype = _header(file)
+    sets = _sets(shape, info.shape) if batched else 1 if shape == info.shape else None
+    faults = []
+    if dtype != info.numpy_dtype:
+        faults.append(f"its dtype is {dtype}, not {info.dtype}")
+    if sets is None:
+        faults.append(f"its shape is {shape}, not {info.shape}")
+    size = info.nbytes * (sets or 0)
+    if sets != 1 and size > _MAX_BATCH:
+        faults.append(f"its {size:,} bytes are more than {_MAX_BATCH:,}")
+    if faults:
+        raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name)
+    data = file.read(size)
+    if len(data) != size or file.read(1):
+        raise InputError(f"the array does not have the {size:,} bytes of its header", place=info.name)
+    array = np.frombuffer(data, info.numpy_dtype)
+    whole = np.ascontiguousarray(array.reshape(shape[::-1]).T) if is_fortran else array
+    return whole.reshape(sets or 0, *info.shape)
+
+
+def _sets(shape: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
+    """Return how many tensors of a shape an array holds; None if it holds none."""
+    if shape == wanted:
+        return 1
+    if shape and (shape[1:] == wanted or (wanted[:1] == (1,) and shape[1:] == wanted[1:])):
+        return shape[0] or None
+    return None
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -74,7 +74,7 @@ class BoardLayers:
             raise InternalError("operators of the graph executor are no calls of one program")
         self._host, self._firmware = host, firmware
         self.inputs, self.outputs = firmware.inputs, firmware.outputs
-        self.layers = {layer.name: layer for layer in _layers(factory)}
+        self.layers = {layer.name: layer for layer in program_layers(factory)}
         self.unlike_host: set[str] = set()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
@@ -127,7 +127,8 @@ class BesideHost:
         return {**here, **whole}
 
 
-def _layers(factory: Factory) -> list[Layer]:
+def program_layers(factory: Factory) -> list[Layer]:
+    """Return what each operator of compiled code computes, in the order of the calls."""
     outputs = {value.root: value.name for value in factory.program.outputs}
     taken, found = set(outputs.values()), []
     for index, call in enumerate(factory.program.calls):

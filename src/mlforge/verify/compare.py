@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
-import numpy as np
-
-from mlforge.archive.load import artifact_kind, load, load_factory
+from mlforge.archive.load import load, load_factory
 from mlforge.compiler import Factory, build
 from mlforge.errors import OptionError
 from mlforge.frontend import import_model
 from mlforge.micro.board import Board, find_board
 from mlforge.micro.emulator import emulated_archive, emulated_factory
 from mlforge.micro.trace import check_traces
-from mlforge.runtime import TensorInfo
+from mlforge.relay.ir import IRModule
 from mlforge.runtime.arrays import Array
-from mlforge.runtime.fill import fill
 from mlforge.runtime.runnable import Computes
+from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.verify.accuracy import Accuracy, Labels
 from mlforge.verify.board_layers import BesideHost, BoardLayers
-from mlforge.verify.difference import Difference, difference
+from mlforge.verify.difference import Difference, Tolerance, difference
+from mlforge.verify.groups import differing_groups
+from mlforge.verify.inputs import read_sets
+from mlforge.verify.judge import Judge, Subject
 from mlforge.verify.layers import with_all_tensors
-from mlforge.verify.reference import LITERT, QUANTUM_TOLERANCE, Reference
+from mlforge.verify.reference import LITERT, Reference, open_reference
+from mlforge.verify.samples import sample_inputs
+
+Sets = Sequence[tuple[str, dict[str, Array]]]
+Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
 @dataclass(frozen=True)
@@ -37,15 +44,22 @@ class Comparison:
     samples : int
         How many sets of inputs were run.
     outputs : tuple of Difference
-        Of the model's outputs.
+        Of the model's outputs, as the code that ships computes them.
     layers : tuple of Difference
-        Of every layer in the order of computation, where that was asked for.
+        Of every layer in the order of computation, where that was asked for. On this machine each layer is compiled by
+        itself for that, on a board it is what ships.
+    groups : tuple of Difference
+        Where layers were asked for, and the outputs of the code that ships differ: its fused groups that do.
+    accuracy : Accuracy or None
+        Where labels were given.
     """
 
     reference: str
     samples: int
     outputs: tuple[Difference, ...]
     layers: tuple[Difference, ...] = ()
+    groups: tuple[Difference, ...] = ()
+    accuracy: Accuracy | None = None
 
     @property
     def is_within(self) -> bool:
@@ -54,8 +68,75 @@ class Comparison:
 
     @property
     def first_differing(self) -> Difference | None:
-        """The first layer (or output) that differs from its reference."""
-        return next((item for item in (*self.layers, *self.outputs) if not item.is_within), None)
+        """The first layer, else fused group, else output that differs."""
+        return next((item for item in (*self.layers, *self.groups, *self.outputs) if not item.is_within), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What `verify` was asked for, but for the model."""
+
+    module: str | None
+    samples: int
+    seed: int
+    shapes: Mapping[str, tuple[int, ...]] | None
+    target: str
+    optimize: str
+    numerics: str
+    byoc: Sequence[str]
+    tolerance: Tolerance | None
+    inputs: Path | None
+    labels: Path | None
+
+    def sets(self, infos: Sequence[TensorInfo]) -> Sets:
+        if self.inputs is not None:
+            return read_sets(self.inputs, infos)
+        return list(sample_inputs(infos, self.samples, self.seed))
+
+    def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:
+        return build(
+            module,
+            target or self.target,
+            params,
+            optimize=self.optimize,
+            numerics=self.numerics,
+            module_name="verified",
+            byoc=self.byoc,
+        )
+
+
+@dataclass(eq=False)
+class _Comparing:
+    """One compiled model beside one reference."""
+
+    compiled: Computes
+    reference: Reference
+    sets: Sets
+    tolerance: Tolerance | None
+    judge: Judge | None
+    labels: Labels | None = None
+    worst: dict[str, Difference] = field(default_factory=dict)
+
+    def run(self) -> list[Difference]:
+        """Return the worst difference of every tensor."""
+        for sample, inputs in self.sets:
+            expected, found = self.reference.run(inputs), self.compiled.run(inputs)
+            for name, array in found.items():
+                if name in expected:
+                    self._note(sample, name, inputs, array, expected[name])
+            if self.labels is not None:
+                self.labels.count(found, expected)
+        return list(self.worst.values())
+
+    def _note(self, sample: str, name: str, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> None:
+        item = difference(name, ours, theirs, sample, self.tolerance)
+        if not item.is_within and self.judge is not None:
+            item = self.judge(item, inputs, ours, theirs)
+        known = self.worst.get(name)
+        nans = max(item.nans, known.nans if known else 0)
+        if known is None or _badness(item) > _badness(known):
+            known = item
+        self.worst[name] = replace(known, nans=nans)
 
 
 def verify(
@@ -72,8 +153,12 @@ def verify(
     numerics: str = "litert",
     board: str | None = None,
     byoc: Sequence[str] = (),
+    inputs: str | os.PathLike[str] | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
 ) -> Comparison:
-    """Compare a model with its reference on seeded random inputs and on all-minimum, all-maximum and zero inputs.
+    """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
 
     Parameters
     ----------
@@ -87,57 +172,107 @@ def verify(
         Random sets of inputs, besides the three special ones.
     seed : int
     layers : bool
-        Compare every layer. The model is then compiled here with every tensor as an output; for a board it is compiled
-        as it ships, and its operators are compared, by checksums (`board_layers`).
+        Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code that
+        ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
+        are compared, by checksums (`board_layers`).
     shapes, target, optimize, numerics, byoc
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
     board : str, optional
         Compile for this board instead of `target`, and run as firmware under its emulator.
+    inputs : path, optional
+        Sets of inputs to compare on, instead of made-up ones; see `mlforge.verify.inputs.read_sets`.
+    labels : path, optional
+        The right class of each set of `inputs`; then the result has an accuracy.
+    rtol, atol : float, optional
+        Allow ``atol + rtol * abs(reference)`` for each element, and judge by that alone. Otherwise see
+        `mlforge.verify.difference.difference` and `mlforge.verify.judge`.
 
     Raises
     ------
     MlforgeError
         If the model cannot be compiled or the reference is not installed or refuses it.
     """
+    _check_options(samples, layers=layers, artifact=artifact, inputs=inputs, labels=labels, tolerances=(rtol, atol))
+    tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
+    asked = _Request(
+        module, samples, seed, shapes, target, optimize, numerics, byoc, tolerance,
+        Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None,
+    )  # fmt: skip
+    path = Path(model)
+    title, reference = open_reference(path, layers=layers)
+    chosen = None if board is None else find_board(board)
+    if artifact is not None:
+        compiled = _loaded(artifact, module, chosen)
+        known = {info.name: info.shape for info in compiled.inputs}
+        imported = cache(lambda: import_model(path, shapes=known, numerics=numerics))
+        return _compared(asked, path, title, reference, compiled, imported)
+    imported = cache(lambda: import_model(path, shapes=shapes, numerics=numerics, byoc=byoc))
+    factory = asked.built(*imported(), chosen.target if chosen else None)
+    if chosen and layers:
+        return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
+    compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
+    result = _compared(asked, path, title, reference, compiled, imported)
+    return _with_layers(asked, path, reference, factory, imported, result) if layers else result
+
+
+def _check_options(
+    samples: int,
+    *,
+    layers: bool,
+    artifact: str | os.PathLike[str] | None,
+    inputs: str | os.PathLike[str] | None,
+    labels: str | os.PathLike[str] | None,
+    tolerances: Sequence[float | None],
+) -> None:
     if samples < 0:
         raise OptionError(f"{samples} samples are too few", next_step="Use 0 or more")
     if layers and artifact is not None:
         raise OptionError(
             "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
         )
-    title, reference = _reference(Path(model), layers)
-    chosen = None if board is None else find_board(board)
-    if artifact is not None:
-        compiled: Computes = _loaded(artifact, module, chosen)
-        outputs = [info.name for info in compiled.outputs]
-    else:
-        imported, params = import_model(Path(model), shapes=shapes, numerics=numerics, byoc=byoc)
-        outputs = list(imported.output_names)
-        factory = build(
-            with_all_tensors(imported) if layers and chosen is None else imported,
-            chosen.target if chosen else target,
-            params,
-            optimize=optimize,
-            numerics=numerics,
-            module_name="verified",
-            byoc=byoc,
-        )
-        if chosen and layers:
-            return _compared_layers(factory, chosen, reference, title, samples, seed)
-        compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
-    sets = list(sample_inputs(compiled.inputs, samples, seed))
-    found = _compare(compiled, reference, sets, title)
-    return Comparison(
-        title,
-        len(sets),
-        tuple(item for item in found if item.tensor in outputs),
-        tuple(found) if layers else (),
-    )
+    if labels is not None and inputs is None:
+        raise OptionError("option --labels requires --inputs", next_step="Give the inputs that the labels belong to")
+    for name, value in zip(("--rtol", "--atol"), tolerances, strict=True):
+        if value is not None and not value >= 0:  # NaN, too
+            raise OptionError(f"expected a number of 0 or more, got {value}", place=name)
 
 
-def _compared_layers(
-    factory: Factory, board: Board, reference: Reference, title: str, samples: int, seed: int
+def _compared(
+    asked: _Request, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
+) -> Comparison:
+    """Compare the outputs of compiled code."""
+    sets = asked.sets(compiled.inputs)
+    judge = None if asked.tolerance else Judge(Subject(path, title, False, asked.target, imported))
+    labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
+    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels).run()
+    return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None)
+
+
+def _with_layers(
+    asked: _Request, path: Path, reference: Reference, factory: Factory, imported: Imported, result: Comparison
+) -> Comparison:
+    """Compare every layer, compiled by itself; and if what ships differs, its fused groups."""
+    module, params = imported()
+    every = with_all_tensors(module)
+    compiled = load_factory(asked.built(every, params))
+    sets = asked.sets(compiled.inputs)
+    subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
+    judge = None if asked.tolerance else Judge(subject)
+    layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge).run())
+    wrong = {item.sample for item in result.outputs if not item.is_within}
+    groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
+    return replace(result, layers=layers, groups=groups)
+
+
+def _compared_on_board(
+    asked: _Request,
+    path: Path,
+    title: str,
+    reference: Reference,
+    factory: Factory,
+    board: Board,
+    imported: Imported,
 ) -> Comparison:
     """Compare every operator on a board."""
     check_traces(board)
@@ -145,8 +280,9 @@ def _compared_layers(
     outputs = [info.name for info in compiled.outputs]
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
-    sets = list(sample_inputs(compiled.inputs, samples, seed))
-    found = _compare(compiled, BesideHost(reference, compiled, known), sets, title)
+    sets = asked.sets(compiled.inputs)
+    judge = None if asked.tolerance else Judge(Subject(path, title, True, asked.target, imported))
+    found = _Comparing(compiled, BesideHost(reference, compiled, known), sets, asked.tolerance, judge).run()
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 
@@ -159,61 +295,6 @@ def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
 
 def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
     return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
-
-
-def sample_inputs(infos: Sequence[TensorInfo], samples: int, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield named sets of inputs: `samples` random ones, then the corners of the value range."""
-    for index in range(samples):
-        yield f"random {index}", fill(infos, "random", seed + index)
-    for title in ("minimum", "maximum", "zero point"):
-        yield title, {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in infos}
-
-
-def _corner(info: TensorInfo, title: str) -> int:
-    if title == "zero point":
-        return info.zero_point or 0
-    kind = info.numpy_dtype.kind
-    if kind not in "iu":
-        return 1 if title == "maximum" else 0 if kind == "b" else -1
-    if info.numpy_dtype.itemsize > 2 and info.scale is None:
-        # indices: an extreme one would lie outside of what it points into
-        return 1 if title == "maximum" else 0
-    limits = np.iinfo(info.numpy_dtype)
-    return int(limits.max if title == "maximum" else limits.min)
-
-
-def _reference(path: Path, layers: bool) -> tuple[str, Reference]:
-    if artifact_kind(path) != "model":
-        raise OptionError(
-            "this was compiled already; only the original model can be run by its reference",
-            place=str(path),
-            next_step="Write: mlforge verify MODEL ARTIFACT",
-        )
-    with path.open("rb") as file:
-        start = file.read(8)
-    if start[4:] == b"TFL3":
-        from mlforge.verify.litert import Reference as LiteRT
-
-        return LITERT, LiteRT(path)
-    from mlforge.verify.onnxruntime import Reference as OnnxRuntime
-
-    return "ONNX Runtime", OnnxRuntime(path, layers=layers)
-
-
-def _compare(
-    compiled: Computes, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]], title: str
-) -> list[Difference]:
-    worst: dict[str, Difference] = {}
-    for sample, inputs in sets:
-        expected = reference.run(inputs)
-        for name, array in compiled.run(inputs).items():
-            if name not in expected:
-                continue
-            item = difference(name, array, expected[name], sample, QUANTUM_TOLERANCE[title])
-            known = worst.get(name)
-            if known is None or _badness(item) > _badness(known):
-                worst[name] = item
-    return list(worst.values())
 
 
 def _badness(item: Difference) -> tuple[bool, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ class Reference:
     model : path
     layers : bool
         Whether `run` returns every node's results, not the model's outputs alone.
+    changed : callable, optional
+        Changes the ``onnx.ModelProto`` in place before it is opened.
     """
 
-    def __init__(self, model: str | Path, *, layers: bool = False) -> None:
+    def __init__(
+        self, model: str | Path, *, layers: bool = False, changed: Callable[[object], None] | None = None
+    ) -> None:
         try:
             import onnxruntime
         except ImportError:
@@ -36,7 +40,7 @@ class Reference:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         # a path lets ONNX Runtime find weights that lie in files of their own
-        source = _with_all_outputs(Path(model)) if layers else str(model)
+        source = _other_model(Path(model), changed, layers=layers) if layers or changed else str(model)
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
@@ -59,12 +63,14 @@ class Reference:
         return {name: value for name, value in zip(self._names, values, strict=True) if isinstance(value, np.ndarray)}
 
 
-def _with_all_outputs(path: Path) -> bytes:
+def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers: bool) -> bytes:
     import onnx
 
     model = onnx.load(path)
+    if changed is not None:
+        changed(model)
     outputs = {output.name for output in model.graph.output}
-    for node in model.graph.node:
+    for node in model.graph.node if layers else ():
         for name in node.output:
             if name and name not in outputs:
                 outputs.add(name)

@@ -1,15 +1,17 @@
-"""What a reference implementation is, and how exactly its integers are to be met."""
+"""What a reference implementation is, and which one a model has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
+from mlforge.archive.load import artifact_kind
+from mlforge.errors import OptionError
 from mlforge.runtime.arrays import Array
 
 LITERT = "LiteRT"
-QUANTUM_TOLERANCE = {LITERT: 0, "ONNX Runtime": 1}
-"""Allowed |difference| of integers: LiteRT's reference kernels define the result, ONNX Runtime's round in their way."""
+ONNX_RUNTIME = "ONNX Runtime"
 
 
 class Reference(Protocol):
@@ -18,3 +20,39 @@ class Reference(Protocol):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""
         ...
+
+
+def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
+    """Return the name of a model's reference, and the model opened by it.
+
+    Parameters
+    ----------
+    path : path
+        A TFLite or ONNX model.
+    layers : bool
+        Whether all tensors are wanted, not the model's outputs alone.
+
+    Raises
+    ------
+    OptionError
+        If it is no model but compiled.
+    ToolchainError
+        If the reference is not installed.
+    ModelError
+        If it refuses the model.
+    """
+    if artifact_kind(path) != "model":
+        raise OptionError(
+            "this was compiled already; only the original model can be run by its reference",
+            place=str(path),
+            next_step="Write: mlforge verify MODEL ARTIFACT",
+        )
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start[4:] == b"TFL3":
+        from mlforge.verify.litert import Reference as LiteRT
+
+        return LITERT, LiteRT(path)
+    from mlforge.verify.onnxruntime import Reference as OnnxRuntime
+
+    return ONNX_RUNTIME, OnnxRuntime(path, layers=layers)

@@ -1,0 +1,285 @@
+"""Verdicts: rounding is told from real differences, labels that tie from wrong ones, NaN from numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mlforge
+from mlforge.runtime.fill import fill
+from mlforge.verify import compare, verify
+from mlforge.verify.float64 import float64_model, in_float64
+from mlforge.verify.nudged import nudged
+from mlforge.verify.provenance import decision_of, range_of
+from tests.onnx_graphs import GRAPHS, GraphMaker
+
+Array = npt.NDArray[Any]
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
+
+def model_of(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    shape: tuple[int, ...],
+    constants: Mapping[str, Array],
+    output: tuple[str, int] = ("y", TensorProto.FLOAT),
+) -> Path:
+    """Write a model with one float input ``x`` and one output."""
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(*output, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return path
+
+
+@pytest.fixture
+def ill_conditioned(tmp_path: Path) -> Path:
+    """A model that takes nearly all digits of its sums away: any order of additions gives another result."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"]),
+        helper.make_node("MatMul", ["x", "b"], ["q"]),
+        helper.make_node("Sub", ["p", "q"], ["y"]),
+    ]
+    a = rng.standard_normal((512, 64)).astype(np.float32)
+    b = (a * np.float32(1 + 2e-5) + rng.standard_normal(a.shape) * 1e-5).astype(np.float32)
+    return model_of(tmp_path / "cancels.onnx", nodes, (4, 512), {"a": a, "b": b})
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """A classifier of seven classes, of which 2 and 5 always have the same score."""
+    rng = np.random.default_rng(1)
+    weights = rng.standard_normal((16, 7)).astype(np.float32)
+    weights[:, 5] = weights[:, 2]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("ArgMax", ["scores"], ["y"], axis=1, keepdims=0),
+    ]
+    return model_of(tmp_path / "labels.onnx", nodes, (64, 16), {"w": weights}, ("y", TensorProto.INT64))
+
+
+def with_outputs(monkeypatch: pytest.MonkeyPatch, change: Callable[[Array], Array]) -> None:
+    """Let compiled models give other outputs than they compute."""
+    real = compare.load_factory
+
+    class Changed:
+        def __init__(self, module: Any) -> None:
+            self.module = module
+            self.inputs, self.outputs = module.inputs, module.outputs
+
+        def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: change(array.copy()) for name, array in self.module.run(inputs).items()}
+
+    monkeypatch.setattr(compare, "load_factory", lambda factory: Changed(real(factory)))
+
+
+def test_rounding_is_no_difference(ill_conditioned: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    result = verify(ill_conditioned, samples=3)
+    (item,) = result.outputs
+    assert item.largest > item.tolerance, "the model does not round enough for this test"
+    assert result.is_within
+    assert item.excuse == "rounding"
+    assert item.evidence is not None
+    assert 0 < item.evidence.reference_error < 8 * item.evidence.rounding
+
+
+@pytest.mark.parametrize("part", [1e-2, 1e-3])
+def test_what_is_more_than_rounding_differs(
+    ill_conditioned: Path, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def wrong(array: Array) -> Array:
+        array.flat[7] += part * np.abs(array).max() + 0.01
+        return array
+
+    with_outputs(monkeypatch, wrong)
+    result = verify(ill_conditioned, samples=1)
+    assert not result.is_within
+    assert result.outputs[0].evidence is not None
+    assert result.outputs[0].evidence.error > 8 * result.outputs[0].evidence.reference_error
+
+
+def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An importer that reads a model wrongly gives code and float64 that agree, and neither is right."""
+    pytest.importorskip("onnxruntime")
+    real = compare.import_model
+
+    def misread(*arguments: Any, **options: Any) -> Any:
+        module, params = real(*arguments, **options)
+        name = max(params, key=lambda key: params[key].size)
+        return module, {**params, name: params[name] * np.float32(1.001)}
+
+    monkeypatch.setattr(compare, "import_model", misread)
+    result = verify(DIGITS / "digits.onnx", samples=2)
+    assert not result.is_within
+    evidence = result.outputs[0].evidence
+    assert evidence is not None
+    assert evidence.error < evidence.reference_error
+
+
+def test_small_probabilities_are_compared_with_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime's sigmoid is right to a few last bits of 1, so it gives 0 where the result is 1e-9."""
+    pytest.importorskip("onnxruntime")
+    nodes = [helper.make_node("Add", ["x", "b"], ["s"]), helper.make_node("Sigmoid", ["s"], ["y"])]
+    path = model_of(tmp_path / "s.onnx", nodes, (256,), {"b": np.asarray(-20, np.float32)})
+    result = verify(path, samples=2)
+    assert result.is_within
+    assert result.outputs[0].excuse == "rounding"
+    with_outputs(monkeypatch, lambda array: array * np.float32(1.01))
+    assert not verify(path, samples=2).is_within
+
+
+def test_a_wrong_label_differs_however_near(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    assert verify(labels, samples=2).is_within
+
+    def next_label(array: Array) -> Array:
+        array[3] = (array[3] + 1) % 7
+        return array
+
+    with_outputs(monkeypatch, next_label)
+    result = verify(labels, samples=2)
+    assert not result.is_within
+    assert "element 3" in result.outputs[0].note
+    assert "apart" in result.outputs[0].note
+
+
+def test_labels_whose_scores_tie_are_shown_and_equal(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    with_outputs(monkeypatch, lambda array: np.where(array == 2, 5, array))
+    result = verify(labels, samples=2)
+    (item,) = result.outputs
+    assert item.elements > 0, "no sample has the label that ties"
+    assert result.is_within
+    assert item.excuse == "tie"
+    assert "5, and 2 by ONNX Runtime" in item.note
+
+
+def test_nan_in_both_is_said_and_on_one_side_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    path = model_of(tmp_path / "log.onnx", [helper.make_node("Log", ["x"], ["y"])], (40,), {})
+    result = verify(path, samples=1)
+    assert result.is_within
+    assert result.outputs[0].nans == 40  # of the minimum, -1
+
+    def hidden(array: Array) -> Array:
+        return np.nan_to_num(array, nan=0.0)
+
+    with_outputs(monkeypatch, hidden)
+    result = verify(path, samples=1)
+    assert not result.is_within
+    assert result.outputs[0].lone_nans > 0
+
+
+@pytest.fixture
+def quantized(tmp_path: Path) -> Path:
+    """A dense layer between dequantize and quantize, with 512 int8 outputs."""
+    rng = np.random.default_rng(2)
+    constants = {
+        "w": rng.integers(-127, 128, (32, 64)).astype(np.int8), "ws": np.float32(0.01), "wz": np.int8(0),
+        "xs": np.float32(1 / 64), "xz": np.int8(0), "ys": np.float32(0.037), "yz": np.int8(3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("MatMul", ["xd", "wd"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ]
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    return model_of(tmp_path / "qdq.onnx", nodes, (8, 32), arrays, ("y", TensorProto.INT8))
+
+
+def test_one_step_of_a_quantized_tensor_may_round_the_other_way_but_not_all(
+    quantized: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert verify(quantized, samples=2).is_within
+
+    def one_step(array: Array) -> Array:
+        array.flat[100] = np.clip(int(array.flat[100]) - 1, -128, 127)
+        return array
+
+    with monkeypatch.context() as patch:
+        with_outputs(patch, one_step)
+        result = verify(quantized, samples=2)
+        assert result.is_within
+        assert result.outputs[0].excuse == "rounding"
+    with monkeypatch.context() as patch:
+        with_outputs(patch, lambda array: np.where(array < 127, array + 1, array).astype(np.int8))
+        assert not verify(quantized, samples=2).is_within
+
+
+def test_no_step_is_allowed_beside_litert(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ai_edge_litert")
+
+    def one_step(array: Array) -> Array:
+        array.flat[3] ^= 1
+        return array
+
+    with_outputs(monkeypatch, one_step)
+    assert not verify(DIGITS / "digits_int8.tflite", samples=1).is_within
+
+
+def test_a_users_tolerance_is_all_that_counts(ill_conditioned: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert verify(ill_conditioned, samples=1, rtol=1e-2, atol=1e-2).is_within
+    result = verify(ill_conditioned, samples=1, rtol=1e-7)
+    assert not result.is_within
+    assert result.outputs[0].evidence is None
+
+
+@pytest.mark.parametrize("name", ["conv_norm_relu", *sorted(GRAPHS)[::7]])
+def test_in_float64_a_model_computes_the_same(name: str) -> None:
+    """And of its last bits more: where float32 has nothing to round, they are equal."""
+    maker = GraphMaker()
+    module, params = mlforge.import_model(maker.model(GRAPHS[name](maker)))
+    wide, _ = in_float64(module)
+    assert [item.dtype for item in outputs_of(wide) if item.dtype.startswith("float")] == ["float64"]
+    exact, _ = float64_model(module, params, "c")
+    narrow = mlforge.build(module, "llvm", params).runtime
+    inputs = fill(exact.inputs, "random", 3)
+    for title, array in narrow.run(inputs).items():
+        scale = np.abs(array.astype(np.float64)).max()
+        step = 0.0 if array.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(exact.run(inputs)[title], array, rtol=0, atol=1e-5 * scale + step)
+
+
+def outputs_of(module: Any) -> list[Any]:
+    body = module.main.body
+    return [item.type for item in getattr(body, "fields", (body,))]
+
+
+def test_last_bits_move_and_nothing_else() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([[0.0, -0.0, np.inf], rng.standard_normal(1000)]).astype(np.float32)
+    other = nudged(values, rng)
+    np.testing.assert_array_max_ulp(other[3:], values[3:], 1)
+    assert (other[3:] != values[3:]).mean() == pytest.approx(2 / 3, abs=0.1)
+    np.testing.assert_array_equal(other[:2], values[:2])
+    counts = np.arange(5)
+    assert nudged(counts, rng) is counts
+
+
+def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
+    module, _ = mlforge.import_model(labels)
+    found = decision_of(module.main.body)
+    assert found is not None
+    assert found.call.attrs["axis"] == (1,) or found.call.attrs["axis"] == 1
+    scores = model_of(tmp_path / "s.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], (4,), {})
+    body = mlforge.import_model(scores)[0].main.body
+    assert decision_of(body) is None
+    assert range_of(body) == 1.0

@@ -1,0 +1,46 @@
+"""What ``mlforge verify`` says of models from packages of the package index, in C and by LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
+from mlforge.cli.options import parse_shapes
+from mlforge.errors import MlforgeError
+from mlforge.verify import Comparison, verify
+
+TARGETS = ("c", "llvm")
+SAMPLES = 2
+
+
+def table(words: Sequence[str] = ()) -> Table:
+    """Return a table of the models with one of these words in their names, or of all."""
+    result = Table(title="Models from packages beside their reference, the worst output")
+    for title in ("model", "target", "verdict", "output", "inputs", "of the allowed difference", "SNR dB"):
+        result.add_column(title)
+    for model in MODELS:
+        if not words or any(word in model.name for word in words):
+            for target in TARGETS:
+                result.add_row(model.name, target, *row(model, target))
+    return result
+
+
+def row(model: PublicModel, target: str) -> list[str]:
+    """Return the verdict on a model, and what its worst output is."""
+    try:
+        collect([model])
+        found = verify(model.path, samples=SAMPLES, target=target, shapes=parse_shapes(model.shapes))
+    except (UnavailableError, MlforgeError) as error:
+        return [str(error).splitlines()[0][:100], "", "", "", ""]
+    return _worst(found)
+
+
+def _worst(found: Comparison) -> list[str]:
+    item = max(found.outputs, key=lambda one: (not one.is_within, bool(one.excuse), -one.snr))
+    verdict = f"equal but for {item.excuse}" if item.excuse else "equal" if item.is_within else "DIFFERS"
+    if item.nans:
+        verdict += f", {item.nans} NaN in both"
+    part = item.largest / item.tolerance if item.tolerance else float(item.largest > 0)
+    return [verdict, item.tensor[:24], item.sample, f"{part:.2g}", f"{item.snr:.1f}"]

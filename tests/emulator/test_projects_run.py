@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mlforge import inspect
-from mlforge.micro.board import board_text
+from mlforge.micro.board import find_board
 from mlforge.runtime.npz import write_npz
 from mlforge.runtime.tensor_info import TensorInfo
 from mlforge.verify.litert import Reference
@@ -113,7 +113,7 @@ def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Pat
     tools("mps2-an386", "cmake")
     board = tmp_path / "tight.toml"
     # the plan's bytes fit, and the code beside them does not
-    board.write_text(board_text("mps2-an386").replace("bytes = 0x00400000", "bytes = 0x00001000", 1))
+    board.write_text(find_board("mps2-an386").text.replace("bytes = 0x00400000", "bytes = 0x00001000", 1))
     for template in ("makefile", "cmake"):
         command = ("project", "create", models / MODEL, template, "--template", template, "--board", board)
         succeeded(*command, cwd=tmp_path)

@@ -52,6 +52,9 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
         ('"-mthumb"', '"-mthumb; rm -rf ."', "does not match"),
         ('description = "', 'description = "one\\ntwo', "description.*does not match"),
         ("bytes = 0x00400000", "bytes = -1", "less than"),
+        ('zephyr = "', 'zephyr = "-', "zephyr.*does not match"),
+        ("[vendor]", '[vendor]\narduino = "--config-file=x"', "arduino.*does not match"),
+        ("[emulator]", '[flash_tool]\ncommand = ["a\\u001bb"]\ninstall = ""\n\n[emulator]', "command.*does not match"),
         ('description = "', "description = ", "TOML"),
         ("[toolchain]", "[tools]", "'toolchain' is missing"),
     ],
@@ -95,7 +98,7 @@ def test_names_that_make_would_act_on_are_refused(name: str) -> None:
 def test_the_commands_of_the_page_about_boards_of_ones_own_work(models: Path, tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-board.md"
     commands = [line.split() for line in page.read_text().splitlines() if line.startswith("    mlforge ")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     shutil.copy(models / "hello_world_int8.tflite", tmp_path / "kws.tflite")
     (tmp_path / "my-board.toml").write_text(GOOD.replace('"mps2-an386"', '"my-board"', 1))
     for _, *arguments in commands:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.micro.board import board_text
+from mlforge.micro.board import find_board
 from tests.unit.test_cli import DIGITS, mlforge, succeeded
 from tests.unit.test_project_client import ANSWERS, HEAD
 
@@ -24,7 +24,7 @@ echo looking for the probe
 
 def board_with_tool(folder: Path, command: str) -> Path:
     """Write a board's file whose flash tool is a command."""
-    text = board_text("mps2-an386").replace('name = "mps2-an386"', 'name = "mine"', 1)
+    text = find_board("mps2-an386").text.replace('name = "mps2-an386"', 'name = "mine"', 1)
     path = folder / "mine.toml"
     path.write_text(f'{text}\n[serial]\nbaud = 115200\n\n[flash_tool]\ncommand = {command}\ninstall = "Get it there"\n')
     return path
@@ -42,7 +42,9 @@ def flashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project for a board with a flash tool, as if it were built."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     board = board_with_tool(tmp_path, '["flash-it", "--port={port}", "--file", "{elf}"]')
-    succeeded("project", "create", DIGITS, "made", "--template", "makefile", "--board", board, cwd=tmp_path)
+    succeeded(
+        "project", "create", DIGITS, "made", "--template", "makefile", "--board", board, "--trust-board", cwd=tmp_path
+    )
     return tmp_path
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import mlforge
 from mlforge.errors import ArchiveError, MlforgeError, OptionError, OutputError
-from mlforge.micro.board import board_text, boards, parse_board
+from mlforge.micro.board import boards, find_board, parse_board
 from mlforge.micro.project import generate
 from mlforge.micro.project.generate import generate_project
 from mlforge.micro.project.options import checked_options, parse_options, template_options
@@ -79,7 +79,7 @@ def test_a_project_is_the_same_every_time(archive: Path, tmp_path: Path, templat
 
 def test_a_board_of_ones_own_is_carried_with_the_project(archive: Path, tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
-    own.write_text(board_text("mps2-an386").replace('name = "mps2-an386"', 'name = "mine"', 1))
+    own.write_text(find_board("mps2-an386").text.replace('name = "mps2-an386"', 'name = "mine"', 1))
     folder = generate_project("makefile", archive, tmp_path / "made", {**ON_M4, "board": str(own)})
     assert (folder / "board.toml").read_bytes() == own.read_bytes()
     assert str(tmp_path) not in (folder / "project.json").read_text()

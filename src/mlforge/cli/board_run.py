@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 
 def built_firmware(
-    artifact: Path, name: str, module: str | None, shape: list[str] | None, *, profile: bool
+    artifact: Path, board: Board, module: str | None, shape: list[str] | None, *, profile: bool
 ) -> EmulatedModule:
-    """Return an archive's module, or a model compiled for the board, as firmware for the board `name`."""
-    from mlforge.micro.board import find_board
+    """Return an archive's module, or a model compiled for the board, as firmware for it."""
     from mlforge.micro.emulator import emulated_archive, emulated_factory
 
-    board = find_board(name)
     with stage(f"building firmware of {artifact} for {board.name}"):
         if is_compiled(artifact, module, shape):
             return emulated_archive(artifact, board, module, profile=profile)
@@ -79,12 +77,10 @@ def run_firmware(
         print_linked(*tables)
 
 
-def check_vectors(artifact: Path, name: str, module: str | None, as_json: bool) -> None:
-    """Check an archive's test vectors on the board `name`; raise BudgetError where an output differs."""
-    from mlforge.micro.board import find_board
+def check_vectors(artifact: Path, board: Board, name: str, module: str | None, as_json: bool) -> None:
+    """Check an archive's test vectors on a board, `name` for the user; raise BudgetError where an output differs."""
     from mlforge.micro.selftest import run_selftest
 
-    board = find_board(name)
     with stage(f"checking {artifact} on {board.name}"):
         run = run_selftest(artifact, board, module)
     if as_json:

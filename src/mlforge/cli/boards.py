@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 EXAMPLES = ("mlforge boards", "mlforge boards stm32h743", "mlforge run kws.tflite --board mps2-an386 --profile")
 
 
+_OF_THE_FILE = ("text", "trusted")
+
+
 def boards(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="All of one board, or of a file of your own")
@@ -28,7 +31,8 @@ def boards(
     from mlforge.micro.board import find_board
 
     if name is not None:
-        _print_one(find_board(name), as_json)
+        # shown, not run
+        _print_one(find_board(name, trust=True), as_json)
         return
     found = [all_boards().get(item) for item in all_boards()]
     if as_json:
@@ -39,7 +43,8 @@ def boards(
 
 
 def _document(board: Board) -> dict[str, Any]:
-    return {**asdict(board), "features": board.features}
+    facts = {key: value for key, value in asdict(board).items() if key not in _OF_THE_FILE}
+    return {**facts, "features": board.features}
 
 
 def _row(board: Board) -> tuple[object, ...]:

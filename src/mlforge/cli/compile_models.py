@@ -14,7 +14,7 @@ from mlforge.cli import compile_options as options
 from mlforge.cli.compile_library import library_suffix, write_library
 from mlforge.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
-from mlforge.cli.options import Board, Json, parse_models
+from mlforge.cli.options import Board, Json, TrustBoard, chosen_board, parse_models
 from mlforge.cli.places_line import places_line
 from mlforge.cli.placing import asked_placement
 from mlforge.cli.stripes_line import stripes_line
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlforge.archive.options import ExportOptions
     from mlforge.compiler import Factory
     from mlforge.library.toolchain import Compiler
+    from mlforge.micro.board import Board as ChosenBoard
     from mlforge.micro.memory_table import MemoryTable
 
 EXAMPLES = (
@@ -56,6 +57,7 @@ def compile_models(
     target: options.TargetText = None,
     target_host: options.TargetHost = None,
     board: Board = None,
+    trust_board: TrustBoard = False,
     executor: options.Executors = None,
     module_name: options.ModuleName = None,
     shape: options.ModelShapes = None,
@@ -89,6 +91,7 @@ def compile_models(
     """Compile models to an archive, C, objects or a library."""
     from mlforge.support.atomic import check_writable
 
+    on_board = chosen_board(board, trust_board)
     named = _named(models, module_name)
     archives = _archives(named, module_name)
     asked = {
@@ -111,9 +114,9 @@ def compile_models(
     if form not in ("c", "o"):
         check_writable(place)
     memories = asked_placement(
-        workspace_io, pool or (), constants or (), load_constants or (), (board or "") if board_pools else None
+        workspace_io, pool or (), constants or (), load_constants or (), on_board, spread=board_pools
     )
-    chosen, limit = (target, ram) if board is None else board_asks(board, target, ram)
+    chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
     if ram is None and memories.get("pools"):
         limit = None  # pools have limits of their own
     wanted = BuildOptions(
@@ -130,12 +133,12 @@ def compile_models(
     )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     _check_host(target_host, factories)
-    table = fitting_memory(factories, board, ram, flash, export)
+    table = fitting_memory(factories, on_board, ram, flash, export)
     with stage(f"writing {place}"):
         if form in options.LIBRARIES:
             write_library(factories, place, form, export, linking)
         else:
-            _write(factories, place, form, export, board)
+            _write(factories, place, form, export, on_board)
     _report(factories, place, table, as_json)
     if ram is not None and board is None and not as_json:
         _print_lent(factories, ram)
@@ -198,23 +201,22 @@ def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
         )
 
 
-def _board_compiler(board: str, factories: Sequence[Factory]) -> Compiler | None:
+def _board_compiler(board: ChosenBoard, factories: Sequence[Factory]) -> Compiler | None:
     """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
     from mlforge.archive import code_files
     from mlforge.library.toolchain import named_compiler
-    from mlforge.micro.board import find_board
     from mlforge.micro.object_code import core_flags
     from mlforge.micro.programs import need
 
     if os.environ.get("CC"):
         return None
-    found = find_board(board)
-    program = f"{found.toolchain.prefix}gcc"
-    need(program, found.toolchain.packages)
-    return named_compiler(shlex.join((program, *core_flags(found, code_files(factories)))))
+    program = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+    return named_compiler(shlex.join((program, *core_flags(board, code_files(factories)))))
 
 
-def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: str | None) -> None:
+def _write(
+    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: ChosenBoard | None
+) -> None:
     from mlforge import archive
     from mlforge.support.atomic import write_folder
 

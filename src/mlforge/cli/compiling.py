@@ -14,6 +14,7 @@ from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
+    from mlforge.micro.board import Board
 
 
 @dataclass(frozen=True)
@@ -119,22 +120,19 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     return factories
 
 
-def board_asks(board: str, target: str | None, ram: int | None) -> tuple[str, int | None]:
+def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, int | None]:
     """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
 
     Raises
     ------
     OptionError
-        If there is no such board, or the user named a target.
+        If the user named a target.
     """
-    from mlforge.micro.board import find_board
-
     if target is not None:
         raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
-    found = find_board(board)
-    if ram is None and found.memories:
-        ram = max(0, found.ram.nbytes - found.stack_bytes)
-    return found.target, ram
+    if ram is None and board.memories:
+        ram = max(0, board.ram.nbytes - board.stack_bytes)
+    return board.target, ram
 
 
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:

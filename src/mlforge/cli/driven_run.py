@@ -18,6 +18,7 @@ from mlforge.errors import OptionError
 from mlforge.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlforge.micro.board import Board
     from mlforge.micro.graph_source import GraphSource
     from mlforge.runtime import Profile, TensorInfo
     from mlforge.runtime.arrays import Array
@@ -38,20 +39,18 @@ class DrivenRun:
 
 def run_driven(
     artifact: Path,
-    board_name: str,
+    board: Board,
     module: str | None,
     shape: list[str] | None,
     fill: Callable[[tuple[TensorInfo, ...]], Mapping[str, Array]],
     wanted: DrivenRun,
 ) -> None:
     """Run a graph on this machine with every operator on a device, and print what came out."""
-    from mlforge.micro.board import find_board
     from mlforge.micro.driven_model import driven_model
     from mlforge.runtime.npz import write_npz
 
     if wanted.repeat != 1 and not wanted.profile:
         raise OptionError("--repeat is for --profile: times would be those of the line")
-    board = find_board(board_name)
     source = _source(artifact, module, shape, board.target)
     with (
         stage(f"running {artifact} on {board.name}"),

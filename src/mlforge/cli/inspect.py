@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlforge.cli.artifacts import is_code
 from mlforge.cli.inspect_library import show_library
 from mlforge.cli.memory import planned_memory, print_memory
-from mlforge.cli.options import Json, Module, Shapes
+from mlforge.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
 from mlforge.cli.places_line import places_line
 from mlforge.cli.stripes_line import stripes_line
 from mlforge.cli.tables import bar, describe_tensor, print_json, print_table
 from mlforge.errors import OptionError
 from mlforge.support.text import printable, shortened
+
+if TYPE_CHECKING:
+    from mlforge.micro.board import Board
 
 EXAMPLES = (
     "mlforge inspect kws.tar",
@@ -55,16 +58,18 @@ def inspect(
             help="Show instead what it takes of a board's memory, region by region, before anything is built.",
         ),
     ] = None,
+    trust_board: TrustBoard = False,
     shape: Shapes = None,
     as_json: Json = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
     from mlforge import archive
 
-    if board is not None:
+    on_board = chosen_board(board, trust_board)
+    if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
-        _show_board_memory(artifact, board, module, shape, as_json)
+        _show_board_memory(artifact, on_board, module, shape, as_json)
         return
     if shape:
         raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
@@ -98,7 +103,9 @@ def inspect(
         print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
 
 
-def _show_board_memory(artifact: Path, board: str, module: str | None, shape: list[str] | None, as_json: bool) -> None:
+def _show_board_memory(
+    artifact: Path, board: Board, module: str | None, shape: list[str] | None, as_json: bool
+) -> None:
     table = planned_memory(artifact, board, module, shape)
     if as_json:
         print_json(table.as_json())

@@ -66,15 +66,13 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
     return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
 
 
-def planned_memory(artifact: Path, board: str, module: str | None, shape: list[str] | None) -> MemoryTable:
+def planned_memory(artifact: Path, board: Board, module: str | None, shape: list[str] | None) -> MemoryTable:
     """Return what a module of an archive, or a model that is compiled for the board, will take of it."""
     from mlforge.archive.module_parts import read_parts
-    from mlforge.micro.board import find_board
 
-    found = find_board(board)
     if not is_compiled(artifact, module, shape):
-        factory = compiled_model(artifact, shape, found.target)
-        return _measured(factory.module_name, factory.code.built_files, _details(factory), found)
+        factory = compiled_model(artifact, shape, board.target)
+        return _measured(factory.module_name, factory.code.built_files, _details(factory), board)
     parts = read_parts(artifact, module)
     if parts.record.details is None:
         raise OptionError(
@@ -82,7 +80,7 @@ def planned_memory(artifact: Path, board: str, module: str | None, shape: list[s
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return _measured(parts.record.name, parts.code, parts.record.details, found)
+    return _measured(parts.record.name, parts.code, parts.record.details, board)
 
 
 def _details(factory: Factory) -> dict[str, Any]:
@@ -99,14 +97,14 @@ def _measured(name: str, code: Mapping[str, Data], details: Mapping[str, Any], b
 
 
 def fitting_memory(
-    factories: Sequence[Factory], board: str | None, ram: int | None, flash: int | None, options: ExportOptions
+    factories: Sequence[Factory], board: Board | None, ram: int | None, flash: int | None, options: ExportOptions
 ) -> MemoryTable | None:
     """Raise BudgetError where compiled modules take more than is allowed, or than a board has.
 
     Parameters
     ----------
     factories : sequence of Factory
-    board : str or None
+    board : Board or None
     ram, flash : int or None
         What may be used; None for all that the board has.
     options : ExportOptions
@@ -119,28 +117,26 @@ def fitting_memory(
         the board's default regions.
     """
     from mlforge.archive.budget import check_budget
-    from mlforge.micro.board import find_board
     from mlforge.micro.fit import check_fit
     from mlforge.micro.graph_source import require_code_alone
     from mlforge.micro.memory_table import region_name
     from mlforge.micro.planned_memory import plan_table
 
-    found = None if board is None else find_board(board)
-    if found is not None:
+    if board is not None:
         for factory in factories:
             require_code_alone(factory.module_name, factory.lib.imported_modules)
-    if found is not None and found.memories and len(factories) > 1:
-        ram = found.ram.nbytes if ram is None else ram
-        flash = found.flash.nbytes if flash is None else flash
+    if board is not None and board.memories and len(factories) > 1:
+        ram = board.ram.nbytes if ram is None else ram
+        flash = board.flash.nbytes if flash is None else flash
     # without a board, what callers keep their inputs and outputs in is theirs to budget
-    check_budget(factories, ram=ram, flash=flash, options=options, lent=found is not None)
-    if found is None or len(factories) > 1:
+    check_budget(factories, ram=ram, flash=flash, options=options, lent=board is not None)
+    if board is None or len(factories) > 1:
         return None
-    places = {region_name(found, "ram"): ram, region_name(found, "flash"): flash}
+    places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
     limits = {place: limit for place, limit in places.items() if place and limit is not None}
     factory, details = factories[0], _details(factories[0])
     # what the plan alone makes too large need not be compiled
-    check_fit(plan_table(details, found), details, limits)
-    table = _measured(factory.module_name, factory.code.built_files, details, found)
+    check_fit(plan_table(details, board), details, limits)
+    table = _measured(factory.module_name, factory.code.built_files, details, board)
     check_fit(table, details, limits)
     return table

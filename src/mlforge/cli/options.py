@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from mlforge.errors import OptionError
+
+if TYPE_CHECKING:
+    from mlforge.micro.board import Board as ChosenBoard
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target: TypeAlias = Annotated[str, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ...")]
@@ -28,6 +31,12 @@ Board: TypeAlias = Annotated[
     str | None,
     typer.Option("--board", metavar="NAME", help="A board of mlforge boards, or a .toml file that describes one."),
 ]
+TrustBoard: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-board", help="Let the board's .toml file name any compiler, emulator, option and flash tool."
+    ),
+]
 Samples: TypeAlias = Annotated[int, typer.Option("--samples", help="Sets of random inputs.")]
 Inputs: TypeAlias = Annotated[
     Path | None, typer.Option("--inputs", help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
@@ -37,6 +46,17 @@ Fill: TypeAlias = Annotated[str, typer.Option("--fill", help="Without --inputs: 
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 
 _MAX_DIMENSIONS = 32
+
+
+def chosen_board(name: str | None, trust: bool) -> ChosenBoard | None:
+    """Return the board that --board names; None without one."""
+    if name is None:
+        if trust:
+            raise OptionError("option --trust-board requires --board", next_step="Add --board FILE.toml")
+        return None
+    from mlforge.micro.board import find_board
+
+    return find_board(name, trust=trust)
 
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from mlforge.errors import MlforgeError, OptionError, ProblemsError
 
 if TYPE_CHECKING:
     from mlforge.memory import Pool
+    from mlforge.micro.board import Board
 
 _SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
 
@@ -19,7 +20,9 @@ def asked_placement(
     pools: Sequence[str],
     constants: Sequence[str],
     loaded: Sequence[str],
-    board: str | None = None,
+    board: Board | None = None,
+    *,
+    spread: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
 
@@ -28,8 +31,9 @@ def asked_placement(
     workspace_io : bool or None
     pools, constants, loaded : sequence of str
         ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
-    board : str, optional
-        The board whose memories the workspace is to be spread over, empty where the user named none.
+    board : Board, optional
+    spread : bool
+        Whether the workspace is to be spread over the board's memories.
 
     Raises
     ------
@@ -51,11 +55,11 @@ def asked_placement(
         return found
 
     wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
-    if board == "":
+    if spread and board is None:
         problems.append(
             OptionError("no board is given, so its memories are not known", place="--board-pools", next_step=_BOARD)
         )
-    if board is not None and wanted:
+    if spread and wanted:
         problems.append(OptionError("the board's memories are the pools", place="--pool", next_step=_ONE))
     memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
     memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
@@ -67,7 +71,11 @@ def asked_placement(
         problems.append(error)
     if problems:
         raise problems[0] if len(problems) == 1 else ProblemsError(problems)
-    chosen = {"workspace_io": workspace_io, "pools": wanted or _of_board(board), "constants": memories or None}
+    chosen = {
+        "workspace_io": workspace_io,
+        "pools": wanted or (_of_board(board) if spread else None),
+        "constants": memories or None,
+    }
     return {name: value for name, value in chosen.items() if value is not None}
 
 
@@ -76,10 +84,9 @@ _BOARD = "Name one with --board"
 _ONE = "Leave out --pool, or --board-pools"
 
 
-def _of_board(board: str | None) -> tuple[Pool, ...] | None:
+def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
     if board is None:
         return None
-    from mlforge.micro.board import find_board
     from mlforge.micro.board_pools import board_pools
 
-    return board_pools(find_board(board))
+    return board_pools(board)

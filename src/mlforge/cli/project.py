@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from mlforge.cli.options import Board, Json, Module
+from mlforge.cli.options import Board, Json, Module, TrustBoard
 from mlforge.cli.project_run import run_project
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
@@ -57,6 +57,7 @@ def create(
     *,
     template: Annotated[str, typer.Option("--template", metavar="NAME", help="Of mlforge project list.")],
     board: Board = None,
+    trust_board: TrustBoard = False,
     project_type: Annotated[
         str | None,
         typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven."),
@@ -78,7 +79,7 @@ def create(
             options[name] = value
     options.setdefault("project_type", "standalone")
     with stage(f"making {folder}"):
-        generate_project(template, model, folder, options, force=force)
+        generate_project(template, model, folder, options, force=force, trust_board=trust_board)
     record = read_record(folder)
     if as_json:
         print_json(

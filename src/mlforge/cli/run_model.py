@@ -14,7 +14,7 @@ import typer
 from mlforge.cli.artifacts import compiled_model, is_compiled
 from mlforge.cli.board_run import built_firmware, check_vectors, run_firmware
 from mlforge.cli.driven_run import DrivenRun, run_driven
-from mlforge.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes
+from mlforge.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes, TrustBoard, chosen_board
 from mlforge.cli.outputs_table import print_outputs, summaries
 from mlforge.cli.profile_table import as_rows, print_profile
 from mlforge.cli.tables import print_json, print_table
@@ -67,6 +67,7 @@ def run_model(
         ),
     ] = None,
     board: Board = None,
+    trust_board: TrustBoard = False,
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
     ] = False,
@@ -101,15 +102,16 @@ def run_model(
         )
     if not host_driven and (port is not None or tensors is not None):
         raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
+    on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
-    if selftest:
+    if selftest and on_board:
         if inputs or outputs or repeat is not None or profile or shape:
             raise OptionError(
                 "a self-test has inputs and outputs of its own",
                 place="--selftest",
                 next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
             )
-        check_vectors(artifact, board or _THIS_MACHINE, module, as_json)
+        check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json)
         return
     if memory and (board is None or profile):
         raise OptionError(
@@ -121,13 +123,13 @@ def run_model(
         if path is not None:
             check_writable(path)
     given = partial(_given, inputs, fill, seed)
-    if host_driven:
+    if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json)
-        run_driven(artifact, board or _THIS_MACHINE, module, shape, given, wanted)
-    elif board is not None:
+        run_driven(artifact, on_board, module, shape, given, wanted)
+    elif on_board is not None:
         if repeat is not None:
             raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
-        firmware = built_firmware(artifact, board, module, shape, profile=profile)
+        firmware = built_firmware(artifact, on_board, module, shape, profile=profile)
         run_firmware(
             firmware, given(firmware.inputs), outputs, top, as_json, memory=firmware.memory if memory else None
         )

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mlforge.cli.compile_options import Generators
-from mlforge.cli.options import Board, Json, Module, Numerics, Optimize, Samples, Seed, Shapes, Target, parse_shapes
+from mlforge.cli.options import (
+    Board,
+    Json,
+    Module,
+    Numerics,
+    Optimize,
+    Samples,
+    Seed,
+    Shapes,
+    Target,
+    TrustBoard,
+    chosen_board,
+    parse_shapes,
+)
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import BudgetError, OptionError
 from mlforge.support.progress import stage
@@ -66,6 +79,7 @@ def verify(
     module: Module = None,
     target: Target = "c",
     board: Board = None,
+    trust_board: TrustBoard = False,
     optimize: Optimize = "speed",
     numerics: Numerics = "litert",
     shape: Shapes = None,
@@ -103,7 +117,7 @@ def verify(
             target=target,
             optimize=optimize,
             numerics=numerics,
-            board=board,
+            board=chosen_board(board, trust_board),
             byoc=byoc or (),
             inputs=inputs,
             labels=labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any
 
 from mlforge.archive.schema import faults, load_schema
 from mlforge.errors import OptionError, ProblemsError
+from mlforge.micro.board_trust import check_programs
 from mlforge.registry import Registry
+from mlforge.support.plain_file import open_plain
 from mlforge.target.target import parse_target
 
 if sys.version_info >= (3, 11):
@@ -159,6 +161,10 @@ class Board:
     vendor : mapping of str to str
         What other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``.
     emulator : Emulator or None
+    text : str
+        The TOML that describes it.
+    trusted : bool
+        Whether what its file names may be run, whatever it is.
     """
 
     name: str
@@ -176,6 +182,8 @@ class Board:
     flash_tool: FlashTool | None
     vendor: Mapping[str, str]
     emulator: Emulator | None
+    text: str = field(default="", compare=False, repr=False)
+    trusted: bool = field(default=True, compare=False)
 
     @property
     def flash(self) -> Memory:
@@ -216,30 +224,42 @@ def boards() -> Registry[Board]:
     return found
 
 
-def find_board(name: str) -> Board:
+def find_board(name: str | Board, *, trust: bool = False) -> Board:
     """Return a board by its name, or by the path of a file that describes it.
+
+    Parameters
+    ----------
+    name : str or Board
+        A board is returned as it is.
+    trust : bool
+        Whether a file may name any program and any option. Else compilers and emulators are known ones, found on the
+        PATH by their plain names, with options that load no code and write no file.
 
     Raises
     ------
     OptionError, ProblemsError
-        If there is no such board, or the file is not a board's.
+        If there is no such board, the file is not a board's, or asks for more than it may.
     """
-    return parse_board(board_text(name), name) if name.endswith(_SUFFIX) else boards().get(name)
-
-
-def board_text(name: str) -> str:
-    """Return the TOML text of a board that `find_board` finds; raise OptionError where there is none."""
+    if isinstance(name, Board):
+        return name
     if not name.endswith(_SUFFIX):
-        folder = files("mlforge.micro").joinpath("boards")
-        return folder.joinpath(boards().get(name).name + _SUFFIX).read_text(encoding="utf-8")
-    path = Path(name)
+        return boards().get(name)
+    board = parse_board(_file_text(name), name)
+    check_programs(board, name, trust=trust)
+    return replace(board, trusted=trust)
+
+
+def _file_text(name: str) -> str:
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise OptionError("the file is too large for a board's", place=name)
-        return path.read_text(encoding="utf-8")
+        with open_plain(name) as file:
+            data = file.read(_LARGEST_FILE + 1)
+        text = data.decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
+    if len(data) > _LARGEST_FILE:
+        raise OptionError("the file is too large for a board's", place=name)
+    return text
 
 
 def parse_board(text: str, place: str) -> Board:
@@ -250,7 +270,7 @@ def parse_board(text: str, place: str) -> Board:
         raise OptionError(f"this is not TOML: {error}", place=place) from None
     found = list(faults(load_schema("board"), document))
     if not found:
-        board = _board(document)
+        board = replace(_board(document), text=text)
         found = _contradictions(board)
         if not found:
             return board

@@ -22,15 +22,25 @@ _GRACE_SECONDS = 2.0
 
 def environment() -> dict[str, str]:
     """Return the variables that programs are started with."""
-    return {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+    found = {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+    return {**found, "PATH": search_path()}
 
 
-def need(program: str, packages: Sequence[str]) -> None:
-    """Raise ToolchainError, with Debian's packages that have it, where a program is not there."""
-    if shutil.which(program) is None:
+def search_path() -> str:
+    """Return the folders of the PATH, but for those that depend on which folder is the current one."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if Path(folder).is_absolute())
+
+
+def need(program: str, packages: Sequence[str]) -> str:
+    """Return the path of a program, or raise ToolchainError with Debian's packages that have it."""
+    found = shutil.which(program, path=search_path())
+    # on Windows the current folder is searched first
+    if found is None or not Path(found).is_absolute():
         raise ToolchainError(
             f"{program} is not on the PATH", next_step=f"Install it; on Debian: apt-get install {' '.join(packages)}"
         )
+    return found
 
 
 def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:

@@ -151,7 +151,7 @@ def verify(
     target: str = "c",
     optimize: str = "speed",
     numerics: str = "litert",
-    board: str | None = None,
+    board: str | Board | None = None,
     byoc: Sequence[str] = (),
     inputs: str | os.PathLike[str] | None = None,
     labels: str | os.PathLike[str] | None = None,
@@ -178,8 +178,9 @@ def verify(
     shapes, target, optimize, numerics, byoc
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
-    board : str, optional
-        Compile for this board instead of `target`, and run as firmware under its emulator.
+    board : str or Board, optional
+        Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board`
+        makes one of a file whose author is trusted.
     inputs : path, optional
         Sets of inputs to compare on, instead of made-up ones; see `mlforge.verify.inputs.read_sets`.
     labels : path, optional

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mlforge.errors import OptionError, OutputError
-from mlforge.micro.board import Board, board_text, boards, find_board
+from mlforge.micro.board import Board, boards, find_board
+from mlforge.micro.board_trust import check_flash_tool
 from mlforge.micro.fit import check_fit
 from mlforge.micro.object_code import object_paths
 from mlforge.micro.planned_memory import plan_table
@@ -36,6 +37,7 @@ def generate_project(
     options: Mapping[str, Any],
     *,
     force: bool = False,
+    trust_board: bool = False,
 ) -> Path:
     """Make a firmware project.
 
@@ -51,6 +53,8 @@ def generate_project(
         ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
     force : bool
         Write into a folder that is there. Files of an older project in it go, others stay.
+    trust_board : bool
+        Whether a board's file may name any program, its flash tool included; see `board.find_board`.
 
     Returns
     -------
@@ -73,7 +77,8 @@ def generate_project(
     _check_place(target, force=force)
     values = checked_options(template_options(chosen, boards()), options, GENERATE)
     name, project_type = str(values["board"]), str(values["project_type"])
-    board = find_board(name)
+    board = find_board(name, trust=trust_board)
+    check_flash_tool(board, [tool for item in boards() if (tool := boards().get(item).flash_tool)], name)
     reason = chosen.refuses(board)
     if reason is not None:
         raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
@@ -82,7 +87,7 @@ def generate_project(
         _check_model(chosen, board, project_type, source.model)
         # the project carries the board's file, and where that came from is nobody's business
         made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
-        made[BOARD] = board_text(name).encode()
+        made[BOARD] = board.text.encode()
         if force:
             _remove_older(target)
         write_folder(target, made)

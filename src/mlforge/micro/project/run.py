@@ -85,6 +85,11 @@ class BuiltProject:
         return plan_table(self.details, self.board) if is_planned else None, linked
 
 
+def _board(folder: Path) -> Board:
+    # whoever runs a project's own programs trusts its board, too
+    return find_board(str(folder / BOARD), trust=True)
+
+
 def known_record(folder: Path) -> Record | None:
     """Return what a project of ours says of itself; None for one that another tool generated."""
     foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
@@ -122,7 +127,7 @@ def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = Fal
             api.build()
     except ProjectError as error:
         map_file = (folder / record.firmware).with_name(MAP) if record is not None else None
-        too_large = map_file and overflow_error(str(error), map_file, find_board(str(folder / BOARD)))
+        too_large = map_file and overflow_error(str(error), map_file, _board(folder))
         raise (too_large or error) from None
     return built_project(folder) if record is not None else None
 
@@ -138,7 +143,7 @@ def built_project(folder: Path) -> BuiltProject:
     record = read_record(folder)
     if not (folder / record.firmware).exists():
         raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlforge project build {folder}")
-    board = find_board(str(folder / BOARD))
+    board = _board(folder)
     return BuiltProject(folder, record, board, read_parts(folder / ARCHIVE, record.module))
 
 

@@ -16,9 +16,11 @@ from mlforge.codegen.writer import comment_text
 from mlforge.support import dtypes
 from mlforge.support.c_names import sanitize
 from mlforge.tir import ir
+from mlforge.tir.independence import of_function
 from mlforge.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlforge.tir.unroll import Unroll
 from mlforge.tir.visitor import walk_expr
+from mlforge.tir.wrapping import has_wrapping_address
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
@@ -82,6 +84,8 @@ def preamble(needs: Needs) -> list[str]:
         lines += ["", *_DOUBLES]
     if needs.independent_loops:
         lines += ["", *_INDEPENDENT]
+    if needs.scalar_loops:
+        lines += ["", *_SCALAR]
     if needs.rolled_loops:
         lines += ["", *_ROLLED]
     if needs.fences:
@@ -104,6 +108,16 @@ _INDEPENDENT = [
     '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
     "#else",
     "#define MLF_INDEPENDENT",
+    "#endif",
+]
+
+
+_SCALAR = [
+    "/* before loops with remainders in addresses, some of which clang 22 vectorizes wrongly */",
+    "#if defined(__clang__)",
+    '#define MLF_SCALAR _Pragma("clang loop vectorize(disable)")',
+    "#else",
+    "#define MLF_SCALAR",
     "#endif",
 ]
 
@@ -135,6 +149,7 @@ class _FunctionPrinter(StatementPrinter):
         super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
         self._aliased = reached.union(prim.inplace)
+        self._independence = of_function(prim, reached)
         self._name = name
         self._values = values
         self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
@@ -247,13 +262,17 @@ class _FunctionPrinter(StatementPrinter):
         return stmt.buffer in buffers or (stmt.buffer is self._prim.output and not buffers.isdisjoint(shared))
 
     def _loop_hint(self, stmt: ir.For) -> str:
-        if stmt.kind == "vectorized" and self._aliased:
+        hints = []
+        if has_wrapping_address(stmt):
+            self._needs.scalar_loops = True
+            hints.append("MLF_SCALAR")
+        elif stmt.kind == "vectorized" and self._aliased and self._independence.holds(stmt):
             self._needs.independent_loops = True
-            return "MLF_INDEPENDENT"
+            hints.append("MLF_INDEPENDENT")
         if stmt.kind == "rolled":
             self._needs.rolled_loops = True
-            return "MLF_ROLLED"
-        return ""
+            hints.append("MLF_ROLLED")
+        return " ".join(hints)
 
     def _declare(self, var: Var, value: Expr) -> None:
         if id(var) in self._groups:

@@ -63,6 +63,7 @@ class Needs:
     vectors: set[str] = field(default_factory=set)
     math: bool = False
     independent_loops: bool = False
+    scalar_loops: bool = False
     rolled_loops: bool = False
     fences: bool = False
     doubles: bool = False
@@ -73,6 +74,7 @@ class Needs:
         self.vectors |= other.vectors
         self.math = self.math or other.math
         self.independent_loops = self.independent_loops or other.independent_loops
+        self.scalar_loops = self.scalar_loops or other.scalar_loops
         self.rolled_loops = self.rolled_loops or other.rolled_loops
         self.fences = self.fences or other.fences
         self.doubles = self.doubles or other.doubles

@@ -12,11 +12,11 @@ from math import prod
 from typing import TypeAlias
 
 from mlforge.errors import UnsupportedError
-from mlforge.support import dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir import ir
 from mlforge.tir.bounds import Ranges
-from mlforge.tir.ir import Buffer, Expr, Stmt, Var
+from mlforge.tir.independence import Independence
+from mlforge.tir.ir import Expr, Stmt, Var
 from mlforge.tir.unroll import with_values
 from mlforge.tir.visitor import own_exprs, walk, walk_expr
 
@@ -75,7 +75,7 @@ class _Nest:
 class _Binder:
     def __init__(self, body: Stmt, items: int) -> None:
         self._items = items
-        self._independence = _Independence(body)
+        self._independence = Independence(body, local_is_own=False)
         self._written = {stmt.buffer for stmt in walk(body) if isinstance(stmt, ir.Store)}
 
     # taking loops apart ---------------------------------------------------------------------------------
@@ -190,91 +190,3 @@ def _steps(stmt: Stmt, ranges: Ranges) -> int:
     if isinstance(stmt, ir.Seq):
         return sum(_steps(item, ranges) for item in stmt.stmts)
     return _steps(stmt.body, ranges) if isinstance(stmt, (ir.Let, ir.Allocate)) else 0
-
-
-@dataclass(frozen=True)
-class _Access:
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-    lanes: int
-
-
-class _Independence:
-    """Tells of which loops no iteration touches what another one writes."""
-
-    def __init__(self, body: Stmt) -> None:
-        self.ranges = Ranges()
-        self._known: dict[int, bool] = {}
-        with self.ranges.scope():  # ranges of variables stay, conditions go
-            for stmt in walk(body):
-                if isinstance(stmt, ir.For):
-                    self.ranges.enter_loop(stmt)
-                elif isinstance(stmt, ir.Let):
-                    self.ranges.enter_let(stmt)
-                elif isinstance(stmt, ir.Launch):
-                    self.ranges.enter_launch(stmt)
-
-    def holds(self, loop: ir.For) -> bool:
-        """Tell whether the iterations of a loop may run in any order."""
-        if id(loop) not in self._known:
-            self._known[id(loop)] = self._independent(loop)
-        return self._known[id(loop)]
-
-    def _independent(self, loop: ir.For) -> bool:
-        stmts = list(walk(loop.body))
-        if any(isinstance(stmt, ir.Launch) for stmt in stmts):
-            return False
-        own = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Allocate)}
-        written = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Store)} - own
-        if any(buffer.scope == "local" for buffer in written):
-            return False
-        inner = {id(stmt.var) for stmt in stmts if isinstance(stmt, (ir.For, ir.Let))}
-        accesses: dict[Buffer, list[_Access]] = {buffer: [] for buffer in written}
-        for stmt in stmts:
-            for access in _accesses(stmt):
-                if access.buffer in written:
-                    accesses[access.buffer].append(access)
-        return all(
-            any(self._apart(loop, inner, found, axis) for axis in range(len(buffer.shape)))
-            for buffer, found in accesses.items()
-        )
-
-    def _apart(self, loop: ir.For, inner: set[int], accesses: Sequence[_Access], axis: int) -> bool:
-        """Tell whether along an axis every iteration has a stretch of indices of its own, the same for all accesses."""
-        known: tuple[int, frozenset[tuple[int, int]]] | None = None
-        low = high = 0
-        for position, access in enumerate(accesses):
-            total = self.ranges.table.affine(access.indices[axis])
-            own_factor = 0
-            fixed: list[tuple[int, int]] = []
-            start = end = total.constant
-            for number, factor in total.terms.items():
-                term = self.ranges.table.exprs[number]
-                names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
-                reads = any(isinstance(node, ir.Load) for node in walk_expr(term))
-                if term is loop.var:
-                    own_factor = factor
-                elif id(loop.var) in names or (reads and not names & inner):
-                    return False
-                elif names & inner:
-                    span = self.ranges.term(term, 0)
-                    ends = (factor * span.low, factor * span.high)
-                    start, end = start + min(ends), end + max(ends)
-                else:
-                    fixed.append((number, factor))
-            if axis == len(access.indices) - 1:
-                end += access.lanes - 1
-            if not own_factor or known not in (None, (own_factor, frozenset(fixed))):
-                return False
-            known = own_factor, frozenset(fixed)
-            low, high = (start, end) if position == 0 else (min(low, start), max(high, end))
-        return known is not None and high - low < abs(known[0]) * loop.step
-
-
-def _accesses(stmt: Stmt) -> Iterator[_Access]:
-    if isinstance(stmt, ir.Store):
-        yield _Access(stmt.buffer, stmt.indices, dtypes.lanes(stmt.value.dtype))
-    for expr in own_exprs(stmt):
-        for node in walk_expr(expr):
-            if isinstance(node, ir.Load):
-                yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))

@@ -29,6 +29,7 @@ from mlforge.tir.bytes import split_bytes
 from mlforge.tir.instance import without_single_trips
 from mlforge.tir.ir import COPY, Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlforge.tir.lanes import vectorize
+from mlforge.tir.load_ahead import load_ahead
 from mlforge.tir.narrow import narrow
 from mlforge.transform.lower_stage import Stage, StageLowering
 
@@ -484,7 +485,7 @@ class _GroupLowering:
         if self.features.gpu:
             return bind(body, self.features.group_items)
         if self.features.vector_bytes:
-            return split_bytes(body)
+            return load_ahead(split_bytes(body))
         if self.features.mve:
             return vectorize(body)
         return narrow(body) if self.features.dsp else body

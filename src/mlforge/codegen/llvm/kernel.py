@@ -9,6 +9,7 @@ from mlforge.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlforge.codegen.llvm.machine import Machine
 from mlforge.codegen.llvm.metadata import separate_scopes
 from mlforge.codegen.llvm.statements import StmtEmitter
+from mlforge.tir.independence import of_function
 from mlforge.tir.ir import PrimFunc
 from mlforge.tir.unroll import Unroll
 
@@ -66,7 +67,7 @@ def emit_kernel(
     _place_scratch(context, prim, function.args[-1])
     body = builder.append_basic_block("body")
     builder.position_at_end(body)
-    StmtEmitter(context).run(prim.body)
+    StmtEmitter(context, of_function(prim, reached)).run(prim.body)
     builder.ret(ll.Constant(INT32, 0))
     with builder.goto_block(function.entry_basic_block):
         builder.branch(body)

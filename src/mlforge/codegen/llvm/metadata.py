@@ -11,6 +11,7 @@ from mlforge.codegen.llvm.llvm_types import Value
 _UNROLL_DISABLE = "llvm.loop.unroll.disable"
 _IS_VECTORIZED = "llvm.loop.isvectorized"
 _OF_VECTORS = "llvm.loop.vectorize.followup_all"  # what is said of the loops that vectorization makes, and no more
+_VECTORIZE = "llvm.loop.vectorize.enable"
 _PARALLEL_ACCESSES = "llvm.loop.parallel_accesses"
 
 
@@ -38,7 +39,9 @@ def access_group(module: Value) -> Value:
     return DistinctNode(module, [], begins_with_itself=False)
 
 
-def loop_properties(module: Value, *, rolled: bool, lanes: bool, group: Value | None) -> Value | None:
+def loop_properties(
+    module: Value, *, rolled: bool = False, lanes: bool = False, scalar: bool = False, group: Value | None = None
+) -> Value | None:
     """Return what the branch that closes a loop says of it; None for nothing.
 
     Parameters
@@ -49,13 +52,17 @@ def loop_properties(module: Value, *, rolled: bool, lanes: bool, group: Value | 
     lanes : bool
         It is not to be spelled out before it is made of vectors: of copies of its body, outer loops would make vectors
         whose lanes lie apart in memory.
+    scalar : bool
+        No vectors are to be made of it; `lanes` is then of no effect.
     group : metadata or None
         The accesses that are independent between iterations.
     """
     properties = []
-    if rolled or lanes:
+    if rolled or (lanes and not scalar):
         properties.append(module.add_metadata([_UNROLL_DISABLE]))
-    if lanes and not rolled:
+    if scalar:
+        properties.append(module.add_metadata([_VECTORIZE, ll.Constant(ll.IntType(1), 0)]))
+    elif lanes and not rolled:
         vectorized = module.add_metadata([_IS_VECTORIZED])
         properties.append(module.add_metadata([_OF_VECTORS, vectorized]))
     if group is not None:

@@ -129,7 +129,7 @@ def _repeated(
         phi.add_incoming(value, builder.block)
     branch = builder.cbranch(again, block, after)
     # its body fills the registers
-    branch.set_metadata("llvm.loop", loop_properties(context.module, rolled=True, lanes=False, group=None))
+    branch.set_metadata("llvm.loop", loop_properties(context.module, rolled=True))
     builder.position_at_end(after)
     return following
 

@@ -15,7 +15,9 @@ from mlforge.codegen.llvm.moving import Moving, Place, moving_places
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
 from mlforge.tir import ir
+from mlforge.tir.independence import Independence
 from mlforge.tir.ir import Stmt
+from mlforge.tir.wrapping import has_wrapping_address
 
 _VECTORIZABLE = 8
 """Iterations from which on vectors are worth while."""
@@ -24,8 +26,9 @@ _VECTORIZABLE = 8
 class StmtEmitter:
     """Writes the instructions of statements where the context's builder stands."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, independence: Independence) -> None:
         self._context = context
+        self._independence = independence
         self._exprs = ExprEmitter(context)
 
     def run(self, stmt: Stmt) -> None:
@@ -104,7 +107,8 @@ class StmtEmitter:
         else:
             builder.cbranch(builder.icmp_signed("<", zero, extent), body, after)
         before = builder.block
-        group = access_group(context.module) if stmt.kind in ("vectorized", "parallel") else None
+        apart = stmt.kind in ("vectorized", "parallel") and self._independence.holds(stmt)
+        group = access_group(context.module) if apart else None
         with context.block(body):
             counter = builder.phi(INT32)
             counter.add_incoming(zero, before)
@@ -153,7 +157,8 @@ class StmtEmitter:
         counter.add_incoming(following, builder.block)
         branch = builder.cbranch(again, *blocks)
         rolled, lanes = stmt.kind == "rolled", self._becomes_vectors(stmt)
-        properties = loop_properties(self._context.module, rolled=rolled, lanes=lanes, group=group)
+        scalar = has_wrapping_address(stmt)
+        properties = loop_properties(self._context.module, rolled=rolled, lanes=lanes, scalar=scalar, group=group)
         if properties is not None:
             branch.set_metadata("llvm.loop", properties)
 

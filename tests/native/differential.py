@@ -1,0 +1,132 @@
+"""Running printed kernels beside the interpreter of loop-level code."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlforge.codegen.c import print_file, print_function
+from mlforge.library.toolchain import compile_objects, link_shared
+from mlforge.support import dtypes
+from mlforge.target.target import parse_target
+from mlforge.tir import interpreter
+from mlforge.tir.verify import verify
+from mlforge.transform.lower import LoweredGroup, lower_group
+from tests.native.compiler_levels import Build
+from tests.native.fused_chains import Chain
+from tests.native.kernel_runner import aligned, group_of
+from tests.native.llvm_functions import library_of, machine_for
+
+Array: TypeAlias = "npt.NDArray[Any]"
+
+RELATIVE = 4e-6
+"""Of the result, and of the largest one: what mathematics libraries, and sums in another order, may differ by."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A kernel of a batch, the arrays that it is run on and what it must compute of them."""
+
+    name: str
+    group: LoweredGroup
+    arrays: list[Array]
+    expected: Array
+
+    def run(self, function: Any, shared: int | None) -> Array:
+        """Run a compiled kernel; `shared` is the input in whose place the output lies."""
+        prim = self.group.prim
+        given = [_copy(array) for array in self.arrays]
+        output = aligned(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
+        output.reshape(-1).view(np.uint8)[...] = 0x5A
+        address = output.ctypes.data if shared is None else given[shared].ctypes.data
+        pointers = [*(array.ctypes.data for array in given), address]
+        if prim.scratch:
+            workspace = aligned((prim.scratch_bytes,), np.uint8)
+            workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+            pointers.append(workspace.ctypes.data)
+        assert function(*map(ctypes.c_void_p, pointers)) == 0
+        return output if shared is None else given[shared].view(output.dtype).reshape(output.shape)
+
+    def fault(self, result: Array) -> str:
+        """Return how a result differs from what it must be; empty where it does not."""
+        wanted = self.expected
+        if wanted.dtype.kind != "f":
+            wrong = result != wanted
+        else:
+            exact, ours = wanted.astype(np.float64), result.astype(np.float64)
+            finite = np.isfinite(exact)
+            scale = float(np.max(np.abs(exact[finite]), initial=0.0))
+            allowed = max(RELATIVE, 2 * float(np.finfo(wanted.dtype).eps)) * (np.abs(exact) + scale)
+            with np.errstate(invalid="ignore"):
+                same = (np.abs(ours - exact) <= allowed) | (ours == exact) | (np.isnan(ours) & np.isnan(exact))
+            wrong = ~same
+        if not wrong.any():
+            return ""
+        place = tuple(int(index) for index in np.argwhere(wrong)[0])
+        return f"{int(wrong.sum())} of {wrong.size} differ, first at {place}: {result[place]}, not {wanted[place]}"
+
+
+def _copy(array: Array) -> Array:
+    copy = aligned(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+class Batch:
+    """Chains as kernels of one file, for a target.
+
+    Parameters
+    ----------
+    chains : sequence of Chain
+    target : str
+        Of the features that templates look at.
+    """
+
+    def __init__(self, chains: Sequence[Chain], target: str) -> None:
+        features = parse_target(target).features
+        self.members = []
+        for chain in chains:
+            assert chain.body is not None
+            group = lower_group(group_of(chain.body, chain.variables), features)
+            verify(group.prim)
+            inputs = chain.inputs()
+            given = [inputs[index] for index in group.used]
+            shaped = [array.reshape(buffer.shape) for array, buffer in zip(given, group.prim.inputs, strict=True)]
+            expected = interpreter.run(group.prim, shaped, list(group.constants))
+            self.members.append(Member(chain.name, group, [*shaped, *group.constants], expected))
+
+    @cached_property
+    def source(self) -> str:
+        """The kernels in C, called k0, k1, ..."""
+        printed = [print_function(member.group.prim, f"k{index}") for index, member in enumerate(self.members)]
+        return print_file(printed)
+
+    def faults(self, function_of: Callable[[int], Any]) -> list[str]:
+        """Return what compiled kernels compute that the interpreter does not, each with its chain."""
+        found = []
+        for index, member in enumerate(self.members):
+            for shared in (None, *member.group.prim.inplace):
+                fault = member.fault(member.run(function_of(index), shared))
+                place = "" if shared is None else f" in the place of input {shared}"
+                found += [f"{member.name}{place}: {fault}"] if fault else []
+        return found
+
+    def faults_in_c(self, build: Build, folder: Path) -> list[str]:
+        """Return what is wrong with the C, built as users build it."""
+        objects = compile_objects({"kernels.c": self.source.encode()}, folder, build.flags, compiler=build.compiler)
+        path = link_shared(objects, folder / f"{build}.so", build.flags, build.compiler)
+        library = ctypes.CDLL(str(path))
+        return self.faults(lambda index: getattr(library, f"k{index}"))
+
+    def faults_by_llvm(self, flags: tuple[str, ...]) -> list[str]:
+        """Return what is wrong with LLVM's code for the processor that a C compiler makes code for with `flags`."""
+        prims = {f"k{index}": member.group.prim for index, member in enumerate(self.members)}
+        library = library_of(prims, machine_for(flags), contracts=True)
+        return self.faults(lambda index: getattr(library, f"k{index}"))

@@ -1,0 +1,89 @@
+"""Fused chains by every compiler at every level, against the interpreter, which shares no code with the printers."""
+
+from __future__ import annotations
+
+import ast
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import mlforge
+from mlforge.library.toolchain import NATIVE, run_tool
+from tests.native.compiler_levels import Build, builds, compilers, runnable_levels
+from tests.native.differential import Batch
+from tests.native.fused_chains import Chain, chain_of, covering, without_tail
+
+SEED = 11
+# what compilers got wrong: a slope for each channel behind a residual, and copies that repeat
+KNOWN = [("conv_1x1_large", "where", 32), ("conv_1x1_large", "where", 48), ("tile", "residual", 4)]
+KNOWN += [("tile_twice", "copy", 8), ("tile_often", "copy", 4), ("concatenate", "where", 16)]
+SOURCES = Path(mlforge.__file__).parent
+
+
+def known() -> list[Chain]:
+    return [chain_of(layer, [tail], channels, SEED) for layer, tail, channels in KNOWN]
+
+
+@cache
+def batch(target: str) -> Batch:
+    return Batch([*known(), *covering(SEED)], target)
+
+
+def test_every_elementwise_operator_stands_in_a_chain() -> None:
+    assert without_tail() == []
+
+
+def sample() -> list[Build]:
+    """Return each compiler's least level and its highest; `python -m fuzz` takes all."""
+    return [build for build in builds() if build.level in (runnable_levels()[0], "native")]
+
+
+@pytest.mark.parametrize("build", sample(), ids=str)
+def test_c(build: Build, tmp_path: Path) -> None:
+    assert batch(f"c -mcpu={build.level}").faults_in_c(build, tmp_path) == []
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+def test_gcc_masks_no_load(level: str, tmp_path: Path) -> None:
+    """What only some lanes load is where gcc 12 goes wrong, on processors that few machines of tests have."""
+    found = {name: compiler for name, compiler in compilers().items() if name.startswith("gcc")}
+    if not found or platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("there is no gcc for x86-64")
+    (tmp_path / "kernels.c").write_text(batch(f"c -mcpu={level}").source)
+    for compiler in found.values():
+        dump = ["-S", "-o", "kernels.s", "-fdump-tree-optimized=optimized.txt"]
+        run_tool([*compiler.command, *compiler.flags, f"-march={level}", *dump, "kernels.c"], tmp_path)
+        assert "MASK_" not in (tmp_path / "optimized.txt").read_text()
+
+
+@pytest.mark.parametrize("flags", [(), (NATIVE,)], ids=["x86-64", "native"])
+def test_llvm(flags: tuple[str, ...]) -> None:
+    level = "native" if flags else runnable_levels()[0]
+    assert batch(f"c -mcpu={level}").faults_by_llvm(flags) == []
+
+
+def imports(paths: Iterable[Path]) -> set[str]:
+    """Return the modules of the package that files import, and those that these import."""
+    found: set[str] = set()
+    waiting = list(paths)
+    while waiting:
+        tree = ast.parse(waiting.pop().read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mlforge."):
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    file = SOURCES.parent / f"{name.replace('.', '/')}.py"
+                    if name not in found and file.is_file():
+                        found.add(name)
+                        waiting.append(file)
+    return found
+
+
+def test_the_interpreter_shares_no_code_with_the_printers() -> None:
+    meaning = {"mlforge.tir.interpreter", "mlforge.tir.numpy_expr", "mlforge.tir.lockstep"}
+    used = imports([SOURCES / "tir" / "interpreter.py"])
+    assert "mlforge.tir.numpy_expr" in used
+    assert not [name for name in used if name.startswith("mlforge.codegen")]
+    assert not meaning & imports((SOURCES / "codegen").rglob("*.py"))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mlforge.archive.load import load_module
     from mlforge.archive.migrate import migrate as migrate
     from mlforge.archive.rebuild import rebuild as rebuild
-    from mlforge.compiler import build
-    from mlforge.frontend import check, import_model
+    from mlforge.compiler import build, check
+    from mlforge.frontend import import_model
     from mlforge.memory import ConstantPool, Pool
     from mlforge.runtime.device import cpu, cuda, device, opencl
 
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "import_model": "mlforge.frontend",
-    "check": "mlforge.frontend",
+    "check": "mlforge.compiler",
     # of the module: the package mlforge.runtime has a module of the same name as one of them
     "cpu": "mlforge.runtime.device",
     "cuda": "mlforge.runtime.device",

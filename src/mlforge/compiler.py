@@ -19,13 +19,15 @@ import numpy.typing as npt
 import mlforge.ops  # noqa: F401  (registers the operators)
 from mlforge import codegen, memory, transform
 from mlforge.byoc import find_generators, takes_modules
-from mlforge.errors import BudgetError, InternalError, OptionError
+from mlforge.errors import BudgetError, InternalError, MlforgeError, OptionError, ProblemsError
+from mlforge.frontend import import_model
 from mlforge.library.described import beside_code
 from mlforge.library.device_modules import device_module
 from mlforge.library.export import export_library
 from mlforge.library.host import HostLibrary
 from mlforge.relay import ir as relay
 from mlforge.relay.ir import IRModule
+from mlforge.relay.visitor import post_order
 from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.runtime.device import Device
 from mlforge.runtime.external_code import ExternalCode
@@ -37,11 +39,13 @@ from mlforge.runtime.module_set import ModuleSet
 from mlforge.runtime.runnable import Runnable
 from mlforge.support.c_names import module_name as checked_module_name
 from mlforge.support.content import Data
+from mlforge.support.cost import limited, spend
 from mlforge.target.features import Features
 from mlforge.target.target import Target, parse_target
 from mlforge.tir.ir import Program, Value
 from mlforge.transform.lower import LoweredGroup
 from mlforge.transform.lower_stage import Stage
+from mlforge.transform.matching import flat_args
 from mlforge.transform.places import Places
 
 EXECUTORS = ("aot", "graph")
@@ -64,8 +68,6 @@ class Factory:
         The model's own weights by name.
     unit : codegen.Unit
         What its code is made from: program, plan, names.
-    code : codegen.GeneratedCode
-        Of the module alone; `link` gives the code of several.
     placement : memory.Placement
         Where its memory was asked to lie.
     target_host : Target or None
@@ -79,7 +81,6 @@ class Factory:
     module: IRModule
     source_params: Mapping[str, npt.NDArray[Any]]
     unit: codegen.Unit
-    code: codegen.GeneratedCode
     placement: memory.Placement = field(default_factory=memory.Placement)
     target_host: Target | None = None
 
@@ -90,6 +91,11 @@ class Factory:
     def targets(self) -> tuple[Target, ...]:
         """The device's target, if there is one, and the host's."""
         return (self.target,) if self.target_host is None else (self.target, self.target_host)
+
+    @cached_property
+    def code(self) -> codegen.GeneratedCode:
+        """The code of the module alone; `link` gives that of several."""
+        return codegen.generate(self.unit)
 
     @property
     def program(self) -> Program:
@@ -270,6 +276,8 @@ def build(
     constants: Sequence[memory.ConstantPool] = (),
     ram: int | None = None,
     byoc: Sequence[str] = (),
+    limit_factor: float = 1.0,
+    dry_run: bool = False,
 ) -> Factory:
     """Compile a Relay module.
 
@@ -309,6 +317,10 @@ def build(
         more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
     byoc : sequence of str
         External code generators that take what they can of the model before the compiler does, in this order.
+    limit_factor : float
+        Multiplies the limits of what a model may cost beyond the size of its weights; see `mlforge.support.cost`.
+    dry_run : bool
+        Stop before the code is printed: all that can be refused has been by then.
 
     Returns
     -------
@@ -328,12 +340,13 @@ def build(
     name = checked_module_name(module_name)
     values = dict(params or {})
     partition = transform.PartitionGraph(find_generators(byoc), host.features)
-    fused = transform.run(mod, values, partition=partition)
-    if executor is None:
-        executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
-        _check_executor(executor, chosen, placement, external_workspace=external_workspace)
-    on_device = transform.place(fused, chosen.device, chosen.features) if chosen.device else None
-    program, plan = _planned(fused, host.features, name, placement, ram if executor == "aot" else None, on_device)
+    with limited(sum(np.asarray(value).nbytes for value in values.values()), _tensor_count(mod), limit_factor):
+        fused = transform.run(mod, values, partition=partition)
+        if executor is None:
+            executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
+            _check_executor(executor, chosen, placement, external_workspace=external_workspace)
+        on_device = transform.place(fused, chosen.device, chosen.features) if chosen.device else None
+        program, plan = _planned(fused, host.features, name, placement, ram if executor == "aot" else None, on_device)
     if "stripes" in program.meta:
         placement = replace(placement, ram=ram)
     places = memory.place_constants(program, placement.constants)
@@ -353,8 +366,55 @@ def build(
         device_target=chosen if chosen.device else None,
     )
     options = {"numerics": numerics, "optimize": optimize, **({"byoc": ",".join(byoc)} if byoc else {})}
-    beside = host if chosen.device else None
-    return Factory(name, chosen, executor, options, mod, values, unit, codegen.generate(unit), placement, beside)
+    factory = Factory(name, chosen, executor, options, mod, values, unit, placement, host if chosen.device else None)
+    if not dry_run:
+        _ = factory.code
+    return factory
+
+
+def check(
+    model: str | Path | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    numerics: str = "litert",
+    name: str | None = None,
+    byoc: Sequence[str] = (),
+    target: str = "c",
+    limit_factor: float = 1.0,
+) -> list[MlforgeError]:
+    """Return every problem of a model at once; an empty list means that it can be compiled for the target.
+
+    Everything happens that compiling it takes, but for the code's being printed.
+
+    Parameters
+    ----------
+    model, shapes, numerics, name, byoc, limit_factor
+        As for `import_model`.
+    target : str
+        As for `build`.
+    """
+    try:
+        mod, params = import_model(
+            model,
+            shapes=shapes,
+            numerics=numerics,
+            name=name,
+            byoc=byoc,
+            target=target,
+            limit_factor=limit_factor,
+        )
+        build(mod, target, params, numerics=numerics, byoc=byoc, limit_factor=limit_factor, dry_run=True)
+    except ProblemsError as error:
+        return list(error.problems)
+    except MlforgeError as error:
+        return [error]
+    return []
+
+
+def _tensor_count(mod: IRModule) -> int:
+    """Return how many tensors the calls of a graph read and make."""
+    calls = (expr for expr in post_order(mod.main.body) if isinstance(expr, relay.Call))
+    return sum(1 + len(flat_args(call)) for call in calls)
 
 
 def _require_what_is_compiled(mod: object, target: object, params: object) -> None:
@@ -437,6 +497,7 @@ def _planned(
         if plan.workspace_bytes + lent > ram:
             fitted = transform.fit(fused, plans[0], max(0, ram - lent), planned)
             program, plan = min((program, plan), fitted, key=lambda item: item[1].workspace_bytes)
+    spend("workspace", plan.workspace_bytes)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, placement.pools)
     return program, plan

@@ -64,6 +64,12 @@ class ProblemsError(MlforgeError):
         return "\n".join(lines)
 
 
+class LimitError(MlforgeError):
+    """A model that would cost more memory or work than the limits allow, which an option raises."""
+
+    code = "MLF103"
+
+
 class TextError(MlforgeError):
     """Relay text that does not parse; the place has line and column."""
 

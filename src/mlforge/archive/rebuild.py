@@ -32,6 +32,7 @@ def rebuild(
     constants: Sequence[ConstantPool] | None = None,
     ram: int | None = None,
     byoc: Sequence[str] | None = None,
+    limit_factor: float | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -39,7 +40,7 @@ def rebuild(
     ----------
     path : path
         An archive that mlforge wrote with source parameters.
-    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc
+    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc, limit_factor
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -67,6 +68,7 @@ def rebuild(
         "constants": constants,
         "ram": ram,
         "byoc": byoc,
+        "limit_factor": limit_factor,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
@@ -118,7 +120,8 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        asked = {key: asked[key] for key in ("target", "target_host", "executor", "optimize", "byoc")}
+        kept = ("target", "target_host", "executor", "optimize", "byoc", "limit_factor")
+        asked = {key: asked[key] for key in kept if key in asked}
     factory = build(module, params=params, module_name=name, numerics=recorded["numerics"], **asked)
     _require_own_modules(archive, name, details, factory)
     return factory

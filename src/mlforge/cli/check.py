@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mlforge.cli.compile_options import Generators
-from mlforge.cli.options import Json, Shapes, parse_shapes
+from mlforge.cli.compile_options import Generators, TargetText
+from mlforge.cli.compiling import board_asks
+from mlforge.cli.options import Board, Json, LimitFactor, Shapes, parse_shapes
 from mlforge.cli.tables import print_json
 from mlforge.errors import MlforgeError, ProblemsError
 
@@ -16,21 +17,29 @@ EXAMPLES = (
     "mlforge check kws.tflite",
     "mlforge check resnet.onnx --shape input=1,3,224,224",
     "mlforge check detector.onnx --byoc onnxruntime",
+    "mlforge check kws.tflite --board mps2-an386",
 )
 
 
 def check(
     model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    *,
+    target: TargetText = None,
+    board: Board = None,
     shape: Shapes = None,
     byoc: Generators = None,
+    limit_factor: LimitFactor = 1.0,
     as_json: Json = False,
 ) -> None:
     """List all that mlforge cannot compile in a model."""
-    from mlforge import frontend
+    from mlforge import compiler
     from mlforge.byoc import find_generators
 
     find_generators(byoc or ())
-    problems = frontend.check(model, shapes=parse_shapes(shape), byoc=byoc or ())
+    chosen = target if board is None else board_asks(board, target, None)[0]
+    problems = compiler.check(
+        model, shapes=parse_shapes(shape), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
+    )
     if as_json:
         print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})
     elif not problems:

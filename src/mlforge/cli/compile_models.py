@@ -14,7 +14,7 @@ from mlforge.cli import compile_options as options
 from mlforge.cli.compile_library import library_suffix, write_library
 from mlforge.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlforge.cli.memory import fitting_memory, print_memory
-from mlforge.cli.options import Board, Json, TrustBoard, chosen_board, parse_models
+from mlforge.cli.options import Board, Json, LimitFactor, TrustBoard, chosen_board, parse_models
 from mlforge.cli.places_line import places_line
 from mlforge.cli.placing import asked_placement
 from mlforge.cli.stripes_line import stripes_line
@@ -86,6 +86,7 @@ def compile_models(
     format_version: options.FormatVersion = None,
     rfc: options.Rfc = None,
     params_form: options.ParamsForm = None,
+    limit_factor: LimitFactor = 1.0,
     as_json: Json = False,
 ) -> None:
     """Compile models to an archive, C, objects or a library."""
@@ -130,6 +131,7 @@ def compile_models(
         limit,
         byoc,
         target_host,
+        limit_factor,
     )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     _check_host(target_host, factories)

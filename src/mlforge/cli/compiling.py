@@ -37,6 +37,8 @@ class BuildOptions:
         External code generators.
     target_host : str or None
         Of the code beside a device's.
+    limit_factor : float
+        Of what a model may cost.
     """
 
     target: str | None
@@ -49,6 +51,7 @@ class BuildOptions:
     ram: int | None = None
     byoc: Sequence[str] | None = None
     target_host: str | None = None
+    limit_factor: float = 1.0
 
 
 def is_archive(path: Path) -> bool:
@@ -82,6 +85,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             external_workspace=options.external_workspace,
             ram=options.ram,
             byoc=options.byoc,
+            limit_factor=options.limit_factor,
             **options.placement,
         )
 
@@ -97,7 +101,14 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
-            mod, params = import_model(path, shapes=shapes[name], numerics=numerics, byoc=options.byoc or ())
+            mod, params = import_model(
+                path,
+                shapes=shapes[name],
+                numerics=numerics,
+                byoc=options.byoc or (),
+                target=options.target,
+                limit_factor=options.limit_factor,
+            )
             executor = executors.get(name) or executors.get("")
             # of several modules, those for the graph executor have nothing to place
             is_placed = executor != "graph" or len(named) == 1
@@ -114,6 +125,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     external_workspace=bool(options.external_workspace) and is_placed,
                     ram=options.ram if len(named) == 1 else None,
                     byoc=options.byoc or (),
+                    limit_factor=options.limit_factor,
                     **(options.placement if is_placed else {}),
                 )
             )

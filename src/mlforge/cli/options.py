@@ -14,6 +14,14 @@ from mlforge.errors import OptionError
 if TYPE_CHECKING:
     from mlforge.micro.board import Board as ChosenBoard
 
+LimitFactor: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--limit-factor",
+        metavar="N",
+        help="Multiply the limits of what a model may cost to compile beyond the size of its file.",
+    ),
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target: TypeAlias = Annotated[str, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ...")]
 Optimize: TypeAlias = Annotated[str, typer.Option("--optimize", help="speed or size.")]

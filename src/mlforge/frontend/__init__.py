@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError
+from mlforge.errors import MlforgeError, ModelError, OptionError
 from mlforge.support.binaries import machine_code
+from mlforge.support.cost import limited
 from mlforge.support.plain_file import open_plain
+from mlforge.target.target import parse_target
 
 if TYPE_CHECKING:
     from mlforge.frontend.common import Params
     from mlforge.relay.ir import IRModule
 
-__all__ = ["check", "import_model"]
+__all__ = ["import_model"]
 
 NUMERICS = ("litert", "tflm")
 _SIZE_LIMIT = (1 << 31) - 1
@@ -31,6 +33,8 @@ def import_model(
     numerics: str = "litert",
     name: str | None = None,
     byoc: Sequence[str] = (),
+    target: str | None = None,
+    limit_factor: float = 1.0,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite, ONNX or Relay text model; its content says which it is.
 
@@ -47,6 +51,10 @@ def import_model(
     byoc : sequence of str
         External code generators that the model is to be built with: with ``onnxruntime``, ONNX nodes that cannot be
         compiled are kept for it.
+    target : str, optional
+        What the model is to be compiled for, if that is known: messages then offer only what works there.
+    limit_factor : float
+        Multiplies the limits of what a model may cost beyond the size of its file; see `mlforge.support.cost`.
 
     Returns
     -------
@@ -61,6 +69,8 @@ def import_model(
         If the file cannot be read as a model.
     UnsupportedError
         If the model asks for something that cannot be compiled.
+    LimitError
+        If it costs more than the limits allow.
     ProblemsError
         If there are several such faults.
 
@@ -74,35 +84,16 @@ def import_model(
     if numerics not in NUMERICS:
         raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc)
+        with limited(len(model), 0, limit_factor):
+            return _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc, target)
     path = Path(model)
     data, title = _content(path), name or path.stem
     try:
-        return _dispatch(data, title, path.parent, shapes, numerics, byoc)
+        with limited(len(data), 0, limit_factor):
+            return _dispatch(data, title, path.parent, shapes, numerics, byoc, target)
     except MlforgeError as error:
         error.place = _place_in_file(error.place, title, str(model))
         raise
-
-
-def check(
-    model: str | Path | bytes,
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    numerics: str = "litert",
-    name: str | None = None,
-    byoc: Sequence[str] = (),
-) -> list[MlforgeError]:
-    """Return every problem of a model at once; an empty list means that it can be compiled.
-
-    Parameters are those of `import_model`.
-    """
-    try:
-        import_model(model, shapes=shapes, numerics=numerics, name=name, byoc=byoc)
-    except ProblemsError as error:
-        return list(error.problems)
-    except MlforgeError as error:
-        return [error]
-    return []
 
 
 def _place_in_file(place: str | None, title: str, path: str) -> str:
@@ -143,6 +134,7 @@ def _dispatch(
     shapes: Mapping[str, Sequence[int]] | None,
     numerics: str,
     byoc: Sequence[str],
+    target: str | None,
 ) -> tuple[IRModule, Params]:
     if not data:
         raise ModelError("the file is empty", place=name)
@@ -167,7 +159,8 @@ def _dispatch(
         )
     from mlforge.frontend.onnx import import_onnx
 
-    return import_onnx(data, name, shapes=shapes, folder=folder, external="onnxruntime" in byoc)
+    on_host = target is None or not parse_target(target).features.is_microcontroller
+    return import_onnx(data, name, shapes=shapes, folder=folder, external="onnxruntime" in byoc, on_host=on_host)
 
 
 def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.errors import InternalError, MlforgeError, ProblemsError, UnsupportedError
+from mlforge.errors import InternalError, LimitError, MlforgeError, ProblemsError, UnsupportedError
 from mlforge.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var, tensor_type
 from mlforge.relay.op import Kind, Operator
 from mlforge.relay.visitor import post_order, rewrite
@@ -50,10 +50,13 @@ class Problems:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Remember an MlforgeError raised inside instead of letting it out. Bugs of mlforge do get out."""
+        """Remember an MlforgeError raised inside instead of letting it out.
+
+        Bugs of mlforge do get out, and so does a model that costs too much: going on would cost more.
+        """
         try:
             yield
-        except InternalError:
+        except (InternalError, LimitError):
             raise
         except MlforgeError as problem:
             self.add(problem)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from mlforge.tir.ir import Program, Value
@@ -90,19 +91,30 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
     leads : mapping
         Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
     """
-    total = [0] * num_calls
+    changes = [0] * (num_calls + 1)
     for block in blocks:
-        ends: dict[int, tuple[int, int]] = {}
-        for item, shift in block:
-            for index in range(item.first, item.last + 1):
-                low, high = ends.get(index, (shift, shift))
-                ends[index] = min(low, shift), max(high, shift + item.nbytes)
-        for index, (low, high) in ends.items():
-            total[index] += high - low
+        for begin, end, nbytes in _stretches(block):
+            changes[begin] += nbytes
+            changes[end] -= nbytes
+    total = list(accumulate(changes))[:num_calls]
     by_value = {item.value: item for block in blocks for item, _ in block}
     for call, pairs in _pairs_by_call(leads, by_value).items():
         total[call] -= sum(map(_saved, _connected(pairs)))
     return tuple(total)
+
+
+def _stretches(block: Sequence[tuple[LiveRange, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first call, the call behind the last, and the bytes from the lowest range that is live to the top."""
+    waiting = sorted(block, key=lambda item: item[0].first, reverse=True)
+    points = sorted({edge for item, _ in block for edge in (item.first, item.last + 1)})
+    active: list[tuple[LiveRange, int]] = []
+    for begin, end in pairwise(points):
+        active = [item for item in active if item[0].last >= begin]
+        while waiting and waiting[-1][0].first <= begin:
+            active.append(waiting.pop())
+        if active:
+            low = min(shift for _, shift in active)
+            yield begin, end, max(shift + item.nbytes for item, shift in active) - low
 
 
 _Pair: TypeAlias = tuple[LiveRange, LiveRange, int]

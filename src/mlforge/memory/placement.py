@@ -7,11 +7,14 @@ of real models one of the greedy orders nearly always meets the lower bound, and
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from mlforge.memory.liveness import Leads, LiveRange, live_bytes
+from mlforge.support.cost import spend
 
 Cluster = tuple[tuple[LiveRange, int], ...]
 """Ranges that are placed together, each with its distance from where the cluster begins."""
@@ -20,6 +23,11 @@ Order = list[int]
 
 # The search ends when the arena meets the bound or this many placements of one block have been made.
 _SEARCH_WORK = 40_000
+# Neither does it begin, nor is another greedy order tried, once so many pairs of blocks have been looked at:
+# thousands of blocks that are live together have millions.
+_PAIR_WORK = 4_000_000
+# What a pair counts for in the limit of the work on one model.
+_PAIR_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class Layout:
                     own, other = max(a for a, _ in pairs), max(b for _, b in pairs)
                     found[i].append((j, own, other))
                     found[j].append((i, other, own))
+            spend("steps", _PAIR_STEPS * len(found[i]))
         return tuple(tuple(items) for items in found)
 
     def _apart(self, a: tuple[LiveRange, int], b: tuple[LiveRange, int]) -> tuple[int, int]:
@@ -132,9 +141,13 @@ class Layout:
         Without `search` the greedy orders are all that is tried.
         """
         best, best_order, best_fit = Placement((), 0), Order(), False
+        pairs, looked_at = sum(map(len, self.neighbours)), 0
         for order in self.greedy_orders():
             for fit in (False, True):
+                if looked_at > _PAIR_WORK:
+                    return best
                 placed = self.place(order, best_fit=fit)
+                looked_at += pairs
                 if not best.offsets or placed.size < best.size:
                     best, best_order, best_fit = placed, order, fit
                 if best.size <= goal:
@@ -145,7 +158,8 @@ class Layout:
         """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
         chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
         current = best
-        for _ in range(_SEARCH_WORK // max(1, len(order))):
+        pairs = sum(map(len, self.neighbours))
+        for _ in range(min(_SEARCH_WORK // max(1, len(order)), _PAIR_WORK // max(1, pairs))):
             if best.size <= goal:
                 break
             trial = list(order)
@@ -170,11 +184,15 @@ def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, be
     Ranges of a cluster differ in size, so the room that counts below a block is what is live together with it.
     """
     chosen, slack = -1, 0
+    by_end = sorted((end, begin - own) for begin, end, own in taken)
+    ends = [end for end, _ in by_end]
+    # the highest place for a block below all those that end behind the first, the second, ...
+    highest = list(accumulate((top for _, top in reversed(by_end)), min))[::-1]
     for offset in _candidates(taken, alignment, size):
-        above = [begin - offset - own for begin, end, own in taken if end > offset]
-        if any(room < 0 for room in above):
+        above = bisect_right(ends, offset)
+        room = highest[above] - offset if above < len(highest) else -1
+        if above < len(highest) and room < 0:
             continue
-        room = min(above, default=-1)
         if not best_fit or room < 0:
             return offset if chosen < 0 else chosen
         if chosen < 0 or room < slack:

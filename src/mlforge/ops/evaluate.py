@@ -6,7 +6,8 @@ of any operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,18 @@ import numpy.typing as npt
 from mlforge.ops.tensor import Context, Indices, Output, Tensor, from_buffer
 from mlforge.relay import ir as relay
 from mlforge.relay.op import Kind, Operator
-from mlforge.support import dtypes
+from mlforge.support import cost, dtypes
 from mlforge.target.features import Features
-from mlforge.tir import interpreter
+from mlforge.tir import interpreter, visitor
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Var
 
 Array = npt.NDArray[Any]
 
 # Work beyond these is left to the compiled code: elements of a result that is computed at once, and
-# statements that are interpreted one by one.
+# statements that are interpreted one by one. All work on one model has a limit too, in `support.cost`.
 _ELEMENT_LIMIT = 1 << 28
 _STEP_LIMIT = 20_000
+_PART_ELEMENTS = 1 << 20
 
 
 def evaluate(call: relay.Call) -> Array | None:
@@ -41,6 +43,11 @@ def evaluate(call: relay.Call) -> Array | None:
     ndarray or None
         None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the
         work is too much to interpret.
+
+    Raises
+    ------
+    LimitError
+        If the model whose part this is has used up what its constants may cost.
     """
     values = _constant_args(call)
     operator, kind = call.op, call.type
@@ -50,12 +57,14 @@ def evaluate(call: relay.Call) -> Array | None:
         return None
     if operator.kind is Kind.VIEW:
         return values[0].view(dtypes.to_numpy(kind.dtype)).reshape(kind.shape)
+    place = ", ".join(call.span.nodes) or operator.name
+    cost.require("constants", kind.nbytes, place)
     buffers = [Buffer(f"a{index}", array.shape, dtypes.from_numpy(array.dtype)) for index, array in enumerate(values)]
     inputs = [from_buffer(buffer, array) for buffer, array in zip(buffers, values, strict=True)]
     if operator.compute is not None:
-        return _at_once(operator, call.attrs, kind, inputs)
+        return _at_once(operator, call.attrs, kind, inputs, place)
     if operator.emit is not None:
-        return _interpreted(operator, call.attrs, kind, inputs)
+        return _interpreted(operator, call.attrs, kind, inputs, place)
     return None
 
 
@@ -71,20 +80,39 @@ def _memory(ctx: Context, inputs: Sequence[Tensor]) -> dict[Buffer, Array]:
     return {**{tensor.in_memory(): tensor.array() for tensor in inputs}, **dict(ctx.constants)}
 
 
-def _at_once(operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor]) -> Array:
+def _at_once(
+    operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor], place: str
+) -> Array:
     """Evaluate the expression of one element on the grid of all indices."""
     ctx = Context(Features())
     assert operator.compute is not None
     indices = [Var(f"i{axis}") for axis in range(len(kind.shape))]
     element = operator.compute(ctx, inputs, attrs, kind)(indices)
-    grids = np.ogrid[tuple(slice(extent) for extent in kind.shape)] if kind.shape else ()
-    env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
-    value = interpreter.evaluate_expr(element, env, _memory(ctx, inputs))
-    return np.array(np.broadcast_to(value, kind.shape))
+    cost.spend("steps", kind.size * len(set(visitor.walk_expr(element))), place)
+    result = np.empty(kind.shape, dtypes.to_numpy(kind.dtype))
+    memory = _memory(ctx, inputs)
+    for part in _parts(kind.shape):
+        grids = np.ogrid[part] if part else ()
+        env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
+        result[part] = interpreter.evaluate_expr(element, env, memory)
+    return result
+
+
+def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield slices that divide a shape along its longest axis: each node of the expression takes as much memory."""
+    whole = tuple(slice(0, extent) for extent in shape)
+    size = math.prod(shape)
+    if size <= _PART_ELEMENTS:
+        yield whole
+        return
+    axis = max(range(len(shape)), key=lambda axis: shape[axis])
+    step = max(1, _PART_ELEMENTS * shape[axis] // size)
+    for start in range(0, shape[axis], step):
+        yield (*whole[:axis], slice(start, min(start + step, shape[axis])), *whole[axis + 1 :])
 
 
 def _interpreted(
-    operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor]
+    operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor], place: str
 ) -> Array | None:
     """Emit the operator's loops and run them."""
     ctx = Context(Features())
@@ -101,6 +129,9 @@ def _interpreted(
     )  # fmt: skip
     values = [tensor.array() for tensor in inputs]
     try:
-        return interpreter.run(prim, values, [array for _, array in ctx.constants], step_limit=_STEP_LIMIT)
+        constants = [array for _, array in ctx.constants]
+        value, statements = interpreter.run_counted(prim, values, constants, step_limit=_STEP_LIMIT)
     except interpreter.StepLimitError:
-        return None
+        value, statements = None, _STEP_LIMIT
+    cost.spend("steps", statements * cost.STATEMENT_STEPS, place)
+    return value

@@ -15,13 +15,15 @@ from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor
 from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
-from mlforge.support import dtypes
+from mlforge.support import cost, dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Expr
 
 Attrs = Mapping[str, Any]
 
 _CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+# of an element of a resized axis while its neighbours and their weights are worked out
+_TAP_BYTES = 64
 _METHODS = ("nearest_neighbor", "linear", "cubic")
 _UPSAMPLING_METHODS = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
 
@@ -97,6 +99,7 @@ class Resize:
 
 def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None:
     """Write the loops that store every element of the resized tensor; tables are read outside the inner loop."""
+    cost.require("constants", _TAP_BYTES * sum(out.shape[axis] for axis in resize.axes))
     taps = resize.taps(data.shape)
     tables = [_Table(ctx, table, f"axis{axis}") for axis, table in zip(resize.axes, taps, strict=True)]
     by_axis = dict(zip(resize.axes, tables, strict=True))

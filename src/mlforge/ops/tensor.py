@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import InternalError
-from mlforge.support import dtypes
+from mlforge.support import cost, dtypes
 from mlforge.target.features import Features
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Buffer, Expr
@@ -123,6 +123,8 @@ class Context:
         for buffer, known in self.constants:
             if known is array or (known.dtype == array.dtype and np.array_equal(known, array)):
                 return buffer
+        if array.flags.writeable:  # it was packed here: the model's own constants are not
+            cost.spend("constants", array.nbytes, name)
         dtype = dtypes.from_numpy(array.dtype)
         buffer = Buffer(self.stmts.unique(name), array.shape, dtype)
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from mlforge.errors import InternalError, MlforgeError, TypeCheckError
 from mlforge.relay.op import OPERATORS, Operator
 from mlforge.support import dtypes
+from mlforge.support.cost import spend
 from mlforge.support.text import shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
@@ -119,7 +120,10 @@ class Constant:
 
     def __post_init__(self) -> None:
         # ascontiguousarray turns a scalar into one dimension, so the shape is put back
-        data = np.ascontiguousarray(self.data).reshape(np.shape(self.data))
+        contiguous = np.ascontiguousarray(self.data)
+        if contiguous.flags.writeable:  # what is not is the memory of another constant, or of the file
+            spend("constants", contiguous.nbytes, self.name or ", ".join(self.span.nodes) or None)
+        data = contiguous.reshape(np.shape(self.data))
         data.flags.writeable = False
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "type", TensorType(data.shape, dtypes.from_numpy(data.dtype)))
@@ -275,6 +279,7 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
         attributes = shortened(str(dict(full)), _SHOWN)
         raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
+    spend("operators", 1, place)
     return Call(operator, tuple(args), full, result, span)
 
 

@@ -46,3 +46,8 @@ class Features:
     shared_bytes: int = 32768
     wide_double: bool = True
     optimize: str = "speed"
+
+    @property
+    def is_microcontroller(self) -> bool:
+        """Whether it is a core that runs no operating system, hence no other runtime."""
+        return self.vector_bytes == 0 and not self.gpu

@@ -17,7 +17,7 @@ from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlforge.tir.lockstep import run_launch
 from mlforge.tir.numpy_expr import Array, Evaluator, access_key, check_bounds, evaluate_expr, undefined
 
-__all__ = ["StepLimitError", "evaluate_expr", "run"]
+__all__ = ["StepLimitError", "evaluate_expr", "run", "run_counted"]
 
 
 class StepLimitError(Exception):
@@ -47,6 +47,13 @@ def run(
     StepLimitError
         If the limit is reached.
     """
+    return run_counted(prim, inputs, constants, step_limit=step_limit)[0]
+
+
+def run_counted(
+    prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, step_limit: int | None = None
+) -> tuple[Array, int]:
+    """Interpret a function as `run` does; return the output and how many statements ran."""
     memory: dict[Buffer, Array] = {}
     for buffer, array in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
         if array.shape != buffer.shape or array.dtype != dtypes.to_numpy(buffer.dtype):
@@ -56,9 +63,10 @@ def run(
         memory[buffer] = array
     for buffer in (*prim.scratch, prim.output):
         memory[buffer] = undefined(buffer)
+    machine = _Machine(memory, step_limit)
     with np.errstate(all="ignore"):
-        _Machine(memory, step_limit).run(prim.body)
-    return memory[prim.output]
+        machine.run(prim.body)
+    return memory[prim.output], machine.steps
 
 
 class _Machine:
@@ -67,15 +75,15 @@ class _Machine:
     def __init__(self, memory: dict[Buffer, Array], step_limit: int | None) -> None:
         self._memory = memory
         self._env: dict[Var, Any] = {}
-        self._steps_left = step_limit
+        self.steps = 0
+        self._step_limit = step_limit
         self._as_arrays: dict[int, bool] = {}
 
     def run(self, stmt: Stmt) -> None:
         """Run one statement and what is below it."""
-        if self._steps_left is not None:
-            self._steps_left -= 1
-            if self._steps_left < 0:
-                raise StepLimitError
+        self.steps += 1
+        if self._step_limit is not None and self.steps > self._step_limit:
+            raise StepLimitError
         if isinstance(stmt, ir.Seq):
             for item in stmt.stmts:
                 self.run(item)

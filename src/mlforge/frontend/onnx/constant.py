@@ -12,9 +12,10 @@ from mlforge.frontend.onnx.node import Node
 from mlforge.frontend.onnx.table import importer
 from mlforge.frontend.onnx.tensors import dtype_name
 from mlforge.relay.ir import Constant, Expr
-from mlforge.support import dtypes
+from mlforge.support import cost, dtypes
 
 _ELEMENT_LIMIT = 1 << 24
+_LARGEST_ITEM = 8
 
 
 @importer("Constant")
@@ -45,6 +46,7 @@ def _constant_of_shape(node: Node) -> Expr:
 def _checked(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     if prod(shape) > _ELEMENT_LIMIT:
         node.unsupported(f"makes a constant of shape {shape}, which is too large")
+    cost.require("constants", prod(shape) * _LARGEST_ITEM, node.name)
     return shape
 
 

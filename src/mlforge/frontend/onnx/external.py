@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper, shape_inference
 
 from mlforge.byoc.onnx_graphs import inner_graphs, isolate, refers_to_function
 from mlforge.errors import MlforgeError, UnsupportedError
+from mlforge.frontend.onnx import table
 from mlforge.frontend.onnx.tensors import dtype_name
 from mlforge.relay import ir
 from mlforge.relay.ir import Constant, Expr, Span, TensorType
@@ -42,7 +43,7 @@ def external_calls(
         Versions by domain.
     declared : mapping of str to onnx.ValueInfoProto
         What the model says of its tensors. It is believed of loops, of which ONNX's inference does not look whether
-        they keep the shapes of what they carry; whoever runs the node checks it.
+        they keep the shapes of what they carry, and of domains that it does not know; whoever runs the node checks it.
     name : str
         Of the node.
 
@@ -75,12 +76,31 @@ def external_calls(
             calls.append(None)
             continue
         found = types.get(output)
-        if any(inner_graphs(proto)) and not _is_fixed(found) and _is_fixed(declared.get(tensor)):
+        if not _is_fixed(found):
+            found = _known_output(node, index, given) or found
+        is_open = any(inner_graphs(proto)) or bool(table.normal_domain(proto.domain))
+        if is_open and not _is_fixed(found) and _is_fixed(declared.get(tensor)):
             found = declared[tensor]
         kind = _checked(found, tensor, proto.op_type, place)
         attrs = {"model": text, "shape": kind.shape, "dtype": kind.dtype, "output": index}
         calls.append(ir.call("onnx.call", given, attrs, span=Span((name,), tensor)))
     return calls
+
+
+def _known_output(node: onnx.NodeProto, index: int, operands: Sequence[Expr]) -> onnx.ValueInfoProto | None:
+    """Return the type of an output of which ONNX's inference says nothing, though its shape is plain."""
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    shape = ir.tensor_type(operands[0]).shape if operands else ()
+    kinds: list[tuple[int, tuple[int, ...]]] = []
+    if (node.domain, node.op_type) == (table.ML, "TreeEnsembleClassifier") and len(shape) == 2:
+        labels = len(attributes.get("classlabels_int64s", ()))
+        kinds = [(onnx.TensorProto.INT64, shape[:1]), (onnx.TensorProto.FLOAT, (shape[0], labels))] if labels else []
+    elif (node.domain, node.op_type) == (table.ML, "TreeEnsembleRegressor") and len(shape) == 2:
+        kinds = [(onnx.TensorProto.FLOAT, (shape[0], attributes.get("n_targets", 1)))]
+    elif (node.domain, node.op_type) == (table.MICROSOFT, "MatMulNBits") and shape and "N" in attributes:
+        element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(ir.tensor_type(operands[0]).dtype))
+        kinds = [(element, (*shape[:-1], attributes["N"]))]
+    return helper.make_tensor_value_info("", *kinds[index]) if index < len(kinds) else None
 
 
 def _rename(names: Sequence[str], kind: str) -> None:

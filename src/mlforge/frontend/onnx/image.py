@@ -9,8 +9,11 @@ from mlforge.frontend.onnx.interpolation import COORDINATES, NEAREST, Axis, Meth
 from mlforge.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlforge.frontend.onnx.table import importer
 from mlforge.relay.ir import Expr
+from mlforge.support import cost
 
 _SIZE_LIMIT = 1 << 24
+# of an element of a resized axis while its neighbours and their weights are worked out
+_TAP_BYTES = 64
 # What image.resize2d computes just as ONNX does, where the scale is exactly the ratio of the sizes.
 _SHARED_COORDINATES = ("half_pixel", "align_corners", "asymmetric")
 
@@ -146,6 +149,7 @@ def _as_image(node: Node, x: Expr, axes: Sequence[Axis], method: Method) -> Expr
 
 def _along(node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float) -> Expr:
     """Resize one axis: gather the neighbours of every element and add them, weighted."""
+    cost.require("constants", _TAP_BYTES * axis.out, node.name)
     found = taps(axis, method)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
     result: Expr | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from mlforge.byoc.onnx_graphs import captured_names
+from mlforge.byoc.onnx_graphs import captured_names, inner_graphs
 from mlforge.errors import InternalError, MlforgeError, ModelError, UnsupportedError
 from mlforge.frontend.common import Params, Problems, finish, numbered
 from mlforge.frontend.onnx import families, table
@@ -21,10 +21,10 @@ from mlforge.frontend.onnx.node import Node
 from mlforge.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
 from mlforge.frontend.onnx.tensors import tensor_value
 from mlforge.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
+from mlforge.support.cost import give_nodes, spend
 
 families.load()
 
-NODE_LIMIT = 100_000
 NESTING_LIMIT = 50
 # What hostile attribute values can make numpy, Python or an importer stumble over.
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
@@ -37,6 +37,7 @@ def import_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     folder: Path | None = None,
     external: bool = False,
+    on_host: bool = True,
 ) -> tuple[IRModule, Params]:
     """Import a serialized ONNX model.
 
@@ -52,6 +53,8 @@ def import_onnx(
         The model's folder; external data are read from files in it and nowhere else.
     external : bool
         Whether nodes that cannot be compiled stay ONNX nodes, for ONNX Runtime, where they can.
+    on_host : bool
+        Whether ONNX Runtime may be where the model is to run, so that messages may offer it.
 
     Returns
     -------
@@ -65,9 +68,10 @@ def import_onnx(
         What is wrong, or what cannot be compiled: all of it at once.
     """
     model = _parse(data, name)
+    give_nodes(_tensor_count(model))
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     try:
-        return _Importer(model, name, folder, external=external).run(shapes or {}, source)
+        return _Importer(model, name, folder, external=external, on_host=on_host).run(shapes or {}, source)
     except _MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -88,6 +92,17 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
             next_step="Give a .tflite, .onnx or Relay text file; if it is one, copy or export it again",
         )
     return model
+
+
+def _tensor_count(model: onnx.ModelProto) -> int:
+    """Return how many tensors the nodes of a file name, each function and branch taken once."""
+    count = 0
+    waiting = [model.graph.node, *(function.node for function in model.functions)]
+    while waiting:
+        for node in waiting.pop():
+            count += len(node.input) + len(node.output)
+            waiting.extend(graph.node for graph in inner_graphs(node))
+    return count
 
 
 @dataclass
@@ -119,15 +134,17 @@ class _Scope:
 class _Importer:
     """State of one import."""
 
-    def __init__(self, model: onnx.ModelProto, name: str, folder: Path | None, *, external: bool) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, name: str, folder: Path | None, *, external: bool, on_host: bool
+    ) -> None:
         self.external = external
+        self.on_host = on_host
         self.model = model
         self.name = name
         self.folder = folder
         self.problems = Problems()
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
-        self.imported = 0
 
     def run(self, shapes: Mapping[str, Sequence[int]], source: Mapping[str, str]) -> tuple[IRModule, Params]:
         graph = self.model.graph
@@ -199,9 +216,7 @@ class _Importer:
             if output not in scope.values and not any(output in item.proto.output for item in ordered):
                 raise ModelError(f"nothing produces the output '{output}'", place=place)
         for item in needed_nodes(ordered, outputs):
-            self.imported += 1
-            if self.imported > NODE_LIMIT:
-                raise UnsupportedError(f"more than {NODE_LIMIT} nodes are not supported", place=self.name)
+            spend("operators", 1, f"node '{scope.prefix}{item.label}'")
             self._node(item, scope)
 
     def _node(self, item: NodeProto, scope: _Scope) -> None:
@@ -242,7 +257,7 @@ class _Importer:
                     return  # the problem that left what it captures without a value is already known
                 results = external_calls(proto, operands, known, scope.opsets, scope.declared, name)
             except UnsupportedError as error:
-                step = error.next_step or table.advice(domain, proto.op_type, is_external=True)
+                step = error.next_step or table.advice(domain, proto.op_type)
                 raise UnsupportedError(f"{refusal.cause}; {error.cause}", place=error.place, next_step=step) from error
             for tensor, result in zip(proto.output, results, strict=True):
                 if result is not None:
@@ -256,7 +271,7 @@ class _Importer:
             raise UnsupportedError(
                 f"operator '{operator}' (opset {opset}) is not supported",
                 place=f"node '{name}'",
-                next_step=table.advice(domain, proto.op_type),
+                next_step=table.advice(domain, proto.op_type, offer_runtime=self._runs_outside(proto, scope, name)),
             )
         inputs = [scope.values[tensor] if tensor else None for tensor in proto.input]
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
@@ -272,6 +287,17 @@ class _Importer:
                 scope.values[tensor] = named
                 if id(result) in self.noted:
                     self._note(named, self.noted[id(result)][1])
+
+    def _runs_outside(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> bool:
+        """Tell whether ``--byoc onnxruntime`` would take a node that cannot be compiled."""
+        operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
+        unknown = any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True))
+        if not self.on_host or unknown or any(inner_graphs(proto)):
+            return False
+        try:
+            return any(external_calls(proto, operands, {}, scope.opsets, scope.declared, name))
+        except UnsupportedError:
+            return False
 
     def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
         decoded: dict[str, Any] = {}

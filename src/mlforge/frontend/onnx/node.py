@@ -199,7 +199,10 @@ class Node:
             if result.type.nbytes > TENSOR_LIMIT:
                 self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
             if self.folds and result.type.size <= FOLD_LIMIT and all(map(_is_known, args)):
-                value = evaluate(result)
+                try:
+                    value = evaluate(result)
+                except UnsupportedError:  # a layout that a pass converts, which then is folded
+                    return result
                 return result if value is None else Constant(value, None, self.span)
         return result
 

@@ -96,19 +96,17 @@ def supported(domain: str = "") -> list[str]:
     return sorted(name for known, name in _SINCE if known == domain)
 
 
-def advice(domain: str, operator: str, *, is_external: bool = False) -> str:
+def advice(domain: str, operator: str, *, offer_runtime: bool = False) -> str:
     """Return what a user can do about an unsupported operator: the nearest supported form, and ONNX Runtime.
 
     Parameters
     ----------
     domain, operator : str
-    is_external : bool
-        ONNX Runtime has been asked, and cannot run it either.
+    offer_runtime : bool
+        Whether ONNX Runtime can run the node where the model is to run.
     """
     own = _own_advice(domain, operator)
-    if is_external or own.startswith(_DEPENDS):
-        return own
-    return f"{_RUN_IT}. {own}"
+    return f"{_RUN_IT}. {own}" if offer_runtime else own
 
 
 def _own_advice(domain: str, operator: str) -> str:

@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 from mlforge.errors import ModelError, UnsupportedError
 from mlforge.support import dtypes
+from mlforge.support.cost import give_file, spend
 
 _DTYPES = {
     TensorProto.FLOAT: "float32",
@@ -111,6 +112,8 @@ def _external(
     except ValueError:
         raise ModelError("offset and length of external data must be integers", place=place) from None
     _check_length(length, prod(shape) * item.itemsize, "bytes", shape, place)
+    give_file(str(path), path.stat().st_size)
+    spend("external", length, place)
     if offset < 0 or offset + length > path.stat().st_size:
         raise ModelError(f"bytes {offset} to {offset + length} are not in the file '{location}'", place=place)
     little = np.fromfile(

@@ -13,6 +13,7 @@ from mlforge.frontend.tflite.node import CONVERTERS, Node
 from mlforge.frontend.tflite.schema import ModelFile, OperatorRecord, Tensor, guarded, read_model
 from mlforge.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlforge.relay.visitor import with_span
+from mlforge.support.cost import give_nodes
 
 for _family in ("activation", "arithmetic", "layout", "linear", "reduction"):
     import_module(f"mlforge.frontend.tflite.{_family}")
@@ -62,6 +63,7 @@ def import_tflite(
     with_place = Problems()
     try:
         file = read_model(data)
+        give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
         conversion = _Conversion(file, dict(shapes or {}), numerics)
         outputs = conversion.run(with_place)
     except MlforgeError as error:

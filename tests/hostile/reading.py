@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _GUARD = 1 << 30
 _SECONDS = 30
 READY = "ready\n"
+_DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Reader:
     folder : path
         Where it stands and what it takes for its home, temporary files and caches.
     good : path
-        A good archive, for getting ready.
+        A good archive, for getting ready; the name of an ONNX file gets it ready for models.
     """
 
     def __init__(self, folder: Path, good: Path) -> None:
@@ -77,7 +78,7 @@ class Reader:
         assert self._process.stdout.readline() == READY
 
     def read(self, action: str, path: Path) -> Reading:
-        """Do one of `ACTIONS` or `BLOB_ACTIONS` with a file."""
+        """Do one of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` with a file."""
         assert self._process.stdout
         self._send(json.dumps([action, str(path)]))
         line = self._process.stdout.readline()
@@ -169,13 +170,51 @@ def _read_blob(abi: str) -> Callable[[Path], str]:
 BLOB_ACTIONS: dict[str, Callable[[Path], str]] = {abi: _read_blob(abi) for abi in ("classic", "transitional", "ffi")}
 
 
+def _check(path: Path) -> str:
+    import mlforge
+
+    return "\n".join(f"[{problem.code}] {problem}" for problem in mlforge.check(path))
+
+
+def _compile(path: Path) -> str:
+    import mlforge
+    from mlforge.errors import ProblemsError
+
+    target = Path("compiled.tar")
+    try:
+        mod, params = mlforge.import_model(path)
+        factory = mlforge.build(mod, params=params)
+        mlforge.export_model_library_format(factory, target)
+    except ProblemsError as error:
+        return "\n".join(f"[{problem.code}] {problem}" for problem in error.problems)
+    except mlforge.errors.MlforgeError as error:
+        return f"[{error.code}] {error}"
+    finally:
+        target.unlink(missing_ok=True)
+    return ""
+
+
+MODEL_ACTIONS: dict[str, Callable[[Path], str]] = {"check": _check, "compile": _compile}
+
+
+def _get_ready() -> None:
+    """Compile a small model of each format, so that what that imports is not taken for a reading's."""
+    from tests.onnx_models import small_network
+
+    path = Path("ready.onnx")
+    for data in (small_network().SerializeToString(), _DIGITS.read_bytes()):
+        path.write_bytes(data)
+        _compile(path)
+        path.unlink()
+
+
 def _measured(action: str, path: Path) -> dict[str, Any]:
     before = _resident_bytes()
     soft = _limited()
     error, code, text = None, None, ""
     with counted_calls() as calls:
         try:
-            text = (ACTIONS | BLOB_ACTIONS)[action](path)
+            text = (ACTIONS | BLOB_ACTIONS | MODEL_ACTIONS)[action](path)
         except BaseException as caught:  # whatever it is, it is what came of the file
             error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     resource.setrlimit(resource.RLIMIT_DATA, soft)
@@ -221,6 +260,8 @@ def _forked(action: str, path: Path) -> str:
 def main() -> None:
     """Serve readings until the input ends."""
     good = Path(sys.stdin.readline().strip())
+    if good.suffix == ".onnx":
+        _get_ready()
     for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
         try:
             action(good)

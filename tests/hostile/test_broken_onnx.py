@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,20 +158,6 @@ def test_external_data_comes_from_the_models_folder_alone(tmp_path: Path) -> Non
     path.write_bytes(external(small_network(), "w.bin", 1 << 40).SerializeToString())
     refused(path, "its shape")
     refused(external(small_network(), "w.bin"), "without the model's folder")
-
-
-def test_exponentially_nested_functions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each function calls the next one sixteen times: 16**12 nodes if they were all inlined."""
-    monkeypatch.setattr("mlforge.frontend.onnx.importer.NODE_LIMIT", 1000)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
-    functions = []
-    for level in range(12):
-        names = ["a", *(f"t{index}" for index in range(15)), "r"]
-        operator, domain = (f"F{level + 1}", "f") if level < 11 else ("Relu", "")
-        body = [helper.make_node(operator, [u], [v], domain=domain) for u, v in pairwise(names)]
-        functions.append(helper.make_function("f", f"F{level}", ["a"], ["r"], body, opsets))
-    node = helper.make_node("F0", ["x"], ["y"], domain="f")
-    refused(model([node], {"x": (1,)}, ["y"], domains=opsets[1:], functions=functions), "nodes are not supported")
 
 
 def test_mutated_models_never_give_foreign_errors() -> None:

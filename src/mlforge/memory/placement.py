@@ -7,7 +7,7 @@ of real models one of the greedy orders nearly always meets the lower bound, and
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,7 @@ _SEARCH_WORK = 40_000
 # thousands of blocks that are live together have millions.
 _PAIR_WORK = 4_000_000
 # What a pair counts for in the limit of the work on one model.
-_PAIR_STEPS = 64
+_PAIR_STEPS = 256
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,19 @@ class Layout:
         """
         found: list[list[tuple[int, int, int]]] = [[] for _ in self.clusters]
         spans = [(cluster[0][0].first, max(item.last for item, _ in cluster)) for cluster in self.clusters]
+        firsts, lasts = sorted(first for first, _ in spans), sorted(last for _, last in spans)
+        overlapping = sum(bisect_right(firsts, last) - bisect_left(lasts, first) - 1 for first, last in spans) // 2
+        spend("steps", _PAIR_STEPS * overlapping)
+        # of ranges that are placed alone and share nothing, no more than their bytes matters
+        alone = [0 if self.leads or len(cluster) > 1 else cluster[0][0].nbytes for cluster in self.clusters]
         for i, mine in enumerate(self.clusters):
+            first, last = spans[i]
             for j in range(i):
-                if spans[i][0] > spans[j][1] or spans[j][0] > spans[i][1]:
+                if first > spans[j][1] or spans[j][0] > last:
+                    continue
+                if alone[i] and alone[j]:
+                    found[i].append((j, alone[i], alone[j]))
+                    found[j].append((i, alone[j], alone[i]))
                     continue
                 pairs = [
                     self._apart(a, b)
@@ -82,7 +92,6 @@ class Layout:
                     own, other = max(a for a, _ in pairs), max(b for _, b in pairs)
                     found[i].append((j, own, other))
                     found[j].append((i, other, own))
-            spend("steps", _PAIR_STEPS * len(found[i]))
         return tuple(tuple(items) for items in found)
 
     def _apart(self, a: tuple[LiveRange, int], b: tuple[LiveRange, int]) -> tuple[int, int]:

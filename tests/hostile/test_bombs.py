@@ -1,0 +1,85 @@
+"""Small models that ask for much: `check` and `compile` refuse the same ones, in bounded steps and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import mlforge
+from mlforge.errors import LimitError, OptionError
+from mlforge.support.cost import LIMITS, limited, require, spend
+from tests.hostile.corpus_models import BOMBS
+from tests.hostile.reading import MODEL_ACTIONS, Reader, Reading
+from tests.onnx_models import model
+
+# the costliest, a node with a thousand outputs, asks for 12 million
+MAX_CALLS = 20_000_000
+MAX_MEGABYTES = 384
+# of these the work grows with the file alone, which is small enough
+COMPILED = {"wide_lookup_tables", "padded_pool", "split_into_a_thousand"}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    process = Reader(tmp_path_factory.mktemp("reader"), Path("model.onnx"))
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_model_costs_little(name: str, reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(BOMBS[name]())
+    readings = {action: reader.read(action, path) for action in MODEL_ACTIONS}
+    for action, reading in readings.items():
+        said = f"{action}: {reading.calls:,} calls, {reading.megabytes:.0f} MiB, {reading.error}: {reading.text[:600]}"
+        assert reading.error is None, said
+        assert reading.calls < MAX_CALLS, said
+        assert reading.megabytes < MAX_MEGABYTES, said
+        assert ("[MLF103]" in reading.text) == (name not in COMPILED), said
+    assert _first(readings["check"]) == _first(readings["compile"])
+
+
+def _first(reading: Reading) -> str:
+    return reading.text.partition("\n")[0]
+
+
+def test_weights_in_the_file_pay_for_themselves() -> None:
+    """A model of many weights may make as much of them as one of few may not."""
+    weights = {f"w{i}": np.full((1 << 20,), i, np.float32) for i in range(24)}
+    nodes = [helper.make_node("Add", [f"w{i}", "x"], [f"a{i}"]) for i in range(24)]
+    nodes.append(helper.make_node("Sum", [f"a{i}" for i in range(24)], ["y"]))
+    data = model(nodes, {"x": (1,)}, ["y"], weights).SerializeToString()
+    assert len(data) > LIMITS["constants"].base
+    assert mlforge.check(data) == []
+
+
+def test_a_factor_raises_the_limits() -> None:
+    nodes = [helper.make_node("ConstantOfShape", ["shape"], [f"c{i}"]) for i in range(20)]
+    nodes.append(helper.make_node("Sum", ["x", *(f"c{i}" for i in range(20))], ["y"]))
+    data = model(nodes, {"x": (1,)}, ["y"], {"shape": np.array([1 << 20])}).SerializeToString()
+    with pytest.raises(LimitError, match=r"exceed 67,\d+,\d+ bytes by .*raise the limits: --limit-factor 3"):
+        mlforge.import_model(data)
+    assert len(mlforge.import_model(data, limit_factor=3)[1]) == 20
+    (problem,) = mlforge.check(data)
+    assert isinstance(problem, LimitError)
+    assert mlforge.check(data, limit_factor=3) == []
+    for factor in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(OptionError, match="expected a positive number"):
+            mlforge.import_model(data, limit_factor=factor)
+
+
+def test_the_advice_of_a_limit_is_enough() -> None:
+    with limited(0, 0) as cost:
+        with pytest.raises(LimitError) as caught:
+            spend("operators", 12_345, "node 'n'")
+        assert cost.used["operators"] == 0
+    factor = float(str(caught.value).rpartition(" ")[2])
+    with limited(0, 0, factor):
+        require("operators", 12_345)
+        spend("operators", 12_345)
+    spend("operators", 1 << 60)

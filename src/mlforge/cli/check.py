@@ -9,7 +9,7 @@ import typer
 
 from mlforge.cli.compile_options import Generators, TargetText
 from mlforge.cli.compiling import board_asks
-from mlforge.cli.options import Board, Json, LimitFactor, Shapes, parse_shapes
+from mlforge.cli.options import Board, Json, LimitFactor, Shapes, TrustBoard, chosen_board, parse_shapes
 from mlforge.cli.tables import print_json
 from mlforge.errors import MlforgeError, ProblemsError
 
@@ -26,6 +26,7 @@ def check(
     *,
     target: TargetText = None,
     board: Board = None,
+    trust_board: TrustBoard = False,
     shape: Shapes = None,
     byoc: Generators = None,
     limit_factor: LimitFactor = 1.0,
@@ -36,7 +37,8 @@ def check(
     from mlforge.byoc import find_generators
 
     find_generators(byoc or ())
-    chosen = target if board is None else board_asks(board, target, None)[0]
+    on_board = chosen_board(board, trust_board)
+    chosen = target if on_board is None else board_asks(on_board, target, None)[0]
     problems = compiler.check(
         model, shapes=parse_shapes(shape), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from mlforge.support.params import save_params
 
 HERE = Path(__file__).resolve().parent
 _EXECUTOR = ("crt/common", "crt/graph_executor")
-_SERVER = ("crt/common", "crt/microtvm_rpc_common", "crt/microtvm_rpc_server", "minrpc")
+_SERVER = (
+    *_EXECUTOR, "crt/graph_executor_module", "crt/aot_executor", "crt/aot_executor_module", "crt/microtvm_rpc_common",
+    "crt/microtvm_rpc_server", "minrpc",
+)  # fmt: skip
 _PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server": _SERVER}
 TARGETS = tuple(_PARTS)
 MAX_LENGTH = 16384
@@ -146,7 +150,11 @@ def _sources(folder: Path, part: str) -> list[Path]:
 
 def _sessions() -> dict[str, bytes]:
     """Return requests of every kind that hosts make, and a line with the start of a session."""
-    here, add, system_lib, address = cpu(), 0x80008000, 0x80028000, 0x7000
+    here, add, address = cpu(), 0x80008000, 0x7000
+    # the table of global functions is numbered as the module behind the last one that there may be
+    modules = re.search(rb"TVM_CRT_MAX_REGISTERED_MODULES (\d+)", crt_files("host")["host/crt_config.h"])
+    assert modules is not None
+    system_lib = (0x8000 | int(modules.group(1))) << 16 | 0x8000
     tensor = minrpc.RemoteTensor(address, (4,), (2, 32, 1), here)
     handle, module = minrpc.Handle(3, address), minrpc.Handle(minrpc.MODULE, 0x8000)
     arguments: dict[minrpc.Code, list[Any]] = {
@@ -171,12 +179,42 @@ def _sessions() -> dict[str, bytes]:
         packets[name] = minrpc.packet(minrpc.Code.CALL, body)
     packets["copy_to"] = minrpc.copy_to(tensor, bytes(16))
     packets["copy_from"] = minrpc.copy_from(tensor, 16)
+    executors = [
+        (system_lib, []),
+        # the graph executor's module is 0x8001, that of the AOT executor 0x8002
+        (system_lib + 7, [_SMALL_GRAPH, module, 1, 0]),
+        (0x80018001, ["x"]),
+        (0x80018005, []),
+        (0x80018002, [0]),
+        (0x80018006, [save_params({"x": np.zeros(4, np.int8)})]),
+        (system_lib + 5, [module, here, "default"]),
+        (0x80028001, [0]),
+        (0x80028006, [0]),
+        (0x80028007, []),
+        (0x80028002, [0]),
+        (system_lib + 2, [None, "tvm.aot_executor.create", 1, 0, 3, 2, 0, 0, ""]),
+        (0xFFFF8001, [module, here, "default"]),
+    ]
+    steps = [
+        minrpc.packet(minrpc.Code.CALL, function.to_bytes(8, "little") + minrpc.packed_args(values))
+        for function, values in executors
+    ]
+    free = minrpc.packed_args([minrpc.Handle(3, 0x8001), minrpc.MODULE])
+    steps.append(minrpc.packet(minrpc.Code.FREE_HANDLE, free))
     # the harness puts lengths of its own in front
     bodies = {name: packet[8:] for name, packet in packets.items()}
     found = {name: b"\1" + bytes((len(body),)) + body for name, body in bodies.items()}
     found["all"] = b"\1" + b"".join(bytes((len(body),)) + body for body in bodies.values())
+    found["executors"] = b"\1" + b"".join(bytes((len(packet) - 8,)) + packet[8:] for packet in steps)
     found["line"] = b"\0" + frame(b"\1\0\0\1") + frame(b"\1\7\x10" + packets["GET_GLOBAL"])
     return found
+
+
+# a request of the harness has 255 bytes at most
+_SMALL_GRAPH = (
+    '{"nodes":[{"op":"null","name":"x"}],"arg_nodes":[0],"heads":[[0,0,0]],"node_row_ptr":[0,1],'
+    '"attrs":{"dltype":["list_str",["int8"]],"shape":["list_shape",[[4]]],"storage_id":["list_int",[0]]}}'
+)
 
 
 def _graph() -> dict[str, object]:

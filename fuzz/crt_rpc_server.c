@@ -2,10 +2,13 @@
  * libFuzzer harness: any bytes from the host of a device with the RPC server. The first byte says whether they are what
  * comes over the line, or requests of a session, each with its length in front.
  */
+#include <stdbool.h>
 #include <stdint.h>
+#include <tvm/runtime/crt/graph_executor_module.h>
 #include <tvm/runtime/crt/microtvm_rpc_server.h>
 #include <tvm/runtime/crt/module.h>
 #include <tvm/runtime/crt/rpc_common/session.h>
+#include <tvm/runtime/metadata_types.h>
 
 #include "crt_platform.h"
 
@@ -30,8 +33,36 @@ static int touch_arguments(TVMValue* args, int* codes, int num_args, TVMValue* r
   return 0;
 }
 
-static const TVMBackendPackedCFunc functions[] = {touch_arguments};
-static const TVMFuncRegistry registry = {"\001\000add\000", functions};
+static const int64_t shape[] = {2, 3};
+static const TVMTensorInfo tensors[] = {{"x", shape, 2, {kDLFloat, 32, 1}}, {"y", shape, 2, {kDLInt, 8, 1}}};
+static const TVMMetadata tables = {1, tensors, 1, tensors + 1, 1, NULL, 0, NULL, 0, "tvmgen_default"};
+
+static int get_tables(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, void* resource) {
+  (void)args;
+  (void)codes;
+  (void)num_args;
+  (void)resource;
+  ret->v_handle = (void*)(uintptr_t)&tables;
+  *ret_code = kTVMOpaqueHandle;
+  return 0;
+}
+
+static int run_module(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, void* resource) {
+  (void)ret;
+  (void)ret_code;
+  (void)resource;
+  if (calls_left-- <= 0) return -1;
+  for (int i = 0; i < num_args; ++i) {
+    if (codes[i] == kTVMDLTensorHandle || codes[i] == kTVMNDArrayHandle) {
+      touch((const DLTensor*)args[i].v_handle, i == num_args - 1);
+    }
+  }
+  return 0;
+}
+
+static const TVMBackendPackedCFunc functions[] = {touch_arguments, run_module, get_tables};
+static const TVMFuncRegistry registry = {
+    "\003\000add\000tvmgen_default_run\000tvmgen_default_get_c_metadata\000", functions};
 static const TVMModule module = {&registry};
 
 const TVMModule* TVMSystemLibEntryPoint(void) { return &module; }
@@ -108,10 +139,13 @@ static void send_requests(Line* line, const uint8_t* data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Line line;
+  static bool registered = false;
   if (size == 0) return 0;
   calls_left = MOST_CALLS;
   microtvm_rpc_server_t server = MicroTVMRpcServerInit(to_host, NULL);
   if (server == NULL) abort();
+  if (!registered && TVMGraphExecutorModule_Register() != kTvmErrorNoError) abort();
+  registered = true;
   line.size = 0;
   if (data[0] % 2 == 0) {
     to_line(&line, data + 1, size - 1);

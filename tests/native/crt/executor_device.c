@@ -3,7 +3,6 @@
  * executor, the server the AOT executor, and the model's files define the table of functions. What is allocated is
  * counted.
  */
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <tvm/runtime/c_backend_api.h>
@@ -11,7 +10,6 @@
 #include <tvm/runtime/crt/graph_executor_module.h>
 #include <tvm/runtime/crt/logging.h>
 #include <tvm/runtime/crt/microtvm_rpc_server.h>
-#include <tvm/runtime/crt/platform.h>
 
 static int64_t live = 0;
 static microtvm_rpc_server_t server;
@@ -102,9 +100,10 @@ int main(void) {
   int byte;
   TVMPlatformInitialize();
   server = MicroTVMRpcServerInit(write_out, NULL);
-  if (server == NULL || TVMGraphExecutorModule_Register() != kTvmErrorNoError) return 2;
-  if (add_global("test.count_live", count_live) != kTvmErrorNoError) return 2;
-  if (add_global("test.start_again", start_again) != kTvmErrorNoError) return 2;
+  CHECK(server != NULL);
+  CHECK_EQ(TVMGraphExecutorModule_Register(), kTvmErrorNoError, "the graph executor is there already");
+  CHECK_EQ(add_global("test.count_live", count_live), kTvmErrorNoError, "there is no room for functions");
+  CHECK_EQ(add_global("test.start_again", start_again), kTvmErrorNoError, "there is no room for functions");
   while ((byte = getchar()) != EOF) {
     uint8_t received = (uint8_t)byte;
     uint8_t* cursor = &received;

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 _EXECUTOR = ("crt/common", "crt/graph_executor")
 _SERVER = (
     *_EXECUTOR, "crt/graph_executor_module", "crt/aot_executor", "crt/aot_executor_module", "crt/microtvm_rpc_common",
-    "crt/microtvm_rpc_server", "minrpc",
+    "crt/microtvm_rpc_server",
 )  # fmt: skip
 _PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server": _SERVER}
 TARGETS = tuple(_PARTS)

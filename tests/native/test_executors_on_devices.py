@@ -18,7 +18,7 @@ from mlforge.errors import SessionTerminatedError
 from mlforge.micro import Session
 from mlforge.support.params import save_params
 from tests.harness import seeded_inputs
-from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, sources, write_tree
+from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, write_tree
 from tests.native.kept_line import KeptLine
 from tests.native.rpc_device import transport
 from tests.native.spec_host import (
@@ -37,6 +37,11 @@ from tests.native.spec_host import (
 
 MODEL = "hello_world_int8.tflite"
 SESSIONS = 3
+# the folders of the runtime that microTVM's host project compiles
+LIBRARIES = (
+    "microtvm_rpc_server", "microtvm_rpc_common", "aot_executor_module", "aot_executor", "graph_executor_module",
+    "graph_executor", "common", "memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ def device(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
     with tarfile.open(archive) as tar:
         tar.extractall(folder / "model", filter="data")
     tree = write_tree(folder)
-    files = [PROGRAMS / "executor_device.c", *sorted((folder / "model/codegen/host/src").glob("*.c")), *sources(tree)]
+    runtime = [path for name in LIBRARIES for path in sorted((tree / "runtime/src/runtime/crt" / name).glob("*.c"))]
+    files = [PROGRAMS / "executor_device.c", *sorted((folder / "model/codegen/host/src").glob("*.c")), *runtime]
     flags = [*STRICT, *SANITIZED, "-DTVM_CRT_RPC_OWN_MEMORY_ONLY=1"]
     return Device(compile_c(tree, "executor_device", files, flags), graph, aot)
 

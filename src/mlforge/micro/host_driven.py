@@ -27,7 +27,7 @@ PACKET_BYTES = 2048
 
 _CRT_PARTS = (
     "include", "src/runtime/crt/common", "src/runtime/crt/microtvm_rpc_common",
-    "src/runtime/crt/microtvm_rpc_server", "src/runtime/minrpc",
+    "src/runtime/crt/microtvm_rpc_server",
 )  # fmt: skip
 _AOT_PARTS = ("src/runtime/crt/aot_executor", "src/runtime/crt/aot_executor_module")
 _ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"

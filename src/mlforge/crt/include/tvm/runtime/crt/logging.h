@@ -20,15 +20,16 @@ void TVMLogf(const char* fmt, ...);
 #endif
 
 /*! \brief Logs the condition and aborts unless it holds. */
-#define CHECK(condition)                                          \
-  do {                                                            \
-    if (!(condition)) {                                           \
+#define CHECK(condition)                                               \
+  do {                                                                 \
+    if (!(condition)) {                                                \
       TVMLogf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      TVMPlatformAbort(kTvmErrorPlatformCheckFailure);            \
-    }                                                             \
+      TVMPlatformAbort(kTvmErrorPlatformCheckFailure);                 \
+    }                                                                  \
   } while (0)
 
-/* The format and its arguments follow. */
+/* The format and its arguments follow. C++ knows such macros since 2011. */
+#if !defined(__cplusplus) || __cplusplus >= 201103L
 #define TVM_CRT_CHECK_THAT(condition, ...)             \
   do {                                                 \
     if (!(condition)) {                                \
@@ -44,5 +45,6 @@ void TVMLogf(const char* fmt, ...);
 #define CHECK_LE(x, y, ...) TVM_CRT_CHECK_THAT((x) <= (y), __VA_ARGS__)
 #define CHECK_GT(x, y, ...) TVM_CRT_CHECK_THAT((x) > (y), __VA_ARGS__)
 #define CHECK_GE(x, y, ...) TVM_CRT_CHECK_THAT((x) >= (y), __VA_ARGS__)
+#endif
 
 #endif /* TVM_RUNTIME_CRT_LOGGING_H_ */

@@ -6,8 +6,8 @@
 #include <tvm/runtime/crt/microtvm_rpc_server.h>
 #include <tvm/runtime/crt/platform.h>
 
-#include "../../minrpc/minrpc_server.h"
 #include "../common/config.h"
+#include "minrpc_server.h"
 #include "server_functions.h"
 
 enum { LOG_BYTES = 256 };

@@ -8,12 +8,12 @@
 #include <tvm/runtime/crt/platform.h>
 #include <tvm/runtime/crt/rpc_common/session.h>
 
-#include "../../minrpc/time_evaluator.h"
 #include "../common/arguments.h"
 #include "../common/config.h"
 #include "../common/error_text.h"
 #include "../common/handles.h"
 #include "../common/tensor.h"
+#include "time_evaluator.h"
 
 /*
  * A function of a module; nothing where it has none of this name. What imports may answer for, global functions do:

@@ -1,7 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief What requests and replies begin with, behind their length */
-#ifndef TVM_RUNTIME_MINRPC_RPC_CODE_H_
-#define TVM_RUNTIME_MINRPC_RPC_CODE_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_RPC_CODE_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_RPC_CODE_H_
 
 typedef enum {
   kRpcShutdown = 1,
@@ -26,4 +26,4 @@ typedef enum {
   kRpcDevSetStream = 20
 } RpcCode;
 
-#endif /* TVM_RUNTIME_MINRPC_RPC_CODE_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_RPC_CODE_H_ */

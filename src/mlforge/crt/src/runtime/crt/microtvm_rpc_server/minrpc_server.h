@@ -1,7 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief Answers requests: one message of a session is one request */
-#ifndef TVM_RUNTIME_MINRPC_MINRPC_SERVER_H_
-#define TVM_RUNTIME_MINRPC_MINRPC_SERVER_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_MINRPC_SERVER_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_MINRPC_SERVER_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,4 +19,4 @@ tvm_crt_error_t minrpc_handle(TVMSession* session, uint8_t* data, size_t num_byt
 /*! \brief Frees what the host of the last session left behind: memory, modules, the time evaluator. */
 void minrpc_end_session(void);
 
-#endif /* TVM_RUNTIME_MINRPC_MINRPC_SERVER_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_MINRPC_SERVER_H_ */

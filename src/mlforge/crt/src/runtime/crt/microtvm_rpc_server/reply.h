@@ -1,7 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief Writes replies, whose length must be known before their first byte */
-#ifndef TVM_RUNTIME_MINRPC_REPLY_H_
-#define TVM_RUNTIME_MINRPC_REPLY_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REPLY_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REPLY_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,4 +26,4 @@ tvm_crt_error_t reply_exception(TVMSession* session, const char* text);
 /*! \brief Sends bytes of memory. */
 tvm_crt_error_t reply_bytes(TVMSession* session, const void* data, size_t num_bytes);
 
-#endif /* TVM_RUNTIME_MINRPC_REPLY_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REPLY_H_ */

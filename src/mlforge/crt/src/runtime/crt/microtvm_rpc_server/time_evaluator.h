@@ -1,7 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief The function that runtime.RPCTimeEvaluator makes: it runs another one, and returns how long that took */
-#ifndef TVM_RUNTIME_MINRPC_TIME_EVALUATOR_H_
-#define TVM_RUNTIME_MINRPC_TIME_EVALUATOR_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_TIME_EVALUATOR_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_TIME_EVALUATOR_H_
 
 #include <stdbool.h>
 #include <tvm/runtime/c_backend_api.h>
@@ -28,4 +28,4 @@ int time_evaluator_call(TVMFunctionHandle handle, TVMValue* args, int* type_code
 /*! \brief Lets go of the evaluator and its memory. */
 void time_evaluator_release(void);
 
-#endif /* TVM_RUNTIME_MINRPC_TIME_EVALUATOR_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_TIME_EVALUATOR_H_ */

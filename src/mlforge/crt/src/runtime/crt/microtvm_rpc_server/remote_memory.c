@@ -3,9 +3,9 @@
 
 #include <tvm/runtime/crt/platform.h>
 
-#include "../crt/common/config.h"
-#include "../crt/common/error_text.h"
-#include "../crt/common/tensor.h"
+#include "../common/config.h"
+#include "../common/error_text.h"
+#include "../common/tensor.h"
 
 /* Stands in front of each block. */
 typedef struct Header {

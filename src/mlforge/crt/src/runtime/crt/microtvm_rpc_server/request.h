@@ -1,14 +1,14 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief Reads requests where they stand; whatever the bytes are, nothing outside of them is touched */
-#ifndef TVM_RUNTIME_MINRPC_REQUEST_H_
-#define TVM_RUNTIME_MINRPC_REQUEST_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REQUEST_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REQUEST_H_
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <tvm/runtime/c_runtime_api.h>
 
-#include "../crt/common/config.h"
+#include "../common/config.h"
 
 /*! \brief Most arguments of a call: runtime.RPCTimeEvaluator takes twelve. */
 enum { REQUEST_MAX_ARGS = TVM_CRT_MAX_ARGS > 12 ? TVM_CRT_MAX_ARGS : 12 };
@@ -70,4 +70,4 @@ bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t
 /*! \brief Returns whether bytes are constants of the program. */
 bool request_is_constant(const void* address, size_t num_bytes);
 
-#endif /* TVM_RUNTIME_MINRPC_REQUEST_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REQUEST_H_ */

@@ -1,7 +1,7 @@
 /* Part of mlforge's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*! \brief Memory that the host asked for: freed by it, or when its session ends */
-#ifndef TVM_RUNTIME_MINRPC_REMOTE_MEMORY_H_
-#define TVM_RUNTIME_MINRPC_REMOTE_MEMORY_H_
+#ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REMOTE_MEMORY_H_
+#define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REMOTE_MEMORY_H_
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,4 +21,4 @@ bool remote_memory_holds(const void* address, size_t num_bytes);
 /*! \brief Frees all that is left. */
 void remote_memory_free_all(void);
 
-#endif /* TVM_RUNTIME_MINRPC_REMOTE_MEMORY_H_ */
+#endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REMOTE_MEMORY_H_ */

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>
 
-#include "../crt/common/handles.h"
-#include "../crt/common/tensor.h"
+#include "../common/handles.h"
+#include "../common/tensor.h"
 #include "remote_memory.h"
 #include "reply.h"
 #include "request.h"

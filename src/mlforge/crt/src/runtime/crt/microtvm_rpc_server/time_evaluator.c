@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <tvm/runtime/crt/platform.h>
 
-#include "../crt/common/error_text.h"
-#include "../crt/common/handles.h"
+#include "../common/error_text.h"
+#include "../common/handles.h"
 
 /*
  * Handles of evaluators look like those of functions, with a module that no program has. Each gets a number of its own,

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "../crt/common/handles.h"
-#include "../crt/common/tensor.h"
+#include "../common/handles.h"
+#include "../common/tensor.h"
 #include "remote_memory.h"
 
 static const char cut_off[] = "the request is cut off";

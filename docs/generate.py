@@ -97,7 +97,9 @@ def operators_page() -> str:
         "`mlforge operators` prints them. The contract says how near the results are to the exact ones, whatever the",
         "target. For a model's own operators run `mlforge check MODEL`: it names each that cannot be compiled.",
         "",
-        f"{len(OPERATORS)} operators. An attribute without a default must be given.",
+        f"{len(OPERATORS)} operators. An attribute without a default must be given. What has a * is not in TVM 0.14, of",
+        "`qnn.softmax` its form for uint8: [Relay text](archive.md) has something of TVM's in its place, and the operator",
+        "or the attribute itself in a comment, which mlforge reads. TVM reads no model with `onnx.call`.",
         "",
         "| operator | computes | attributes | contract |",
         "|---|---|---|---|",
@@ -105,12 +107,14 @@ def operators_page() -> str:
     for name in OPERATORS:
         item = OPERATORS.get(name)
         attributes = ", ".join(map(_attribute, item.attrs))
-        lines.append(f"| `{name}` | {_cell(item.doc)} | {attributes} | {_cell(item.contract)} |")
+        own = " *" if item.in_tvm is not None else ""
+        lines.append(f"| `{name}`{own} | {_cell(item.doc)} | {attributes} | {_cell(item.contract)} |")
     return "\n".join([*lines, ""])
 
 
 def _attribute(attr: Attr) -> str:
-    return f"`{attr.name}`" if attr.default is REQUIRED else f"`{attr.name}={attr.default!r}`"
+    own = " *" if attr.in_tvm is not None else ""
+    return f"`{attr.name}`{own}" if attr.default is REQUIRED else f"`{attr.name}={attr.default!r}`{own}"
 
 
 def boards_page() -> str:

@@ -246,10 +246,12 @@ def _away_from_zero(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
     return tb.cast((product + nudge) >> total, "int32")
 
 
+# each differs from TVM's by one at most
+_NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE"), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 OPERATORS.add("qnn.quantize", Operator(
-    "qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST")),
+    "qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})),
     compute=_compute_quantize, contract="exact in float32 arithmetic; saturates",
     doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
 ))  # fmt: skip
@@ -260,7 +262,7 @@ OPERATORS.add("qnn.dequantize", Operator(
 ))  # fmt: skip
 OPERATORS.add("qnn.requantize", Operator(
     "qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
-    (_AXIS, Attr("rounding", "None"), Attr("compute_dtype", "None"), _OUT_DTYPE),
+    (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
     compute=_compute_requantize, contract="bit-exact to the named rounding rule",
     doc="Integers of one scale to integers of another; `rounding` names whose rule.",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops import qnn_in_tvm
 from mlforge.ops.qnn import check_pair, known, quantized, rescaled, saturate
 from mlforge.ops.rules import broadcast_shape, normalized_axis, tensors
 from mlforge.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
@@ -165,6 +166,7 @@ for _name, _combine, _doc in (
     OPERATORS.add(_name, Operator(
         _name, 8, _infer_pair(_name), Kind.BROADCAST, _PAIR_ATTRS,
         compute=_compute_pair(_name, _combine), contract=_CONTRACT, doc=_doc,
+        in_tvm=qnn_in_tvm.prelu if _name == "qnn.prelu" else None,
     ))  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(

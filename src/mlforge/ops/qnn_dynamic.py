@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops import qnn_in_tvm
 from mlforge.ops.rules import broadcast_shape, tensors
 from mlforge.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
 from mlforge.relay.ir import TensorType, Type
@@ -84,20 +85,21 @@ def _centred(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
 
 _CONTRACT = "bit-exact to TFLite's hybrid kernels"
 
-for _name, _dtypes, _result, _rule, _doc in (
-    ("qnn.symmetric_quantize", ("float32", "float32"), "int8", _symmetric,
+for _name, _dtypes, _result, _rule, _in_tvm, _doc in (
+    ("qnn.symmetric_quantize", ("float32", "float32"), "int8", _symmetric, qnn_in_tvm.symmetric_quantize,
      "Real numbers as codes of the scale magnitude / 127; arguments are data and magnitude."),
-    ("qnn.asymmetric_scale", ("float32", "float32"), "float32", _asymmetric_scale,
+    ("qnn.asymmetric_scale", ("float32", "float32"), "float32", _asymmetric_scale, qnn_in_tvm.asymmetric_scale,
      "The scale that spreads the range from low (at most 0) to high (at least 0) over int8."),
     ("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", _asymmetric_zero_point,
+     qnn_in_tvm.asymmetric_zero_point,
      "The int8 code of zero in the range from low (at most 0) to high (at least 0)."),
-    ("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", _centred,
+    ("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", _centred, qnn_in_tvm.centred_quantize,
      "Real numbers as int8 codes minus their zero point; arguments are data, scale and zero point."),
 ):  # fmt: skip
     OPERATORS.add(
         _name,
         Operator(
             _name, len(_dtypes), _infer(_name, _dtypes, _result), Kind.BROADCAST, compute=_compute(_rule),
-            jumps=True, contract=_CONTRACT, doc=_doc,
+            jumps=True, in_tvm=_in_tvm, contract=_CONTRACT, doc=_doc,
         ),
     )  # fmt: skip

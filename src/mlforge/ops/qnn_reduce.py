@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import TypeCheckError, UnsupportedError
+from mlforge.ops import qnn_in_tvm
 from mlforge.ops.folding import Fold
 from mlforge.ops.qnn import check_pair, known, rescaled, saturate
 from mlforge.ops.qnn_arithmetic import check_bytes
@@ -254,7 +255,8 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
 OPERATORS.add("qnn.softmax", Operator(
-    "qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax, contract=_CONTRACT,
+    "qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax, in_tvm=qnn_in_tvm.softmax,
+    contract=_CONTRACT,
     doc="Softmax along an axis in fixed point; the result has scale 1/256 and the lowest zero point.",
 ))  # fmt: skip
 OPERATORS.add("qnn.avg_pool2d", Operator(
@@ -266,5 +268,6 @@ OPERATORS.add("qnn.avg_pool2d", Operator(
 OPERATORS.add("qnn.mean", Operator(
     "qnn.mean", 5, _infer_mean, Kind.REDUCE,
     (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)),
-    emit=_emit_mean, contract=_CONTRACT, doc="Mean over axes, rescaled to the result's scale.",
+    emit=_emit_mean, in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
+    doc="Mean over axes, rescaled to the result's scale.",
 ))  # fmt: skip

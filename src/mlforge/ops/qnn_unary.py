@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops import qnn_in_tvm
 from mlforge.ops.qnn import check_pair, known
 from mlforge.ops.qnn_arithmetic import check_bytes
 from mlforge.ops.rules import tensors
@@ -214,15 +215,15 @@ def _compute(name: str, rule: Rule) -> Callable[..., Reader]:
     return compute
 
 
-def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = ()) -> None:
+def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: qnn_in_tvm.InTvm | None = None) -> None:
     OPERATORS.add(name, Operator(
         name, 5, _infer(name), Kind.ELEMENTWISE, attrs, compute=_compute(name, rule),
-        contract="bit-exact to TFLite's reference kernel where it has one", doc=doc,
+        in_tvm=in_tvm, contract="bit-exact to TFLite's reference kernel where it has one", doc=doc,
     ))  # fmt: skip
 
 
 _ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)
-_FIXED_POINT = Attr("fixed_point", False)
+_FIXED_POINT = Attr("fixed_point", False, in_tvm={})
 _add(
     "qnn.sigmoid", _sigmoid,
     "Logistic function; with `fixed_point` in gemmlowp's arithmetic, for scale 1/256 and the lowest zero point.",
@@ -241,5 +242,11 @@ _add("qnn.log", _of_real(lambda x: math.log(x) if x > 0 else -math.inf), "Natura
 _add("qnn.sqrt", _of_real(lambda x: math.sqrt(x) if x >= 0 else math.nan), "Square root.")
 _add("qnn.rsqrt", _of_real(_rsqrt), "Reciprocal of the square root.")
 _add("qnn.erf", _of_real(math.erf), "Error function.")
-_add("qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.")
-_add("qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.", (_APPROXIMATE,))
+_add(
+    "qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.",
+    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.elu),
+)  # fmt: skip
+_add(
+    "qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.", (_APPROXIMATE,),
+    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.gelu),
+)  # fmt: skip

@@ -38,11 +38,22 @@ REQUIRED: Any = _Required()
 
 @dataclass(frozen=True)
 class Attr:
-    """One declared attribute. `is_float` makes integers print and parse as floats."""
+    """One declared attribute.
+
+    Attributes
+    ----------
+    name : str
+    default : any
+    is_float : bool
+        Integers print and parse as floats.
+    in_tvm : mapping, optional
+        What Relay text says in place of values that TVM does not have; empty where TVM has no such attribute at all.
+    """
 
     name: str
     default: Any = REQUIRED
     is_float: bool = False
+    in_tvm: Mapping[str, str] | None = None
 
 
 def _frozen(value: Any) -> Any:
@@ -76,6 +87,9 @@ class Operator:
     jumps : bool
         A float argument that is off by its last bit may change the result by a whole step, so what computes it
         must round as the reference does: a module with such an operator forbids fused multiply-adds.
+    in_tvm : callable, optional
+        ``(args, attrs, out_type) -> Expr``: what Relay text has in its place, of TVM's operators, where TVM does not
+        have it; None where it has.
     contract : str
         The numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result".
     doc : str
@@ -92,6 +106,7 @@ class Operator:
     takes_bias: bool = False
     macs: Callable[[list[Any], Mapping[str, Any], Any], int] | None = None
     jumps: bool = False
+    in_tvm: Callable[..., Any] | None = None
     contract: str = "exact"
     doc: str = ""
 

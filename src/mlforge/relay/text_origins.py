@@ -2,6 +2,8 @@
 
 ``/* span="conv1" tensor="y" name="w:0" */`` behind an expression or a parameter gives its `Span` and its own name;
 several nodes make a list. ``/* module={...} */`` before the first function gives the facts of the `IRModule`.
+What TVM's operators cannot take is written as they take it, and ``exact=`` in such a comment says what it is: the
+number behind a float32 scale, ``{"constant": 3}`` for a tensor in the metadata, values of attributes behind a call.
 Values are JSON whose asterisks are escaped, so that no name can end a comment.
 """
 
@@ -18,7 +20,8 @@ from mlforge.relay.ir import NO_SPAN, IRModule, Quantization, Span
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _ORIGIN = re.compile(
-    rf"\s*(?:span=(?P<nodes>{_STRING}|\[{_STRING}(?:, {_STRING})*\])\s*)?"
+    rf"\s*(?:exact=(?P<exact>\{{[^{{}}]*\}}|[-+.0-9eE]+)\s*)?"
+    rf"(?:span=(?P<nodes>{_STRING}|\[{_STRING}(?:, {_STRING})*\])\s*)?"
     rf"(?:tensor=(?P<tensor>{_STRING})\s*)?(?:name=(?P<name>{_STRING})\s*)?"
 )
 _FACTS = "module="
@@ -34,10 +37,13 @@ class Origin:
     span : Span
     name : str, optional
         The own name of a constant, or of a parameter that is printed under another one.
+    exact : float or dict, optional
+        What stands where TVM's form of it is printed.
     """
 
     span: Span = NO_SPAN
     name: str | None = None
+    exact: float | dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,12 @@ class Facts:
 def origin_text(origin: Origin) -> str:
     """Return the comment, with a space before it; nothing for what came from nowhere."""
     nodes = origin.span.nodes
-    values = {"span": nodes[0] if len(nodes) == 1 else nodes or None, "tensor": origin.span.tensor, "name": origin.name}
+    values = {
+        "exact": origin.exact,
+        "span": nodes[0] if len(nodes) == 1 else nodes or None,
+        "tensor": origin.span.tensor,
+        "name": origin.name,
+    }
     words = [f"{key}={_json(value)}" for key, value in values.items() if value is not None]
     return f" /* {' '.join(words)} */" if words else ""
 
@@ -63,10 +74,11 @@ def read_origin(comment: str) -> Origin | None:
     if found is None or not any(found.groups()):
         return None
     try:
-        nodes, tensor, name = (value and json.loads(value) for value in found.group("nodes", "tensor", "name"))
+        texts = found.group("nodes", "tensor", "name", "exact")
+        nodes, tensor, name, exact = (None if value is None else json.loads(value) for value in texts)
     except ValueError:
         return None
-    return Origin(Span((nodes,) if isinstance(nodes, str) else tuple(nodes or ()), tensor), name)
+    return Origin(Span((nodes,) if isinstance(nodes, str) else tuple(nodes or ()), tensor), name, exact)
 
 
 def facts_text(module: IRModule) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 from lark import Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
@@ -19,7 +20,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from mlforge.errors import MlforgeError, TypeCheckError
 from mlforge.relay import ir
 from mlforge.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TensorType, TupleType, Var
-from mlforge.relay.op import OPERATORS
+from mlforge.relay.op import OPERATORS, Attr
 from mlforge.relay.text_grammar import RESERVED, described, parser
 from mlforge.relay.text_literals import integer_values, number_value, string_value
 from mlforge.relay.text_metadata import SECTION, read_metadata
@@ -93,6 +94,7 @@ class _Reader:
         self._constants = list(constants)
         self._origins = prepared.origins
         self._facts = prepared.facts
+        self._stand_ins: set[str] = set()
         self._signatures: dict[str, ir.FuncType | None] = {}
         self._sizes: dict[int, tuple[TupleType, tuple[int, int]]] = {}
 
@@ -105,9 +107,11 @@ class _Reader:
                 raise self._fault(token, f"the function @{name} is defined twice")
             self._signatures[name] = self._signature(definition.children[1:])
         functions = {
-            _token(definition.children[0])[1:]: self._function(definition.children[1:], definition)
+            str(_token(definition.children[0])[1:]): self._function(definition.children[1:], definition)
             for definition in definitions
         }
+        for name in self._stand_ins:
+            functions.pop(name, None)
         facts = self._facts
         if facts.output_names and "main" in functions:
             kind = functions["main"].body.type
@@ -199,7 +203,7 @@ class _Reader:
         if tree.data in _COMPOSED:
             made = self._composed(tree, scope)
             return made if origin is _NOWHERE else replace(made, span=origin.span)
-        return Constant(self._scalar(tree), origin.name, origin.span)
+        return Constant(self._exact(tree, self._scalar(tree), origin.exact), origin.name, origin.span)
 
     def _composed(self, tree: Tree[Token], scope: Scope) -> Expr:
         if tree.data == "chain":
@@ -274,8 +278,28 @@ class _Reader:
         args, attrs = self._arguments(arguments, scope)
         # TVM writes this where an operator is called without its own constructor
         attrs.pop("attrs_type_key", None)
+        self._add_exact(OPERATORS.get(name).attrs, attrs, arguments)
         with self._checked(name):
             return ir.call(str(name), args, attrs)
+
+    def _add_exact(self, known: Sequence[Attr], attrs: dict[str, Any], arguments: Tree[Token]) -> None:
+        """Put the attributes in the comment behind a call in place of what is printed for TVM."""
+        exact = self._origin(arguments).exact
+        if exact is None:
+            return
+        by_name = {attr.name: attr.in_tvm for attr in known}
+        for name, value in exact.items() if isinstance(exact, dict) else ((None, exact),):
+            in_tvm = by_name.get(str(name))
+            if in_tvm is None:
+                raise self._fault(arguments, f"the comment behind it gives {name or value}, which stands for nothing")
+            printed = attrs.get(str(name))
+            if not isinstance(value, str | bool) or printed != (in_tvm.get(str(value)) if in_tvm else None):
+                raise self._fault(
+                    arguments,
+                    f"the comment behind it says that {name} is {value}, which does not go with {printed}",
+                    "change the comment together with what it explains, or leave it out",
+                )
+            attrs[str(name)] = value
 
     def _function_call(self, callee: Expr, arguments: Tree[Token], scope: Scope, place: Node) -> Expr:
         if not isinstance(callee, (Function, GlobalVar)):
@@ -283,8 +307,20 @@ class _Reader:
         args, attrs = self._arguments(arguments, scope)
         if attrs:
             raise self._fault(arguments, f"the call of a function takes no attributes ({', '.join(attrs)})")
+        exact = self._origin(arguments).exact
+        if isinstance(callee, GlobalVar) and isinstance(exact, dict):
+            return self._stood_for(callee, args, exact, place)
         with self._checked(place):
             return ir.call_function(callee, args)
+
+    def _stood_for(self, callee: GlobalVar, args: list[Expr], exact: dict[str, Any], place: Node) -> Expr:
+        """Return the call of the operator for which a function stands in the text."""
+        name = exact.pop("op", None)
+        if not isinstance(name, str) or name not in OPERATORS or OPERATORS.get(name).in_tvm is None:
+            raise self._fault(place, f"the comment behind it says that it stands for {name}, which is no such operator")
+        self._stand_ins.add(callee.name)
+        with self._checked(place):
+            return ir.call(name, args, exact)
 
     def _arguments(self, tree: Tree[Token], scope: Scope) -> tuple[list[Expr], dict[str, Any]]:
         args: list[Expr] = []
@@ -323,10 +359,42 @@ class _Reader:
                 f"the metadata section has no constant {index[:12]}; it has {count}",
                 None if count else f"the text must end with a {SECTION} section that holds the tensors",
             )
-        constant, origin = self._constants[int(index)], self._origin(tree)
+        place, origin = int(index), self._origin(tree)
+        if origin.exact is not None:
+            place = self._index_of_exact(tree, self._constants[place].data, origin.exact)
+        constant = self._constants[place]
         if (constant.name, constant.span) != (origin.name, origin.span):
-            constant = self._constants[int(index)] = Constant(constant.data, origin.name, origin.span)
+            constant = self._constants[place] = Constant(constant.data, origin.name, origin.span)
         return constant
+
+    def _index_of_exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: float | dict[str, Any]) -> int:
+        """Return which constant it is that is shown as float32."""
+        index = exact.get("constant") if isinstance(exact, dict) else None
+        if type(index) is not int or not 0 <= index < len(self._constants):
+            raise self._fault(tree, f"the comment behind it gives {exact}, which is none of the constants")
+        self._exact(tree, shown, self._constants[index].data)
+        return index
+
+    def _exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: Any) -> npt.NDArray[Any]:
+        """Return the float64 numbers that are shown as float32."""
+        if exact is None:
+            return shown
+        if isinstance(exact, dict):
+            return self._constants[self._index_of_exact(tree, shown, exact)].data
+        found: npt.NDArray[Any] = np.asarray(exact, np.float64)
+        with np.errstate(over="ignore"):
+            matches: bool = (
+                np.result_type(exact) == np.float64
+                and shown.dtype == np.float32
+                and np.array_equal(found.astype(np.float32), shown, equal_nan=True)
+            )
+        if not matches:
+            raise self._fault(
+                tree,
+                "the comment behind it gives other numbers",
+                "change the comment together with what it explains, or leave it out",
+            )
+        return found
 
     def _scalar(self, tree: Tree[Token]) -> npt.NDArray[Any]:
         if tree.data in ("true", "false"):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from mlforge.errors import InternalError
 from mlforge.relay import ir
-from mlforge.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, Var
+from mlforge.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlforge.relay.op import REQUIRED, Operator
 from mlforge.relay.text_literals import attribute_text, scalar_text, unique_names
 from mlforge.relay.text_origins import Origin, origin_text
 
+_QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)
 
 
@@ -26,15 +31,33 @@ class Printer:
     constants: list[Constant] = field(default_factory=list)
     global_names: dict[str, str] = field(default_factory=dict)
     _places: dict[Constant, int] = field(default_factory=dict)
+    _narrow: dict[Constant, Constant] = field(default_factory=dict)
+    _stand_ins: dict[Any, tuple[str, Function]] = field(default_factory=dict)
 
     def module(self, module: IRModule) -> str:
         """Return all functions, by name."""
         names = sorted(module.functions)
         self.global_names = dict(zip(names, unique_names(names), strict=True))
-        return "\n".join(
-            f"def @{self.global_names[name]}{self.function(function, '')}{self.origin(function)}\n"
-            for name, function in ((name, module.functions[name]) for name in names)
-        )
+        texts = [self._definition(self.global_names[name], module.functions[name]) for name in names]
+        texts += [self._definition(name, function) for name, function in self._stand_ins.values()]
+        return "\n".join(texts)
+
+    def _definition(self, name: str, function: Function) -> str:
+        return f"def @{name}{self.function(function, '')}{self.origin(function)}\n"
+
+    def stand_in(self, call: Call, operator: Operator) -> str | None:
+        """Return the name of a function of TVM's operators for a call of one that TVM does not have."""
+        kinds = [_in_tvm(ir.tensor_type(arg)) for arg in call.args] if operator.in_tvm is not None else []
+        key = (operator.name, tuple(call.attrs.items()), tuple(kinds))
+        if operator.in_tvm is not None and key not in self._stand_ins:
+            params = tuple(Var(f"p{index}", kind) for index, kind in enumerate(kinds))
+            body = operator.in_tvm(params, call.attrs, call.type)
+            if body is not None:
+                name = operator.name.replace(".", "_")
+                others = [*self.global_names.values(), *(taken for taken, _ in self._stand_ins.values())]
+                *_, title = unique_names([*others, name])
+                self._stand_ins[key] = title, Function(params, body, {"Inline": 1})
+        return self._stand_ins[key][0] if key in self._stand_ins else None
 
     def function(self, function: Function, indent: str) -> str:
         """Return parameters, types and body of a function, from the parenthesis to the brace."""
@@ -42,17 +65,36 @@ class Printer:
 
     def constant(self, constant: Constant) -> str:
         """Return the literal, or a reference into the metadata section."""
-        literal = scalar_text(constant.data, constant.type.dtype)
+        shown = self._narrow.get(constant, constant)
+        literal = scalar_text(shown.data, shown.type.dtype)
         if literal is None:
-            if constant not in self._places:
-                self._places[constant] = len(self.constants)
-                self.constants.append(constant)
-            literal = f"meta[relay.Constant][{self._places[constant]}] /* ty={constant.type} */"
-        return literal + self.origin(constant, constant.name)
+            literal = f"meta[relay.Constant][{self._place(shown)}] /* ty={shown.type} */"
+        return literal + self.origin(constant, constant.name, None if shown is constant else self._exact(constant))
 
-    def origin(self, expr: Expr, name: str | None = None) -> str:
-        """Return a comment with the span and the own name of an expression, if these are wanted."""
-        return origin_text(Origin(expr.span, name)) if self.spans else ""
+    def _place(self, constant: Constant) -> int:
+        if constant not in self._places:
+            self._places[constant] = len(self.constants)
+            self.constants.append(constant)
+        return self._places[constant]
+
+    def _exact(self, constant: Constant) -> float | dict[str, Any]:
+        data = constant.data
+        is_number = not data.shape and math.isfinite(data)
+        return float(data) if is_number else {"constant": self._place(constant)}
+
+    def scales(self, call: Call) -> None:
+        """Have the scales of a quantized operator printed as float32, which is all that TVM's operators take."""
+        if not isinstance(call.op, Operator) or not call.op.name.startswith(_QUANTIZED):
+            return
+        for arg in call.args:
+            for value in arg.fields if isinstance(arg, Tuple) else (arg,):
+                if isinstance(value, Constant) and value.type.dtype == "float64" and value not in self._narrow:
+                    with np.errstate(over="ignore"):
+                        self._narrow[value] = Constant(value.data.astype(np.float32))
+
+    def origin(self, expr: Expr, name: str | None = None, exact: float | dict[str, Any] | None = None) -> str:
+        """Return a comment with what TVM cannot take and, if these are wanted, span and own name of an expression."""
+        return origin_text(Origin(expr.span, name, exact) if self.spans else Origin(exact=exact))
 
 
 def parameter_names(function: Function) -> dict[Var, str]:
@@ -78,7 +120,11 @@ class _FunctionPrinter:
         head = f"({', '.join(params + attrs)}) -> {function.body.type} {{"
         inner = self._indent + "  "
         lines = [head]
-        for expr in _bindings(function.body):
+        bindings = _bindings(function.body)
+        for expr in (*bindings, function.body):
+            if isinstance(expr, Call):
+                self._printer.scales(expr)
+        for expr in bindings:
             self._numbers[expr] = len(self._numbers)
             lines.append(f"{inner}%{self._numbers[expr]} = {self._expression(expr)};")
         lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
@@ -101,7 +147,13 @@ class _FunctionPrinter:
         return self._expression(expr) if number is None else f"%{number}"
 
     def _expression(self, expr: Expr) -> str:
-        span = self._printer.origin(expr)
+        attrs, exact = _attributes(expr) if isinstance(expr, Call) else ([], {})
+        stand_in = None
+        if isinstance(expr, Call) and isinstance(expr.op, Operator):
+            stand_in = self._printer.stand_in(expr, expr.op)
+            if stand_in is not None:
+                attrs, exact = [], {"op": expr.op.name, **_given(expr)}
+        span = self._printer.origin(expr, exact=exact or None)
         if isinstance(expr, Function):
             return f"fn {self._printer.function(expr, self._indent + '  ')}{span}"
         if isinstance(expr, Tuple):
@@ -111,19 +163,39 @@ class _FunctionPrinter:
             return f"{self._reference(expr.value)}.{expr.index}{span}"
         if not isinstance(expr, Call):
             raise InternalError(f"a {type(expr).__name__} has no line of its own")
-        arguments = [*map(self._reference, expr.args), *_attributes(expr)]
+        arguments = [*map(self._reference, expr.args), *attrs]
         callee = expr.op.name if isinstance(expr.op, Operator) else self._reference(expr.op)
+        if stand_in is not None:
+            callee = f"@{stand_in}"
         return f"{callee}({', '.join(arguments)}){span}"
 
 
-def _attributes(call: Call) -> Iterator[str]:
-    """Yield the attributes that differ from their defaults, in declared order."""
+def _attributes(call: Call) -> tuple[list[str], dict[str, Any]]:
+    """Return the attributes that differ from their defaults, in declared order, and those that TVM does not have."""
+    texts: list[str] = []
+    exact: dict[str, Any] = {}
+    known = {attr.name: attr for attr in call.op.attrs} if isinstance(call.op, Operator) else {}
+    for name, value in _given(call).items():
+        attr = known[name]
+        shown = value
+        if attr.in_tvm is not None and (not attr.in_tvm or value in attr.in_tvm):
+            exact[name] = value
+            shown = attr.in_tvm.get(value)
+        if shown is not None or name not in exact:
+            texts.append(f"{name}={attribute_text(shown)}")
+    return texts, exact
+
+
+def _given(call: Call) -> dict[str, Any]:
+    """Return the attributes of an operator that differ from their defaults."""
     if not isinstance(call.op, Operator):
-        return
-    for attr in call.op.attrs:
-        value = call.attrs[attr.name]
-        if attr.default is REQUIRED or value != attr.default:
-            yield f"{attr.name}={attribute_text(value)}"
+        return {}
+    found = ((attr, call.attrs[attr.name]) for attr in call.op.attrs)
+    return {attr.name: value for attr, value in found if attr.default is REQUIRED or value != attr.default}
+
+
+def _in_tvm(kind: TensorType) -> TensorType:
+    return TensorType(kind.shape, "float32") if kind.dtype == "float64" else kind
 
 
 def _parts(expr: Expr) -> Sequence[Expr]:

@@ -159,7 +159,7 @@ def _dequantize(node: Node) -> Expr:
         node.refuse(f"DEQUANTIZE of {source.type_name} is not supported", "Give it int8, uint8, int16 or float16")
     if isinstance(expr, Constant):
         return Constant(dequantized(source, expr), node.output().name, node.span)
-    return node.call("qnn.dequantize", expr, *node.quantization(source))
+    return node.call("qnn.dequantize", expr, *node.quantization(source), out_dtype="float32")
 
 
 def dequantized(tensor: Tensor, constant: Constant) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

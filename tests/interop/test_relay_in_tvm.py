@@ -1,0 +1,208 @@
+"""The Relay text of quantized models, as TVM reads it: without our comments, by its own rules of types."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+import mlforge
+from mlforge.errors import TextError
+from mlforge.relay import ir
+from mlforge.relay.ir import IRModule
+from mlforge.relay.op import OPERATORS
+from mlforge.relay.text import from_text, to_text
+from mlforge.relay.text_metadata import SECTION
+from mlforge.relay.visitor import children, post_order
+from tests.interop.tvm_relay_types import faults
+from tests.onnx_models import small_network
+from tests.tflite_cases import float_cases, quantized_cases
+from tests.unit.test_tflite_ops import model_of
+
+MODELS = (
+    "ad01_int8",
+    "hello_world_int8",
+    "kws_ref_model",
+    "kws_ref_model_float32",
+    "mobilenet_v2_quantized_1x3x224x224",
+    "pretrainedResnet_quant",
+    "vww_96_int8",
+)
+
+
+def as_tvm_reads(text: str) -> IRModule:
+    """Return the module of a text for whom comments are white space."""
+    code, section, metadata = text.partition(SECTION)
+    return from_text(re.sub(r"/\*.*?\*/", "", code) + section + metadata)
+
+
+def check(module: IRModule) -> IRModule:
+    """Check that TVM takes a module's text, and that we read the very module back; return what TVM reads."""
+    for spans in (False, True):
+        text = to_text(module, spans=spans)
+        theirs = as_tvm_reads(text)
+        assert faults(theirs) == []
+        ours = from_text(text)
+        assert to_text(ours, spans=spans) == text
+    assert ours.functions.keys() == {"main"}
+    assert_same(module, ours)
+    return theirs
+
+
+def assert_same(one: IRModule, other: IRModule) -> None:
+    """Compare two modules, numbers to the bit; a constant that several read may be one object or several."""
+    waiting: list[tuple[ir.Expr, ir.Expr]] = [(one.main.body, other.main.body)]
+    seen = set()
+    while waiting:
+        left, right = waiting.pop()
+        if (left, right) in seen:
+            continue
+        seen.add((left, right))
+        assert (type(left), left.type, left.span) == (type(right), right.type, right.span)
+        if isinstance(left, ir.Call) and isinstance(right, ir.Call):
+            assert (left.op, left.attrs) == (right.op, right.attrs)
+        if isinstance(left, ir.Constant) and isinstance(right, ir.Constant):
+            assert (left.name, left.data.dtype, left.data.tobytes()) == (
+                right.name,
+                right.data.dtype,
+                right.data.tobytes(),
+            )
+        waiting += zip(children(left), children(right), strict=True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_types_in_tvm(models: Path, name: str) -> None:
+    module, _ = mlforge.import_model(models / f"{name}.tflite")
+    check(module)
+
+
+@pytest.mark.parametrize("cases", [quantized_cases, float_cases])
+def test_operators_of_tflite_have_types_in_tvm(cases: Any) -> None:
+    module, _ = mlforge.import_model(model_of(cases(7)))
+    theirs = check(module)
+    used = {expr.op.name for expr in post_order(module.main.body) if isinstance(expr, ir.Call)}
+    if cases is quantized_cases:
+        assert {"qnn.mean", "qnn.elu", "qnn.prelu", "qnn.resize_bilinear", "qnn.requantize", "qnn.softmax"} <= used
+        assert len(theirs.functions) > 1
+
+
+class _Samples(CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+    def __init__(self) -> None:
+        rng = np.random.default_rng(3)
+        self._rest = iter([{"x": rng.standard_normal((1, 2, 4, 4)).astype(np.float32)} for _ in range(4)])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rest, None)
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+@pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8])
+def test_quantized_models_of_onnx_have_types_in_tvm(form: Any, activations: Any, tmp_path: Path) -> None:
+    network = small_network()
+    network.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3]))
+    onnx.save(network, tmp_path / "float.onnx")
+    path = tmp_path / "quantized.onnx"
+    quantize_static(tmp_path / "float.onnx", path, _Samples(), form, per_channel=True, activation_type=activations)
+    module, _ = mlforge.import_model(path)
+    check(module)
+
+
+def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
+    pair = [ir.const(np.float32(0.05)), ir.const(np.int32(-3)), ir.const(np.float32(0.04)), ir.const(np.int32(5))]
+    slopes = ir.const(np.array([100, -50, 20, 7], np.int8))
+    x, f = ir.Var("x", ir.TensorType((1, 4, 4, 4), "int8")), ir.Var("f", ir.TensorType((2, 8), "float32"))
+    low = ir.call("minimum", [ir.call("min", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
+    high = ir.call("maximum", [ir.call("max", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
+    scale, zero = ir.call("qnn.asymmetric_scale", [low, high]), ir.call("qnn.asymmetric_zero_point", [low, high])
+    calls = [
+        ir.call("qnn.mean", [x, *pair], axis=(1, 2)),
+        ir.call("qnn.elu", [x, *pair]),
+        ir.call("qnn.gelu", [x, *pair]),
+        ir.call("qnn.gelu", [x, *pair], approximate=True),
+        ir.call("qnn.prelu", [x, slopes, *pair[:2], ir.const(np.float32(0.01)), ir.const(np.int32(0)), *pair[2:]]),
+        ir.call("qnn.resize_bilinear", [x], size=(7, 5)),
+        ir.call("qnn.resize_bilinear", [x], size=(6, 9), align_corners=True),
+        ir.call("qnn.resize_bilinear", [x], size=(3, 8), half_pixel_centers=True),
+        ir.call("qnn.symmetric_quantize", [f, high]),
+        scale,
+        zero,
+        ir.call("qnn.centred_quantize", [f, scale, zero]),
+    ]
+    assert {call.op.name for call in calls} | {"qnn.softmax"} == {
+        name for name in OPERATORS if OPERATORS.get(name).in_tvm is not None
+    }
+    stand_ins = [call.op.in_tvm(call.args, call.attrs, call.type) for call in calls]
+    module = IRModule({"main": ir.Function((x, f), ir.Tuple((*calls, *stand_ins)))})
+    rng = np.random.default_rng(4)
+    values = {"x": rng.integers(-128, 128, (1, 4, 4, 4), np.int8), "f": rng.normal(size=(2, 8)).astype(np.float32)}
+    found = list(mlforge.build(module).runtime.run(values).values())
+    for call, ours, theirs in zip(calls, found[: len(calls)], found[len(calls) :], strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.abs(ours.astype(np.float64) - theirs).max() <= (1e-6 if ours.dtype == np.float32 else 1), call.op.name
+        assert np.unique(ours).size > 1
+    check(IRModule({"main": ir.Function((x, f), ir.Tuple(tuple(calls)))}))
+
+
+def test_scales_and_roundings_are_tvms_and_comments_have_ours() -> None:
+    data = ir.Var("x", ir.TensorType((2, 3), "int32"))
+    zero = ir.const(np.int32(0))
+    scales = ir.Constant(np.array([0.1, 0.2, 0.3]))
+    body = ir.call("qnn.requantize", [data, scales, zero, ir.const(0.7, "float64"), zero], rounding="DOUBLE",
+                   out_dtype="int8")  # fmt: skip
+    module = IRModule({"main": ir.Function((data,), body)})
+    text = to_text(module)
+    line = text.splitlines()[2]
+    assert line == (
+        '  qnn.requantize(%x, meta[relay.Constant][0] /* ty=Tensor[(3), float32] */ /* exact={"constant": 1} */, 0, '
+        '0.7f /* exact=0.7 */, 0, rounding="TONEAREST", out_dtype="int8") /* exact={"rounding": "DOUBLE"} */'
+    )
+    assert_same(module, from_text(text))
+    # texts of earlier releases had all of it where TVM looks
+    older = text.replace("0.7f /* exact=0.7 */", "0.7f64").replace("[0] /* ty=Tensor[(3), float32] */ /*", "[1] /*")
+    older = older.replace('{"constant": 1}', "").replace("TONEAREST", "DOUBLE").replace('/* exact={"rounding"', "/* {")
+    assert_same(module, from_text(older))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("exact=0.7", "exact=0.8", "the comment behind it gives other numbers"),
+        ("0.7f", "0.71f", "the comment behind it gives other numbers"),
+        ('{"constant": 1}', '{"constant": 2}', "which is none of the constants"),
+        ('{"constant": 1}', '{"constant": -1}', "which is none of the constants"),
+        ('{"constant": 1}', '{"constant": 0}', "the comment behind it gives other numbers"),
+        ('{"constant": 1}', "1.5", "which is none of the constants"),
+        ('"TONEAREST"', '"UPWARD"', "says that rounding is DOUBLE, which does not go with UPWARD"),
+        ('{"rounding": "DOUBLE"}', '{"rounding": "NONE"}', "says that rounding is NONE, which does not go with"),
+        ('{"rounding": "DOUBLE"}', '{"rounding": [1]}', r"says that rounding is \[1\], which does not go with"),
+        ('{"rounding": "DOUBLE"}', '{"axis": 0}', "gives axis, which stands for nothing"),
+        ('{"rounding": "DOUBLE"}', "4.5", "gives 4.5, which stands for nothing"),
+    ],
+)
+def test_comments_that_contradict_the_text_are_refused(before: str, after: str, fault: str) -> None:
+    data, zero = ir.Var("x", ir.TensorType((2, 3), "int32")), ir.const(np.int32(0))
+    scales = ir.Constant(np.array([0.1, 0.2, 0.3]))
+    body = ir.call("qnn.requantize", [data, scales, zero, ir.const(0.7, "float64"), zero], rounding="DOUBLE",
+                   out_dtype="int8")  # fmt: skip
+    text = to_text(IRModule({"main": ir.Function((data,), body)}))
+    assert text.count(before) == 1
+    with pytest.raises(TextError, match=fault):
+        from_text(text.replace(before, after))
+
+
+@pytest.mark.parametrize("name", ["nn.relu", "qnn.add", "nothing", 3])
+def test_only_operators_without_a_place_in_tvm_are_stood_for(name: Any) -> None:
+    text = (
+        '#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) -> Tensor[(2), float32] {\n'
+        f"  @f(%x) /* exact={json.dumps({'op': name})} */\n}}\n"
+        "def @f(%p: Tensor[(2), float32]) -> Tensor[(2), float32] {\n  nn.relu(%p)\n}\n"
+    )
+    with pytest.raises(TextError, match="which is no such operator"):
+        from_text(text)

@@ -32,6 +32,7 @@ from mlforge.runtime.aot_module import AotModule, loaded_pools
 from mlforge.runtime.device import Device
 from mlforge.runtime.external_code import ExternalCode
 from mlforge.runtime.factory import FactoryModule
+from mlforge.runtime.factory_body import DEFAULT_KEY
 from mlforge.runtime.graph_module import GraphModule
 from mlforge.runtime.loaders import load_part
 from mlforge.runtime.module import Function, Module
@@ -160,7 +161,12 @@ class Factory:
     def runtime(self) -> FactoryModule:
         """What runs it in this process; its code is built when an executor is first asked for."""
         return FactoryModule(
-            self.module_name, self.lib, self._executable, graph_json=self.graph_json, params=self.params
+            self.module_name,
+            self.lib,
+            self._executable,
+            graph_json=self.graph_json,
+            params=self.params,
+            key=DEFAULT_KEY,
         )
 
     def _executable(self, devices: Sequence[Device] = ()) -> Runnable:

@@ -327,7 +327,7 @@ def test_a_library_of_somebody_else_has_functions_but_no_model(tmp_path: Path) -
     loaded = mlforge.load_module(path)
     assert loaded.type_key == "library"
     assert loaded.library.answer() == 42
-    with pytest.raises(ArchiveError, match="not a library that mlforge made"):
+    with pytest.raises(ArchiveError, match="nothing in this library says what models it has"):
         mlforge.load(path)
 
 

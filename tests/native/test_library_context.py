@@ -314,7 +314,7 @@ def test_a_loader_like_tvms_finds_what_it_looks_for(models: Path, tmp_path: Path
         [
             "tvmgen_hello___tvm_main__ 0 -16",
             "-1 hello: num_args should be 2, it is 1",
-            "3 tvmgen_hello 1 serving_default_dense_input:0 2",
+            "3 tvmgen_hello 1 serving_default_dense_input_0 2",
         ],
     )
 

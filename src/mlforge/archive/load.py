@@ -184,6 +184,7 @@ def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
 def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
     """Return the factory of a module of an archive."""
     from mlforge.runtime.factory import FactoryModule
+    from mlforge.runtime.factory_body import DEFAULT_KEY
 
     return FactoryModule(
         parts.record.name,
@@ -191,6 +192,7 @@ def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
         lambda devices: _model(parts, lib, devices),
         graph_json=parts.graph_json,
         params=parts.params,
+        key=DEFAULT_KEY,
     )
 
 

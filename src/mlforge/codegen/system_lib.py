@@ -7,7 +7,6 @@ own in C, and a module serves both kinds of callers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,10 +21,9 @@ from mlforge.codegen.unit import Unit
 from mlforge.codegen.writer import Writer, c_string
 from mlforge.memory.pools import DEFAULT_POOL
 from mlforge.support import dtypes
-from mlforge.support.c_names import unique
+from mlforge.support.c_names import names_in_tables, unique
 
 _LONGEST_NAME = 1000
-_NOT_TVMS = re.compile(r"[^A-Za-z0-9]")
 _INCLUDES = (
     "stddef.h", "stdint.h", "string.h", "tvm/runtime/c_backend_api.h", "tvm/runtime/c_runtime_api.h",
     "tvm/runtime/crt/module.h", "tvm/runtime/metadata_types.h",
@@ -172,7 +170,8 @@ def _write_module(writer: Writer, module: HostModule) -> None:
 def _write_tables(writer: Writer, module: HostModule) -> None:
     prefix = module.prefix
     # as TVM's own tables have them: the names of inputs in C, and numbers of outputs
-    groups = {"inputs": _input_names(module), "outputs": [f"output{index}" for index in range(len(module.outputs))]}
+    inputs = names_in_tables(tensor.name for tensor in module.inputs)
+    groups = {"inputs": inputs, "outputs": [f"output{index}" for index in range(len(module.outputs))]}
     for kind, names in groups.items():
         group: tuple[HostTensor, ...] = getattr(module, kind)
         for index, tensor in enumerate(group):
@@ -188,9 +187,3 @@ def _write_tables(writer: Writer, module: HostModule) -> None:
         writer.line(f"1, {prefix}_inputs_info, {len(module.inputs)}, {prefix}_outputs_info, {len(module.outputs)},")
         writer.line(f"NULL, 0, NULL, 0, {c_string(prefix, len(prefix))},")
     writer.line()
-
-
-def _input_names(module: HostModule) -> list[str]:
-    """Return the names by which TVM's hosts set inputs; fields of the C interface where these would be the same."""
-    names = [_NOT_TVMS.sub("_", tensor.name) for tensor in module.inputs]
-    return names if len(set(names)) == len(names) else [tensor.field for tensor in module.inputs]

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,10 @@ from mlforge.library.toolchain import (
     place_binary,
     scratch,
 )
+from mlforge.runtime.factory_body import AOT
 from mlforge.runtime.module import Module
+from mlforge.runtime.module_set import KIND as SET
+from mlforge.runtime.tvm_kinds import METADATA
 from mlforge.support.atomic import check_writable, output_error
 from mlforge.support.content import write_data
 from mlforge.support.platforms import EXAMPLES, Platform, parse_platform
@@ -38,6 +42,8 @@ ABIS = ("classic", "ffi")
 _MODELS, _TABLES = (".onnx", ".tflite", ".relay", ".mlf"), (".params", ".json", ".npz", ".npy", ".toml", ".txt", ".md")
 _TEXTS, _PACKED = (".c", ".h", ".cc", ".cpp", ".py"), (".gz", ".tgz", ".xz", ".zip")
 _NO_LIBRARIES = frozenset((*_MODELS, *_TABLES, *_TEXTS, *_PACKED))
+# what a library's description says as well
+_AHEAD_OF_TIME = (AOT, METADATA, SET)
 Build: TypeAlias = Callable[..., Any]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 _SYSTEMS_OF_SUFFIX = {".so": ("linux", "macos"), ".dylib": ("macos",), ".dll": ("windows",), ".wasm": ("wasi",)}
@@ -163,6 +169,9 @@ def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
     in the library is found through the first tree, whichever conventions its functions have.
     """
     whole = pack(root, "classic")
+    if "classic" not in abi and all(module is None or module.type_key in _AHEAD_OF_TIME for module in whole.modules):
+        # a factory of code that has no function for those who read the blob would be one that they cannot use
+        return [replace(whole, content=b"", modules=(None,), children=((),))]
     if "ffi" in abi and len(whole.code) == 1:
         return [whole, pack(whole.code[0], "ffi")]
     return [whole]

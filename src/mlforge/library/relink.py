@@ -6,7 +6,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from mlforge.errors import ArchiveError
-from mlforge.library.build import fitting_code
+from mlforge.library.build import buildable, fitting_code, needs_runtime
 from mlforge.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
 from mlforge.support.binaries import HEAD, OBJECT, read_head
 from mlforge.support.content import Data, FileContent, ViewContent
@@ -35,6 +35,16 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
         with open_tar(path) as tar:
             others = [name for name in tar.sizes if PurePosixPath(name).suffix not in _LINKED]
             if others:
-                raise ArchiveError("this is no object, in a tar of objects", place=f"{path}: {others[0]}")
+                raise ArchiveError(
+                    "this is neither an object nor C, in a tar of objects",
+                    place=f"{path}: {others[0]}",
+                    next_step="Link all of its files to a shared library with the compiler they are for, and load that",
+                )
             files = {name: ViewContent(tar.view(name)) for name in tar.sizes}
-    return compile_cached(fitting_code(files), (NATIVE,))
+    # objects come with the runtime that they call, or are given its functions where they are loaded; C that includes
+    # TVM's headers was exported by TVM, which has both elsewhere
+    sources = {name: data for name, data in fitting_code(files).items() if PurePosixPath(name).suffix in SOURCES}
+    if not needs_runtime(sources):
+        return compile_cached(fitting_code(files), (NATIVE,))
+    code = buildable(files)
+    return compile_cached(code.files, (NATIVE,), includes=code.includes)

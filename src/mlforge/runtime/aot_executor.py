@@ -10,6 +10,7 @@ from mlforge.errors import InputError, RunError
 from mlforge.runtime.arrays import Array, by_name, counts
 from mlforge.runtime.runnable import Runnable
 from mlforge.runtime.tensor_info import TensorInfo
+from mlforge.support.c_names import names_in_tables
 
 
 class AotExecutor:
@@ -75,8 +76,13 @@ class AotExecutor:
         return len(self.model.outputs)
 
     def get_input_index(self, name: str) -> int:
-        """Return the number of an input, -1 if there is none of this name."""
+        """Return the number of an input, -1 if there is none of this name.
+
+        As in TVM's executor, letters and digits are what counts, where no name is the very one that is asked for.
+        """
         names = [info.name for info in self.model.inputs]
+        if name not in names:
+            names, (name,) = names_in_tables(names), names_in_tables([name])
         return names.index(name) if name in names else -1
 
     def get_input_name(self, index: int) -> str:

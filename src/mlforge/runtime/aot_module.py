@@ -78,7 +78,7 @@ class AotModule:
         if description.get("external_workspace"):
             whole = [{"bytes": description["memory"]["workspace_bytes"]}]
             self._pools = [pool["bytes"] for pool in description.get("pools", whole)]
-        self._constants = [_filled(data) for data in (loaded or {}).values()]
+        self._constants = [filled(data) for data in (loaded or {}).values()]
         self._lock = _lock(library, description)
         self._function = _entry_of(library, description["entry"])
         self._mappers: tuple[Any, ...] = ()
@@ -148,7 +148,7 @@ class AotModule:
         return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
-        pools = [*map(_aligned, self._pools), *self._constants]
+        pools = [*map(aligned, self._pools), *self._constants]
         given = [_pointers(pools)] if pools else []
         if self._mappers:
             call = self._copying_call(given, inputs, outputs)
@@ -218,7 +218,7 @@ def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> di
     return loaded
 
 
-def _aligned(size: int) -> Array:
+def aligned(size: int) -> Array:
     """Return fresh memory as the C interface wants a pool's."""
     try:
         memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
@@ -230,10 +230,10 @@ def _aligned(size: int) -> Array:
     return memory[start : start + size]
 
 
-def _filled(data: Data) -> Array:
+def filled(data: Data) -> Array:
     """Return memory that holds what a pool of constants must."""
     joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
-    memory = _aligned(joined.size)
+    memory = aligned(joined.size)
     memory[:] = joined
     return memory
 

@@ -12,6 +12,7 @@ from mlforge.runtime.arrays import Array
 from mlforge.runtime.device import Device, cpu, require_device
 from mlforge.runtime.factory_body import (
     AOT,
+    DEFAULT_KEY,
     GRAPH,
     GRAPH_BEFORE,
     FactoryBody,
@@ -35,6 +36,11 @@ class FactoryModule(Module, HasModel):
     Its functions are the module's name and ``default``: called with a device they return a new executor with the
     parameters set; and TVM's ``get_graph_json``, ``get_graph_params``, ``remove_params`` and ``list_module_names``.
 
+    Attributes
+    ----------
+    key : str
+        The one name under which TVM's factories have the function that makes executors.
+
     Parameters
     ----------
     name : str
@@ -48,6 +54,8 @@ class FactoryModule(Module, HasModel):
         Empty for a model compiled ahead of time.
     params : mapping of str to ndarray
         What a graph executor loads.
+    key : str, optional
+        Default `name`.
     """
 
     def __init__(
@@ -58,10 +66,12 @@ class FactoryModule(Module, HasModel):
         *,
         graph_json: str = "",
         params: Mapping[str, Array] | None = None,
+        key: str | None = None,
     ) -> None:
         super().__init__()
         self.type_key = GRAPH if graph_json else AOT
-        self.name = name
+        self._name = name
+        self.key = key or name
         self.graph_json = graph_json
         self.params = dict(params or {})
         self._make = make or self._made_of_imports
@@ -81,6 +91,14 @@ class FactoryModule(Module, HasModel):
         return factory
 
     @property
+    def name(self) -> str:
+        """The module's name: what the code says where the factory was stored under the name that all have."""
+        if self._name == DEFAULT_KEY and self._body is not None:
+            described = {name for module in self.walk() if module is not self for name in module.description()}
+            return described.pop() if len(described) == 1 else self._name
+        return self._name
+
+    @property
     def is_runnable(self) -> bool:
         """Its functions make executors."""
         return True
@@ -94,7 +112,7 @@ class FactoryModule(Module, HasModel):
         """Return TVM's stored form; parameters are taken from their arrays."""
         if self._body is not None:
             return self._body
-        return encode_factory(FactoryBody(self.name, self.graph_json or None, self.params))
+        return encode_factory(FactoryBody(self.key, self.graph_json or None, self.params))
 
     def save_to_bytes(self) -> bytes:
         """Return TVM's stored form."""
@@ -106,7 +124,9 @@ class FactoryModule(Module, HasModel):
         found = next((module for module in self.walk() if module.type_key not in (self.type_key, METADATA)), None)
         if found is None:
             raise ArchiveError(
-                "the factory has no code: it imports no module", place=self.name, next_step="Export the library again"
+                "the factory has no code: it imports no module",
+                place=self.name,
+                next_step="Give it code with factory.import_module(lib)",
             )
         return found
 
@@ -115,7 +135,7 @@ class FactoryModule(Module, HasModel):
 
     def find_function(self, name: str) -> Function | None:
         """Return a function of the factory."""
-        if name in ("default", self.name):
+        if name in (DEFAULT_KEY, self.key, self.name):
             return self.create
         return {
             "get_graph_json": lambda: self.graph_json,
@@ -126,7 +146,7 @@ class FactoryModule(Module, HasModel):
 
     def without_params(self) -> FactoryModule:
         """Return a factory of the same graph and code that has no parameters: executors of it must be given them."""
-        factory = FactoryModule(self.name, None, graph_json=self.graph_json)
+        factory = FactoryModule(self.name, None, graph_json=self.graph_json, key=self.key)
         factory.type_key = self.type_key
         for module in self.imported_modules:
             factory.import_module(module)
@@ -180,7 +200,7 @@ class FactoryModule(Module, HasModel):
         raise OptionError(
             f"no code in the library says what the model '{self.name}' takes",
             place=f"module '{self.type_key}'",
-            next_step="Call the library's functions, or export it with mlforge",
+            next_step="Call the library's functions one by one: factory.lib[name]",
         )
 
     def _details(self) -> Mapping[str, Any] | None:

@@ -6,10 +6,10 @@
 | number of parameters | u64 |
 | their names | list of strings |
 | their values | the binary form of a tensor each |
-| name of the module | string |
+| key of its executors | string |
 
-What TVM's form has no place for, such as the names and scales of outputs, is said by the code that the factory imports:
-no reader of these bytes would skip it here.
+What TVM's form has no place for, such as the model's own name and the names and scales of outputs, is said by the code
+that the factory imports: no reader of these bytes would skip it here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from mlforge.support.stream import Cursor, encode_string, encode_strings, encode
 AOT, GRAPH = "AotExecutorFactory", "GraphExecutorFactory"
 GRAPH_BEFORE = "GraphRuntimeFactory"
 """The key of graph factories before TVM 0.8."""
+DEFAULT_KEY = "default"
+"""What programs call: ``lib["default"](device)``. TVM's factories know their executors by one name alone, so a library
+of one model has this one, whatever the model's own name."""
 
 _WORD = 8
 _MAX_JSON = 64 << 20
@@ -42,7 +45,7 @@ class FactoryBody:
     Attributes
     ----------
     name : str
-        Of the module.
+        The key.
     graph_json : str or None
         None for code compiled ahead of time.
     params : mapping of str to ndarray

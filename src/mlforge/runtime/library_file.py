@@ -21,8 +21,8 @@ from mlforge.support.plain_file import open_plain
 ABI_VERSION = 1
 """What libraries of mlforge say in ``mlforge_abi_version``: MLFORGE_ABI_VERSION of the runtime in them."""
 VERSION_SYMBOL = "mlforge_abi_version"
-AGAIN = "Make one for this machine with: mlforge compile MODEL --emit so"
 
+_ELSEWHERE = "Load it on such a machine, or load one of this model that was exported for this machine"
 _DAMAGED = "Copy it again, or export it again"
 _MACHINE_AT = 18
 
@@ -79,7 +79,7 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
         )
     wrong = misfit(head, LIBRARY)
     if wrong:
-        raise ArchiveError(f"this library cannot run here: {wrong}", place=place, next_step=AGAIN)
+        raise ArchiveError(f"this library cannot run here: {wrong}", place=place, next_step=_ELSEWHERE)
     if not head.startswith(b"\x7fELF"):
         return LibraryFile(place, None)
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlforge.errors import ToolchainError
 from mlforge.runtime.aot_module import AotModule
+from mlforge.runtime.bound_library import bind_functions, lacks_functions
 from mlforge.runtime.description import DESCRIPTION_SYMBOL, read_description
 from mlforge.runtime.ffi_func import FFI_PREFIX, FfiFunc
 from mlforge.runtime.ffi_host import needs_host, require_host
@@ -137,7 +138,9 @@ class LibraryModule(Module):
         details = self.description().get(name)
         if details is not None and details["executor"] == "aot":
             return AotModule(self.path, details)
-        if self.find_function(f"tvmgen_{name}_run") and self.find_function(f"tvmgen_{name}_get_c_metadata"):
+        from mlforge.runtime.aot_tables import tables_of
+
+        if tables_of(self, name) is not None:
             from mlforge.runtime.packed_aot_module import PackedAotModule
 
             return PackedAotModule(self, name)
@@ -189,14 +192,17 @@ class LibraryModule(Module):
 
 
 def _opened(path: str) -> ctypes.CDLL:
-    """Load a library, with that of tvm-ffi before it if it needs that."""
+    """Load a library, with that of tvm-ffi before it, or functions of this process, if it needs them."""
     try:
         try:
             return _mapped(path)
         except OSError as error:
-            if not needs_host(error):
+            if needs_host(error):
+                require_host(path)
+            elif lacks_functions(error):
+                bind_functions(path)
+            else:
                 raise
-            require_host(path)
             return _mapped(path)
     except OSError as error:
         undefined = "undefined symbol" in str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlforge.runtime.choice import pick_module
 from mlforge.runtime.factory import FactoryModule
+from mlforge.runtime.factory_body import DEFAULT_KEY
 from mlforge.runtime.loaders import register_loader
 from mlforge.runtime.module import Function, Module
 from mlforge.runtime.runnable import HasModel, Runnable
@@ -56,8 +57,10 @@ class ModuleSet(Module, HasModel):
         return self.pick(None).model
 
     def find_function(self, name: str) -> Function | None:
-        """Return what makes executors of a model."""
+        """Return what makes executors of a model; ``default`` is the only one, and fails where there are several."""
         factory = self.modules.get(name)
+        if factory is None and name == DEFAULT_KEY:
+            return lambda *devices: self.pick(None).create(*devices)
         return None if factory is None else factory.create
 
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from mlforge.errors import ArchiveError, ToolchainError
+from mlforge.runtime.aot_tables import names_of_models
 from mlforge.runtime.blob import SYMBOLS, read_tree
 from mlforge.runtime.choice import pick_module
 from mlforge.runtime.description import DESCRIPTION_SYMBOL
+from mlforge.runtime.device import Device
 from mlforge.runtime.factory import FactoryModule
-from mlforge.runtime.library_file import AGAIN, VERSION_SYMBOL, LibraryFile, check_version, open_library_file
+from mlforge.runtime.factory_body import DEFAULT_KEY
+from mlforge.runtime.library_file import VERSION_SYMBOL, LibraryFile, check_version, open_library_file
 from mlforge.runtime.library_module import LibraryModule
 from mlforge.runtime.library_names import is_in_memory
-from mlforge.runtime.module import Module
+from mlforge.runtime.module import Function, Module
 from mlforge.runtime.module_set import ModuleSet
 from mlforge.runtime.runnable import HasModel, Runnable
+
+_NEEDED = "Load the libraries that it needs before it: ctypes.CDLL(path, ctypes.RTLD_GLOBAL)"
 
 
 class SharedLibrary(LibraryModule, HasModel):
@@ -56,10 +63,21 @@ class SharedLibrary(LibraryModule, HasModel):
             super().__init__(_absolute(path))
         except ToolchainError as error:
             raise ArchiveError(
-                f"this is not a library that loads here: {error.__cause__}", place=self.place, next_step=AGAIN
+                f"this library does not load: {error.__cause__}", place=self.place, next_step=_NEEDED
             ) from error
         address = self.address(VERSION_SYMBOL)
         check_version(None if address is None else ctypes.c_int32.from_address(address).value, self.place)
+
+    def find_function(self, name: str) -> Function | None:
+        """Return a function; ``default``, where mlforge made the library, makes executors of the model in it."""
+        found = super().find_function(name)
+        if found is None and name == DEFAULT_KEY and _models_in(self):
+            return self._create
+        return found
+
+    def _create(self, *devices: Device) -> Any:
+        model = self.model
+        return FactoryModule(self._module or DEFAULT_KEY, None, lambda _: model).create(*devices)
 
     @property
     def model(self) -> Runnable:
@@ -68,7 +86,7 @@ class SharedLibrary(LibraryModule, HasModel):
         Raises
         ------
         ArchiveError
-            If mlforge did not make the library.
+            If neither a description of mlforge's nor TVM's tables say what is in the library.
         OptionError
             If it has no such module, or several and none is named.
         """
@@ -77,15 +95,15 @@ class SharedLibrary(LibraryModule, HasModel):
 
 def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable:
     """Return a model compiled ahead of time by what a library says of it; raise as `SharedLibrary.model`."""
-    described = library.description()
-    if not described:
+    known = _models_in(library)
+    if not known:
         raise ArchiveError(
-            f"this is not a library that mlforge made: it has no {DESCRIPTION_SYMBOL}",
+            f"nothing in this library says what models it has: no {DESCRIPTION_SYMBOL}, as libraries of mlforge have, "
+            "and no get_c_metadata, as those of TVM have",
             place=place,
-            next_step="Take its functions with mlforge.load_module(path), or make one with: "
-            "mlforge compile MODEL --emit so",
+            next_step="Take its functions one by one: mlforge.load_module(path)[name]",
         )
-    name = pick_module(described, module, place)
+    name = pick_module(known, module, place)
     found = library.find_model(name)
     if found is None:
         raise ArchiveError(
@@ -94,6 +112,10 @@ def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable
             next_step="Export the factory, not its lib: factory.export_library(path)",
         )
     return found
+
+
+def _models_in(library: LibraryModule) -> Collection[str]:
+    return library.description() or [*names_of_models(library)]
 
 
 def blob_of(library: LibraryModule) -> tuple[str, memoryview] | None:

@@ -83,6 +83,23 @@ def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
     return result
 
 
+def names_in_tables(names: Iterable[str]) -> list[str]:
+    """Return the names of tensors in the tables of a module, by which TVM's executors find them.
+
+    They look up what they are asked for with ``_`` for every byte that is no ASCII letter or digit. Of names that are
+    equal then the first is found so; the others get ``_1``, ``_2``, ... behind.
+    """
+    plain = [re.sub(rb"[^A-Za-z0-9]", b"_", name.encode("utf-8", "surrogatepass")).decode() or "_" for name in names]
+    taken: set[str] = set()
+    for index, name in enumerate(plain):
+        count, wanted = 0, {*plain[index + 1 :]}
+        while plain[index] in taken or (count and plain[index] in wanted):
+            count += 1
+            plain[index] = f"{name}_{count}"
+        taken.add(plain[index])
+    return plain
+
+
 def module_name(name: str) -> str:
     """Return the one spelling of a module's name that files, symbols and metadata share.
 

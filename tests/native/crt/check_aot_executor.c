@@ -12,7 +12,7 @@
 
 static const int64_t kTvmgenMetadata_shape[] = {2, 2};
 static const TVMTensorInfo kTvmgenMetadata_inputs[] = {{"left", kTvmgenMetadata_shape, 2, {kDLFloat, 32, 1}},
-                                                       {"right", kTvmgenMetadata_shape, 2, {kDLFloat, 32, 1}}};
+                                                       {"right_0", kTvmgenMetadata_shape, 2, {kDLFloat, 32, 1}}};
 static const TVMTensorInfo kTvmgenMetadata_outputs[] = {{"output0", kTvmgenMetadata_shape, 2, {kDLFloat, 32, 1}}};
 static TVMMetadata kTvmgenMetadata = {1, kTvmgenMetadata_inputs, 2, kTvmgenMetadata_outputs, 1, NULL, 0,
                                       NULL, 0, "tvmgen_default"};
@@ -64,7 +64,11 @@ static void check_executor(TVMModuleHandle library) {
   kTvmgenMetadata.version = 1;
   REQUIRE(TVMAotExecutor_Create(library, cpu, &executor, "default") == 0);
   REQUIRE(TVMAotExecutor_GetNumInputs(executor) == 2 && TVMAotExecutor_GetNumOutputs(executor) == 1);
-  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right") == 1);
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right_0") == 1);
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:0") == 1); /* as the model itself may call it */
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right00") == -1);
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:") == -1);
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:01") == -1);
   REQUIRE(TVMAotExecutor_GetInputIndex(executor, "output0") == -1);
   REQUIRE(TVMAotExecutor_GetInputName(executor, 0, &name) == 0 && strcmp(name, "left") == 0);
   REQUIRE(TVMAotExecutor_GetInputName(executor, 2, &name) == kTvmErrorExecutorModuleNoSuchInput);

@@ -7,6 +7,7 @@ from mlforge.codegen.c_interface import Tensor
 from mlforge.codegen.packed import function_head
 from mlforge.codegen.writer import Writer, c_string
 from mlforge.executor.aot import main_function_name
+from mlforge.support.c_names import names_in_tables
 
 _LONGEST_NAME = 1000
 
@@ -56,7 +57,11 @@ def _tables(writer: Writer, entry: AotEntry) -> None:
     groups = (("inputs", inputs, 0), ("outputs", outputs, len(inputs)))
     for kind, group, first in groups:
         with writer.block(f"static const TVMTensorInfo {kind}_info[{max(1, len(group))}] =", "};"):
-            writer.lines([_tensor_info(tensor, first + index) for index, tensor in enumerate(group)])
+            own = names_in_tables(tensor.value.name for tensor in group)
+            # TVM's tables give outputs numbers
+            names = own if kind == "inputs" else [f"output{index}" for index in range(len(group))]
+            infos = zip(names, group, range(first, first + len(group)), strict=True)
+            writer.lines([_tensor_info(name, tensor, index) for name, tensor, index in infos])
             if not group:
                 writer.line("{NULL, NULL, 0, {0, 0, 0}},")
     with writer.block("static const TVMMetadata metadata =", "};"):
@@ -65,6 +70,6 @@ def _tables(writer: Writer, entry: AotEntry) -> None:
     writer.line()
 
 
-def _tensor_info(tensor: Tensor, index: int) -> str:
+def _tensor_info(name: str, tensor: Tensor, index: int) -> str:
     value = tensor.value
-    return f"{{{c_string(value.name, _LONGEST_NAME)}, shape_{index}, {len(value.shape)}, {c_dtype(value.dtype)}}},"
+    return f"{{{c_string(name, _LONGEST_NAME)}, shape_{index}, {len(value.shape)}, {c_dtype(value.dtype)}}},"

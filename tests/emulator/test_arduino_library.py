@@ -103,7 +103,7 @@ def test_constants_count_as_ram_of_an_avr(tmp_path: Path) -> None:
     x = np.zeros((1, 50), np.float32)
     module = module_of({"x": x}, {"y": lambda v: ir.call("nn.dense", [v["x"], weight], units=50)})
     model = mlforge.export_model_library_format(mlforge.build(module, "c -mcpu=avr"), tmp_path / "dense.tar")
-    with pytest.raises(BudgetError, match=r"arduino_mega.* over the 8,192 of 'ram': constants 10,0\d\d"):
+    with pytest.raises(BudgetError, match=r"arduino_mega.* exceed the 8,192 of 'ram' by .* bytes: constants 10,0\d\d"):
         project("arduino", Path(model), tmp_path / "library", BOARD)
     assert not (tmp_path / "library").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -42,6 +43,19 @@ def test_vectors_of_the_host_hold_on_boards(archive: Path, board: str) -> None:
         "PASS hello, vector 1: largest difference 0, 0 allowed",
         "PASS 2 of 2, largest difference 0",
     )
+
+
+def test_code_for_another_core_runs_with_a_warning(models: Path, tmp_path: Path) -> None:
+    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    factory = mlforge.build(module, "c -mcpu=cortex-m55", params, module_name="hello")
+    mlforge.export_model_library_format(factory, tmp_path / "hello.tar", test_vectors=1)
+    arguments = ("run", "hello.tar", "--board", "mps2-an385", "--selftest", "--json")
+    result = mlforge_program(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["passed"]
+    assert result.stderr == f"warning: {document['warnings'][0]}\n"
+    assert "its loops are made for MVE instructions, which the core lacks" in result.stderr
 
 
 def test_floats_are_allowed_the_tolerance_of_the_archive(models: Path) -> None:

@@ -234,7 +234,9 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     striped = json.loads(succeeded("compile", DIGITS, "--ram", ram - 7, "--json", cwd=tmp_path))["modules"]["digits"]
     assert striped["stripes"]["workspace_bytes_without"] == memory["workspace_bytes"]
     result = mlforge("compile", DIGITS, "--ram", 297, cwd=tmp_path)
-    found = re.search(r"([\d,]+) bytes of RAM are ([\d,]+) over the budget of 297: workspace ([\d,]+)", result.stderr)
+    found = re.search(
+        r"([\d,]+) bytes of RAM exceed the budget of 297 by ([\d,]+) bytes: workspace ([\d,]+)", result.stderr
+    )
     assert found
     used, over, workspace = (int(text.replace(",", "")) for text in found.groups())
     assert (used - over, used - workspace) == (297, 0)
@@ -245,7 +247,7 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     assert f"{workspace + memory['io_bytes']:,} bytes in all" in tight
     flash = memory["constants_bytes"]
     result = mlforge("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
-    assert f"{flash:,} bytes of constants are 7 over" in result.stderr
+    assert f"{flash:,} bytes of constants exceed the budget of {flash - 7:,} by 7 bytes" in result.stderr
     assert "machine code comes on top" in result.stderr
     succeeded("compile", DIGITS, "--ram", ram, "--flash", flash, cwd=tmp_path)
     result = mlforge("compile", f"a={DIGITS}", f"b={DIGITS}", "--ram", 10, "-o", "both.tar", cwd=tmp_path)
@@ -256,7 +258,7 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
 def test_a_budget_that_is_not_met_fails_with_status_1(tmp_path: Path, budget: str) -> None:
     result = mlforge("compile", DIGITS, budget, 10, cwd=tmp_path)
     assert result.returncode == 1
-    assert "over the budget of 10" in result.stderr
+    assert "exceed the budget of 10 by" in result.stderr
     assert "largest" in result.stderr
     assert list(tmp_path.iterdir()) == []
     succeeded("compile", DIGITS, budget, 10_000_000, cwd=tmp_path)

@@ -127,8 +127,8 @@ def small_board(flash: int, ram: int) -> Board:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("ld: region `flash' overflowed by 9576 bytes", "it is 9,576 bytes over; the largest: main.c.o"),
-        ("ld: region `ram' overflowed by 1 byte", "'ram' of 512 bytes: it is 1 bytes over; the largest: model_lib0"),
+        ("ld: region `flash' overflowed by 9576 bytes", "by 9,576 bytes; the largest: main.c.o"),
+        ("ld: region `ram' overflowed by 1 byte", "exceeds the 512 bytes of 'ram' by 1 bytes; the largest: model_lib0"),
         ("data and stack do not fit into ram", "with what the project reserves for its stack"),
     ],
 )
@@ -217,7 +217,9 @@ def test_projects_that_do_not_fit_are_refused_before_anything_is_written(tmp_pat
     path = tmp_path / "tiny.toml"
     text = (BOARDS / "mps2-an386.toml").read_text().replace("stack_bytes = 65536", "stack_bytes = 256")
     path.write_text(text.replace("0x00400000", "0x00001000", 1))
-    with pytest.raises(BudgetError, match=r"bytes are .* over the 4,096 of 'flash': constants .*; the largest: "):
+    with pytest.raises(
+        BudgetError, match=r"bytes exceed the 4,096 of 'flash' by .* bytes: constants .*; the largest: "
+    ):
         generate_project("makefile", DIGITS, tmp_path / "project", {"board": str(path), "project_type": "standalone"})
     assert list(tmp_path.iterdir()) == [path]
 
@@ -226,7 +228,9 @@ def test_a_limit_stands_for_the_region(details: dict[str, Any]) -> None:
     table = plan_table(details, find_board("mps2-an386"))
     used = table.regions[1].used
     check_fit(table, details, {"ram": used})
-    with pytest.raises(BudgetError, match=r"1 over the .* of 'ram': .*the peak is in .*the largest tensors there: "):
+    with pytest.raises(
+        BudgetError, match=r"exceed the .* of 'ram' by 1 bytes: .*the peak is in .*the largest tensors there: "
+    ):
         check_fit(table, details, {"ram": used - 1})
 
 

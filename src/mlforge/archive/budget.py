@@ -134,7 +134,7 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
     heaviest = max(modules, key=lambda item: item.ram)
     peak = module_details(heaviest.factory, heaviest.code)["peak"]
     sizes = heaviest.code.sizes
-    cause = f"{used:,} bytes of RAM are {used - limit:,} over the budget of {limit:,}"
+    cause = f"{used:,} bytes of RAM exceed the budget of {limit:,} by {used - limit:,} bytes"
     if len(modules) > 1:
         cause += f", the largest part for module '{heaviest.factory.module_name}'"
     if linked.workspace_bytes:
@@ -172,7 +172,7 @@ def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetE
     values = [value for factory in factories for value in factory.program.constants]
     largest = largest_text([{"name": value.name, "bytes": value.nbytes} for value in values])
     return BudgetError(
-        f"{used:,} bytes of constants are {used - limit:,} over the budget of {limit:,}, and the machine code comes on "
-        f"top; {largest}",
+        f"{used:,} bytes of constants exceed the budget of {limit:,} by {used - limit:,} bytes, and the machine code "
+        f"comes on top; {largest}",
         next_step="Make these layers smaller, or quantize the model",
     )

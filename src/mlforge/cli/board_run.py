@@ -43,8 +43,12 @@ def run_firmware(
     as_json: bool,
     *,
     memory: Callable[[], tuple[MemoryTable, MemoryTable]] | None = None,
+    warnings: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """Run firmware once and print what it computed and took; `memory` tells what it takes of the board's regions."""
+    """Run firmware once and print what it computed and took; `memory` tells what it takes of the board's regions.
+
+    `warnings` are added to JSON.
+    """
     from mlforge.runtime.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
@@ -59,7 +63,7 @@ def run_firmware(
     if run.cycles is not None:
         counts["cycles"] = run.cycles
     if as_json:
-        document: dict[str, Any] = {"outputs": tensors, **counts, **sizes}
+        document: dict[str, Any] = {"outputs": tensors, **counts, **sizes, **(warnings or {})}
         if run.operators:
             document["operators"] = rows
         if tables:
@@ -77,14 +81,16 @@ def run_firmware(
         print_linked(*tables)
 
 
-def check_vectors(artifact: Path, board: Board, name: str, module: str | None, as_json: bool) -> None:
+def check_vectors(
+    artifact: Path, board: Board, name: str, module: str | None, as_json: bool, warnings: Mapping[str, list[str]]
+) -> None:
     """Check an archive's test vectors on a board, `name` for the user; raise BudgetError where an output differs."""
     from mlforge.micro.selftest import run_selftest
 
     with stage(f"checking {artifact} on {board.name}"):
         run = run_selftest(artifact, board, module)
     if as_json:
-        print_json({"board": board.name, "passed": run.passed, "lines": list(run.lines)})
+        print_json({"board": board.name, "passed": run.passed, "lines": list(run.lines), **warnings})
     else:
         typer.echo("\n".join(run.lines))
     if not run.passed:

@@ -35,6 +35,7 @@ class DrivenRun:
     repeat: int
     top: int
     as_json: bool
+    warnings: Mapping[str, list[str]]
 
 
 def run_driven(
@@ -66,7 +67,7 @@ def run_driven(
     if wanted.tensors is not None:
         write_npz(wanted.tensors, intermediate)
     tensors = summaries(infos, results, 0 if measured else wanted.top)
-    document: dict[str, Any] = {"outputs": tensors}
+    document: dict[str, Any] = {"outputs": tensors, **wanted.warnings}
     if not wanted.as_json:
         print_outputs(tensors)
     if measured is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlforge.cli.artifacts import is_code
+from mlforge.cli.core_warnings import core_warnings
 from mlforge.cli.inspect_library import show_library
 from mlforge.cli.memory import planned_memory, print_memory
 from mlforge.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
@@ -69,7 +70,7 @@ def inspect(
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
-        _show_board_memory(artifact, on_board, module, shape, as_json)
+        _show_board_memory(artifact, on_board, str(board), module, shape, as_json)
         return
     if shape:
         raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
@@ -104,13 +105,18 @@ def inspect(
 
 
 def _show_board_memory(
-    artifact: Path, board: Board, module: str | None, shape: list[str] | None, as_json: bool
+    artifact: Path, board: Board, named: str, module: str | None, shape: list[str] | None, as_json: bool
 ) -> None:
-    table = planned_memory(artifact, board, module, shape)
+    """Print the table, and raise BudgetError where the board has less."""
+    from mlforge.micro.fit import check_fit
+
+    warnings = core_warnings(artifact, board, named, module)
+    table, details = planned_memory(artifact, board, module, shape)
     if as_json:
-        print_json(table.as_json())
+        print_json({**table.as_json(), **warnings})
     else:
         print_memory(table)
+    check_fit(table, details)
 
 
 def _print_head(artifact: Path, found: Mapping[str, Any]) -> None:

@@ -31,7 +31,8 @@ def print_memory(table: MemoryTable) -> None:
         lines = [row for row in table.rows_of(region.name) if row.nbytes != 0 or row.note]
         if region.used or lines:
             rows += [(row.region, row.what, row.nbytes, row.note) for row in lines]
-            rows.append((region.name, "free", region.free, f"of {region.nbytes:,} of {region.kind}"))
+            rest = ("over", region.over) if region.over else ("free", region.free)
+            rows.append((region.name, *rest, f"of {region.nbytes:,} of {region.kind}"))
     rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
     when = "as it was linked" if table.is_built else "before the build"
     print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)
@@ -66,13 +67,17 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
     return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
 
 
-def planned_memory(artifact: Path, board: Board, module: str | None, shape: list[str] | None) -> MemoryTable:
-    """Return what a module of an archive, or a model that is compiled for the board, will take of it."""
+def planned_memory(
+    artifact: Path, board: Board, module: str | None, shape: list[str] | None
+) -> tuple[MemoryTable, Mapping[str, Any]]:
+    """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
     from mlforge.archive.module_parts import read_parts
+    from mlforge.micro.core_match import check_objects
 
     if not is_compiled(artifact, module, shape):
         factory = compiled_model(artifact, shape, board.target)
-        return _measured(factory.module_name, factory.code.built_files, _details(factory), board)
+        details = _details(factory)
+        return _measured(factory.module_name, factory.code.built_files, details, board), details
     parts = read_parts(artifact, module)
     if parts.record.details is None:
         raise OptionError(
@@ -80,7 +85,8 @@ def planned_memory(artifact: Path, board: Board, module: str | None, shape: list
             place=parts.place,
             next_step="Compile the model with: mlforge compile MODEL",
         )
-    return _measured(parts.record.name, parts.code, parts.record.details, board)
+    check_objects(parts.code, board)
+    return _measured(parts.record.name, parts.code, parts.record.details, board), parts.record.details
 
 
 def _details(factory: Factory) -> dict[str, Any]:

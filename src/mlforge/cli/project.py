@@ -8,7 +8,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from mlforge.cli.options import Board, Json, Module, TrustBoard
+from mlforge.cli.core_warnings import core_warnings
+from mlforge.cli.options import Board, Json, Module, TrustBoard, chosen_board
 from mlforge.cli.project_run import run_project
 from mlforge.cli.tables import print_json, print_table
 from mlforge.errors import OptionError
@@ -78,12 +79,18 @@ def create(
         if value is not None:
             options[name] = value
     options.setdefault("project_type", "standalone")
+    chosen = chosen_board(board, trust_board)
+    warnings = {} if chosen is None else core_warnings(model, chosen, str(board), module)
     with stage(f"making {folder}"):
         generate_project(template, model, folder, options, force=force, trust_board=trust_board)
     record = read_record(folder)
     if as_json:
         print_json(
-            {"project": str(folder), **{name: record.document[name] for name in ("template", "board", "module")}}
+            {
+                "project": str(folder),
+                **{name: record.document[name] for name in ("template", "board", "module")},
+                **warnings,
+            }
         )
         return
     typer.echo(

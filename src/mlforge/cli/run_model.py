@@ -13,6 +13,7 @@ import typer
 
 from mlforge.cli.artifacts import compiled_model, is_compiled
 from mlforge.cli.board_run import built_firmware, check_vectors, run_firmware
+from mlforge.cli.core_warnings import core_warnings
 from mlforge.cli.driven_run import DrivenRun, run_driven
 from mlforge.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes, TrustBoard, chosen_board
 from mlforge.cli.outputs_table import print_outputs, summaries
@@ -104,6 +105,7 @@ def run_model(
         raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
     on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
+    warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
     if selftest and on_board:
         if inputs or outputs or repeat is not None or profile or shape:
             raise OptionError(
@@ -111,7 +113,7 @@ def run_model(
                 place="--selftest",
                 next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
             )
-        check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json)
+        check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
         return
     if memory and (board is None or profile):
         raise OptionError(
@@ -124,14 +126,20 @@ def run_model(
             check_writable(path)
     given = partial(_given, inputs, fill, seed)
     if host_driven and on_board:
-        wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json)
+        wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
         run_driven(artifact, on_board, module, shape, given, wanted)
     elif on_board is not None:
         if repeat is not None:
             raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
         firmware = built_firmware(artifact, on_board, module, shape, profile=profile)
         run_firmware(
-            firmware, given(firmware.inputs), outputs, top, as_json, memory=firmware.memory if memory else None
+            firmware,
+            given(firmware.inputs),
+            outputs,
+            top,
+            as_json,
+            memory=firmware.memory if memory else None,
+            warnings=warnings,
         )
     elif profile:
         with stage(f"loading {artifact}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from mlforge.cli.compile_options import Generators
+from mlforge.cli.core_warnings import core_warnings
 from mlforge.cli.options import (
     Board,
     Json,
@@ -105,6 +107,8 @@ def verify(
         )
     if board is not None and target != "c":
         raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+    chosen = chosen_board(board, trust_board)
+    warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
     with stage(f"comparing {model}"):
         result = compare(
             model,
@@ -117,14 +121,14 @@ def verify(
             target=target,
             optimize=optimize,
             numerics=numerics,
-            board=chosen_board(board, trust_board),
+            board=chosen,
             byoc=byoc or (),
             inputs=inputs,
             labels=labels,
             rtol=rtol,
             atol=atol,
         )
-    _report(result, as_json)
+    _report(result, as_json, warnings)
     first = result.first_differing
     if first is not None:
         raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
@@ -170,9 +174,9 @@ def _advice(result: Comparison, first: Difference, numerics: str) -> str | None:
     return ". ".join(hints) or None
 
 
-def _report(result: Comparison, as_json: bool) -> None:
+def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]) -> None:
     if as_json:
-        print_json({**asdict(result), "is_within": result.is_within})
+        print_json({**asdict(result), "is_within": result.is_within, **warnings})
         return
     title = f"against {result.reference}, {result.samples} sets of inputs"
     tables = (("outputs", result.outputs), ("layers", result.layers), ("fused groups that differ", result.groups))

@@ -14,6 +14,7 @@ from typing import Any
 from mlforge.crt import TRACE_HEADER, line_headers
 from mlforge.errors import ArchiveError, OptionError
 from mlforge.micro.board import Board
+from mlforge.micro.core_match import check_objects
 from mlforge.micro.linker_script import has_linker_script, linker_script
 from mlforge.micro.makefile import makefile, optimization_level
 from mlforge.micro.object_code import core_flags, object_paths
@@ -118,6 +119,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
     reason = refuses_bare_metal(board)
     if reason is not None:
         raise OptionError(f"the board '{board.name}' runs no bare-metal firmware: {reason}")
+    check_objects(code, board)
     found: dict[str, Data] = {"main.c": firmware.main.encode(), **firmware.files}
     for path in (*code, *found):
         check_path(path)

@@ -47,7 +47,7 @@ def check_fit(table: MemoryTable, details: Mapping[str, Any], limits: Mapping[st
 
 def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: Mapping[str, Any]) -> BudgetError:
     rows = sorted((row for row in table.rows_of(region) if row.nbytes), key=lambda row: -(row.nbytes or 0))
-    cause = f"{used:,} bytes are {used - limit:,} over the {limit:,} of '{region}': "
+    cause = f"{used:,} bytes exceed the {limit:,} of '{region}' by {used - limit:,} bytes: "
     cause += ", ".join(f"{row.what} {row.nbytes:,}" for row in rows)
     has_constants = table.total(CONSTANTS, region) > used // 2
     if has_constants and details.get("constants"):
@@ -76,11 +76,13 @@ def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  #
     region = next((item for item in board.memories if item.name == name), None)
     if region is None:
         return None
-    cause = f"the firmware does not fit into '{region.name}' of {region.nbytes:,} bytes"
     if overflow:
-        cause += f": it is {int(overflow[2]):,} bytes over"
+        cause = f"the firmware exceeds the {region.nbytes:,} bytes of '{region.name}' by {int(overflow[2]):,} bytes"
     else:
-        cause += ", with what the project reserves for its stack"
+        cause = (
+            f"the firmware does not fit into '{region.name}' of {region.nbytes:,} bytes, with what the project "
+            "reserves for its stack"
+        )
     try:
         largest = _largest(read_map(map), region)
     except (OSError, ToolchainError):

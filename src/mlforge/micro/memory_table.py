@@ -55,8 +55,13 @@ class RegionUse:
 
     @property
     def free(self) -> int:
-        """Bytes that are left; less than none where it does not fit."""
-        return self.nbytes - self.used
+        """Bytes that are left."""
+        return max(0, self.nbytes - self.used)
+
+    @property
+    def over(self) -> int:
+        """Bytes that do not fit."""
+        return max(0, self.used - self.nbytes)
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,14 @@ class MemoryTable:
                 {"region": row.region, "what": row.what, "bytes": row.nbytes, "note": row.note} for row in self.rows
             ],
             "regions": [
-                {"name": item.name, "kind": item.kind, "bytes": item.nbytes, "used": item.used, "free": item.free}
+                {
+                    "name": item.name,
+                    "kind": item.kind,
+                    "bytes": item.nbytes,
+                    "used": item.used,
+                    "free": item.free,
+                    "over": item.over,
+                }
                 for item in self.regions
             ],
             "stack": stack,

@@ -16,6 +16,7 @@ _VENDOR = b"aeabi\0"
 _WHOLE_FILE, _FLOAT_ARGUMENTS, _COMPATIBILITY = 1, 28, 32
 _TEXTS = (4, 5, 67)  # tags below 32 have numbers but for these; from 32 on the odd ones have texts
 _HARD, _SOFT = "-mfloat-abi=hard", "-mfloat-abi=softfp"
+_MACHINE = slice(18, 20)
 # longer objects hold constants alone, which say nothing
 _LARGEST = 64 << 20
 
@@ -53,18 +54,36 @@ def core_flags(board: Board, code: Mapping[str, Data]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _passes_floats_plainly(data: Data) -> bool:
-    """Tell whether an object of Arm code says that it passes floats as soft code does."""
-    chunks = list(chunks_of(data))
-    if sum(map(len, chunks)) > _LARGEST:
-        return False
-    image = b"".join(chunks)
+def machine_of(data: Data) -> int | None:
+    """Return ELF's number of the machine whose code an object is; None for what is no such object."""
+    image = _image(data)
+    try:
+        order = read_elf(image).order
+    except ValueError:
+        return None
+    return int.from_bytes(image[_MACHINE], "little" if order == "<" else "big")
+
+
+def attributes_of(data: Data) -> dict[int, int]:
+    """Return what an object of Arm code says of itself, by tags of Arm's build attributes; nothing where it is none."""
+    image = _image(data)
     try:
         sections = [section for section in read_elf(image).sections if section.kind == _ATTRIBUTES]
         tags = [dict(_attributes(image[item.offset : item.offset + item.nbytes])) for item in sections]
     except (ValueError, IndexError):
-        return False
-    return any(_FLOAT_ARGUMENTS not in found for found in tags)
+        return {}
+    return tags[0] if tags else {}
+
+
+def _image(data: Data) -> bytes:
+    chunks = list(chunks_of(data))
+    return b"".join(chunks) if sum(map(len, chunks)) <= _LARGEST else b""
+
+
+def _passes_floats_plainly(data: Data) -> bool:
+    """Tell whether an object of Arm code says that it passes floats as soft code does."""
+    said = attributes_of(data)
+    return bool(said) and _FLOAT_ARGUMENTS not in said
 
 
 def _attributes(section: bytes) -> Iterator[tuple[int, int]]:

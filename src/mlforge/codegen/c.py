@@ -229,7 +229,7 @@ class _FunctionPrinter(StatementPrinter):
             self._assign(self._exprs.element(stmt.buffer, stmt.indices, kept.dtype), kept)
             return
         place = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
-        if added is not None and not self._ranges.may_overflow_on_data(value):
+        if added is not None and not self._exprs.wraps(value):
             self._assign(place, added, "+=")
         else:
             self._assign(place, value)

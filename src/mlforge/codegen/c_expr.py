@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mlforge.codegen import dot4, dsp, mathematics, mve, vectors
 from mlforge.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
-from mlforge.codegen.prelude import helper_name
+from mlforge.codegen.prelude import TRUNCATIONS, helper_name
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
 from mlforge.tir import ir
@@ -53,6 +53,8 @@ FIXED_POINT = frozenset(
         "requantize_single", "requantize_away", "clz32",
     }
 )  # fmt: skip
+OF_DTYPES = TRUNCATIONS | {"integer_power"}
+"""Intrinsics with a helper for each dtype of what they take."""
 
 
 @dataclass(eq=False)
@@ -210,11 +212,10 @@ class ExprPrinter:
             return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {self.expr(expr.b, _ADD)})", _UNARY
         if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
             return f"!{self.expr(expr.a, _UNARY)}", _UNARY
-        wrapping = self._wrapping(expr)
-        if wrapping is not None:
-            return self._helper(wrapping, expr.a, expr.b)
+        if self.wraps(expr):
+            return self._helper(f"wrap_{expr.op}:{expr.dtype}", expr.a, expr.b)
         promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
-        if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.interval(expr, 0).within(*_INT):
+        if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.result(expr).within(*_INT):
             expr = ir.Binary(expr.op, ir.Cast(expr.a, "uint32"), ir.Cast(expr.b, "uint32"), expr.dtype)
         text, level = self._infix(expr)
         if promoted and expr.op not in ("and", "or", "xor", "shr"):
@@ -231,13 +232,11 @@ class ExprPrinter:
         plain = own in (outer, _UNARY, ATOM) or own in _PLAIN_UNDER.get(outer, ())
         return text if own >= level and plain else f"({text})"
 
-    def _wrapping(self, expr: ir.Binary) -> str | None:
-        """Return the helper for signed arithmetic on data of the user's, which may overflow; None if it cannot."""
-        if expr.op not in ("add", "sub", "mul") or expr.dtype not in ("int32", "int64"):
-            return None
-        if not self.ranges.may_overflow_on_data(expr):
-            return None
-        return f"wrap_{expr.op}:{expr.dtype}"
+    def wraps(self, expr: Expr) -> bool:
+        """Tell whether an expression is signed arithmetic that may overflow, which C leaves undefined."""
+        if not isinstance(expr, ir.Binary) or expr.op not in ("add", "sub", "mul"):
+            return False
+        return expr.dtype in ("int32", "int64") and not self.ranges.result(expr).within(*dtypes.limits(expr.dtype))
 
     def _division(self, expr: ir.Binary) -> tuple[str, int]:
         divisor = self.ranges.interval(expr.b)
@@ -336,6 +335,8 @@ class ExprPrinter:
             return self._word(expr.args[0])
         if expr.name == "within":
             return self._print(expr.args[0])
+        if expr.name in OF_DTYPES:
+            return self._helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
         if expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype

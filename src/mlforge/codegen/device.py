@@ -199,7 +199,7 @@ class _KernelPrinter(StatementPrinter):
             self._writer.line(self._dialect.vector_store(kind, place, self._exprs.expr(value)))
             return
         element = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
-        if added is not None and not self._ranges.may_overflow_on_data(value):
+        if added is not None and not self._exprs.wraps(value):
             self._writer.line(f"{element} += {self._exprs.expr(added)};")
         else:
             self._writer.line(f"{element} = {self._exprs.expr(value)};")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlforge.codegen import mathematics
-from mlforge.codegen.c_expr import ATOM, CLASSIFY, FIXED_POINT, MATH, MATH_RENAMED, TERNARY, ExprPrinter
+from mlforge.codegen.c_expr import ATOM, CLASSIFY, FIXED_POINT, MATH, MATH_RENAMED, OF_DTYPES, TERNARY, ExprPrinter
 from mlforge.codegen.c_types import HALF_FLOATS
 from mlforge.codegen.dialect import Dialect
 from mlforge.errors import InternalError
@@ -83,6 +83,8 @@ class DeviceExprPrinter(ExprPrinter):
         self._scalar(expr)
         if expr.name == "within":
             return self._print(expr.args[0])
+        if expr.name in OF_DTYPES:
+            return super()._call(expr)
         if expr.name == "dot4_s8" or expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype

@@ -51,7 +51,7 @@ static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
 #if MLF_DSP
   return __smla{letters}(a, b, sum);
 #else
-  return sum + {a} * {b};
+  return (int32_t)((uint32_t)sum + (uint32_t)({a} * {b}));
 #endif
 }}"""
 
@@ -81,7 +81,7 @@ static inline int32_t mlf_dot2(int32_t sum, int32_t a, int32_t b) {
 #if MLF_DSP
   return __smlad(a, b, sum);
 #else
-  return sum + (int32_t)(int16_t)a * (int16_t)b + (a >> 16) * (b >> 16);
+  return (int32_t)((uint32_t)sum + (uint32_t)((int32_t)(int16_t)a * (int16_t)b) + (uint32_t)((a >> 16) * (b >> 16)));
 #endif
 }"""),
     "requantize_narrow": ((), """\

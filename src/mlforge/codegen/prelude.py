@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlforge.codegen import dot4, dsp, half_floats, mathematics, mve, vectors
-from mlforge.codegen.c_types import copied_bits, scalar_type, short_name
+from mlforge.codegen.c_types import copied_bits, literal, scalar_type, short_name
 from mlforge.errors import InternalError
+from mlforge.support.dtypes import limits
 
 _INLINE = "static inline"
 
@@ -79,6 +80,8 @@ _ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bit
 # overflow wraps instead of being undefined
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
+TRUNCATIONS = frozenset({"to_int32", "to_int64", "to_uint64"})
+
 _DIVISIONS = {
     "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
     "floormod": "a % b + (((a % b != 0) & ((a % b < 0) != (b < 0))) ? b : 0)",
@@ -100,6 +103,10 @@ def _scalar_helper(name: str, dtype: str) -> str:
         return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
     if name in _WRAPPING:
         return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
+    if name in TRUNCATIONS:
+        return _truncation(name, dtype)
+    if name == "integer_power":
+        return _integer_power(kind, signed=not dtype.startswith("u"))
     if name not in _DIVISIONS:
         raise InternalError(f"C has no helper {name}:{dtype}")
     guards = "  if (b == 0) {\n    return 0;\n  }\n"
@@ -109,6 +116,47 @@ def _scalar_helper(name: str, dtype: str) -> str:
         guards += f"  if (b == -1) {{\n    return {minus};\n  }}\n"
     body = _DIVISIONS[name] if signed else _DIVISIONS[name.replace("floor", "trunc")]
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
+
+
+def _truncation(name: str, source: str) -> str:
+    """Return the conversion of a float to an integer, defined for all floats."""
+    target = name.removeprefix("to_")
+    kind, f = scalar_type(source), "f" if source == "float32" else ""
+    head = f"{_INLINE} {target}_t {helper_name(f'{name}:{source}')}({kind} x) {{"
+    if target == "uint64":
+        return f"""\
+/* x truncated, limited to what an int64 or a uint64 holds, modulo 2**64; 0 for NaN */
+{head}
+  const int64_t below_zero = x >= -0x1p63{f} ? (int64_t)(x < 0.0{f} ? x : 0.0{f}) : x < 0.0{f} ? INT64_MIN : 0;
+  return x >= 0x1p64{f} ? UINT64_C({2**64 - 1}) : x >= 0.0{f} ? (uint64_t)x : (uint64_t)below_zero;
+}}"""
+    largest, ends = literal(limits(target)[1], target), f"0x1p{limits(target)[1].bit_length()}{f}"
+    return f"""\
+/* x truncated, limited to what an {target} holds; 0 for NaN */
+{head}
+  return x >= {ends} ? {largest} : x >= -{ends} ? ({target}_t)x : x < 0.0{f} ? {target.upper()}_MIN : 0;
+}}"""
+
+
+def _integer_power(kind: str, *, signed: bool) -> str:
+    short = short_name(kind.removesuffix("_t"))
+    unsigned = kind if signed is False else f"u{kind}"
+    below_zero = """\
+  if (exponent < 0) { /* 1 / power, towards zero */
+    return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
+  }
+"""
+    return f"""\
+/* base**exponent, which wraps */
+{_INLINE} {kind} mlf_integer_power_{short}({kind} base, {kind} exponent) {{
+  {unsigned} power = 1, factor = ({unsigned})base, rest = ({unsigned})exponent;
+{below_zero if signed else ""}\
+  for (; rest != 0; rest >>= 1) {{
+    power *= (rest & 1) != 0 ? factor : 1;
+    factor *= factor;
+  }}
+  return ({kind})power;
+}}"""
 
 
 def helper_source(key: str) -> tuple[tuple[str, ...], str]:

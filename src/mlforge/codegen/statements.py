@@ -12,6 +12,7 @@ from mlforge.codegen.writer import Writer, comment_text
 from mlforge.errors import InternalError
 from mlforge.tir import ir
 from mlforge.tir.bounds import Ranges
+from mlforge.tir.held import held_intervals
 from mlforge.tir.ir import Expr, Stmt, Var
 
 
@@ -32,7 +33,7 @@ class StatementPrinter(ABC):
 
     def __init__(self, body: Stmt, reserved: frozenset[str], place: str) -> None:
         self._names = Names(reserved)
-        self._ranges = Ranges()
+        self._ranges = Ranges(held_intervals(body))
         self._needs = Needs()
         self._writer = Writer()
         self._used = used_vars(body)

@@ -145,7 +145,9 @@ class Depthwise:
                 stmts.store(results, [pixel, vector * LANES], tb.load(sums, [pixel]))
         with stmts.loop(strip.size, "px") as px, stmts.loop(strip.block.width, "c", "vectorized") as c:
             channel = strip.channel(c)
-            value = tb.cast(tb.load(results, [px, c]), self.out.dtype)
+            value = tb.load(results, [px, c])
+            if dtypes.is_integer(self.out.dtype):
+                value = tb.cast(tb.intrinsic("within", value, tb.const(EXACT_LIMIT)), self.out.dtype)
             if self.start is not None:
                 value = value + tb.load(self.start, [channel])
             self.out.store(self.seen(strip.image, strip.row, strip.column + px, channel), value)

@@ -17,6 +17,7 @@ from mlforge.errors import InternalError
 from mlforge.kernels.geometry import Conv, Product
 from mlforge.ops.tensor import Context, Output, Tensor
 from mlforge.registry import Registry
+from mlforge.support import dtypes
 from mlforge.target.features import Features
 from mlforge.tir.ir import Buffer
 
@@ -44,10 +45,10 @@ class Weights:
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
-        if self.values.dtype.kind == "f":
+        if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
             return self.values
-        wide = self.values.astype(np.int32) - np.asarray(self.zero, np.int32)
-        for dtype in (np.int8, np.int16):
+        wide = self.values.astype(np.int64) - np.asarray(self.zero, np.int64)
+        for dtype in (np.int8, np.int16, np.int32):
             limits = np.iinfo(dtype)
             if not wide.size or (wide.min() >= limits.min and wide.max() <= limits.max):
                 return wide.astype(dtype)

@@ -85,7 +85,8 @@ def _power(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         if exponent is not None and 1 <= exponent <= 16:
             return integer_power(a, int(exponent))
-        return tb.cast(tb.intrinsic("pow", tb.cast(a, "float64"), tb.cast(b, "float64")), a.dtype)
+        wide = a.dtype if dtypes.bits(a.dtype) >= 32 else "uint32" if a.dtype.startswith("u") else "int32"
+        return tb.cast(tb.intrinsic("integer_power", tb.cast(a, wide), tb.cast(b, wide)), a.dtype)
     if exponent == 0.5:
         return tb.intrinsic("sqrt", a)
     if exponent == -0.5:
@@ -132,7 +133,7 @@ for _name in ("mod", "trunc_mod"):
 _declare("floor_mod", _floor_mod, "Remainder with the sign of the divisor", contract="an integer by zero gives 0")
 _declare(
     "power", _power, "First argument to the power of the second",
-    contract=f"{LIBM_CONTRACT}; integers exact below 2**53",
+    contract=f"{LIBM_CONTRACT}; integers wrap; to a negative power 1 / power, towards zero, and 0 of 0",
 )  # fmt: skip
 _declare("maximum", partial(_extreme, "max"), "Larger of two; NaN if either is")
 _declare("minimum", partial(_extreme, "min"), "Smaller of two; NaN if either is")

@@ -10,6 +10,7 @@ from mlforge.errors import TypeCheckError, UnsupportedError
 from mlforge.kernels import templates
 from mlforge.kernels.geometry import Conv
 from mlforge.ops import conv_types
+from mlforge.ops.elementwise import check_dtype
 from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Output, Tensor
 from mlforge.relay.ir import TensorType, Type
@@ -23,6 +24,7 @@ def operands(name: str, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
     data, weight = tensors(name, types)[:2]
     if data.dtype != weight.dtype:
         raise TypeCheckError(f"{name}: data of {data.dtype} and weights of {weight.dtype}")
+    check_dtype(name, data.dtype, "number")
     return data, weight
 
 

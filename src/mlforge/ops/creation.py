@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops.elementwise import converted
 from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Indices, Reader, Tensor
 from mlforge.relay.ir import TensorType, Type
@@ -51,7 +52,7 @@ def _ones(_: Context, __: Sequence[Tensor], ___: Attrs, out_type: TensorType) ->
 
 def _full(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
     (value,) = inputs
-    return lambda _: tb.cast(value.read([tb.const(0)] * len(value.shape)), out_type.dtype)
+    return lambda _: converted(value.read([tb.const(0)] * len(value.shape)), out_type.dtype)
 
 
 def _infer_arange(types: Sequence[Type], attrs: Attrs) -> TensorType:

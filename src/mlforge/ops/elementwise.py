@@ -227,11 +227,12 @@ OPERATORS.add(
 
 
 def converted(x: Expr, dtype: str) -> Expr:
-    """Return `x` as `dtype`; floats truncate toward zero and then wrap into small integers."""
-    if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype) and dtype not in ("int64", "uint64"):
-        # C leaves a float outside the result's range undefined; through a wider integer it is defined
-        x = tb.cast(x, "int64" if dtype == "uint32" else "int32")
-    return tb.cast(x, dtype)
+    """Return `x` as `dtype`; `_CAST_CONTRACT` says what becomes of floats that an integer cannot hold."""
+    if not dtypes.is_float(x.dtype) or not dtypes.is_integer(dtype):
+        return tb.cast(x, dtype)
+    # through a signed integer: so negative numbers wrap into unsigned ones
+    wide = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
+    return tb.cast(tb.truncated(x, wide), dtype)
 
 
 def _infer_cast(types: Sequence[Type], attrs: Attrs) -> TensorType:
@@ -257,7 +258,10 @@ def _infer_reinterpret(types: Sequence[Type], attrs: Attrs) -> TensorType:
     return TensorType(data.shape, attrs["dtype"])
 
 
-_CAST_CONTRACT = "exact; floats truncate, and a float outside the range of a 32 or 64 bit integer is undefined"
+_CAST_CONTRACT = (
+    "exact; floats truncate, NaN gives 0; to int32 and int64 they saturate, to uint8, int8, uint16 and int16 they "
+    "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64"
+)
 OPERATORS.add(
     "cast",
     Operator(

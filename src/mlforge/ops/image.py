@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops.elementwise import converted
 from mlforge.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
 from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor
@@ -196,7 +197,7 @@ def _interpolated(
             element = tb.cast(element, weight.dtype) * weight
         total = element if total is None else total + element
     assert total is not None
-    value = tb.cast(total, dtype)
+    value = converted(total, dtype)
     for source in chosen:
         if source.outside is not None:
             value = tb.select(source.outside, tb.const(resize.extrapolation, dtype), value)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops.elementwise import check_dtype, converted
 from mlforge.ops.rules import normalized_axis, tensors
 from mlforge.ops.shape import unraveled
 from mlforge.ops.tensor import Context, Indices, Output, Reader, Tensor
@@ -187,15 +188,17 @@ def _ordered_loops(ctx: Context, shape: Sequence[int]) -> Iterator[tuple[Expr, .
         yield tuple(stack.enter_context(ctx.stmts.loop(extent, f"u{axis}")) for axis, extent in enumerate(shape))
 
 
-def _check_mode(name: str, mode: str) -> None:
+def _check_mode(name: str, mode: str, dtype: str) -> None:
     if mode not in _UPDATES:
         raise TypeCheckError(f"{name}: '{mode}' is not one of {', '.join(_UPDATES)}")
+    if mode != "update":
+        check_dtype(name, dtype, "number")
 
 
 def _infer_scatter_elements(types: Sequence[Type], attrs: Attrs) -> TensorType:
     data, indices, updates = tensors("scatter_elements", types)
     _indices_type("scatter_elements", indices)
-    _check_mode("scatter_elements", attrs["reduction"])
+    _check_mode("scatter_elements", attrs["reduction"], data.dtype)
     axis = normalized_axis("scatter_elements", attrs["axis"], len(data.shape))
     _check_aligned("scatter_elements", data, indices, axis)
     if updates != TensorType(indices.shape, data.dtype):
@@ -215,7 +218,7 @@ def _scatter_elements(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out:
 
 def _infer_scatter_nd(types: Sequence[Type], attrs: Attrs) -> TensorType:
     data, indices, updates = tensors("scatter_nd", types)
-    _check_mode("scatter_nd", attrs["mode"])
+    _check_mode("scatter_nd", attrs["mode"], data.dtype)
     depth = _tuple_length("scatter_nd", data, indices, 0)
     if updates != TensorType((*indices.shape[1:], *data.shape[depth:]), data.dtype):
         raise TypeCheckError(f"scatter_nd: updates {updates} do not match {indices} into {data}")
@@ -250,7 +253,7 @@ def _one_hot(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: Tenso
     axis = attrs["axis"] % len(out_type.shape)
 
     def scalar(tensor: Tensor) -> Expr:
-        return tb.cast(tensor.read([tb.const(0)] * len(tensor.shape)), out_type.dtype)
+        return converted(tensor.read([tb.const(0)] * len(tensor.shape)), out_type.dtype)
 
     def read(at: Indices) -> Expr:
         pick = _widened(picks.read([*at[:axis], *at[axis + 1 :]]))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mlforge.errors import TypeCheckError
-from mlforge.ops.elementwise import check_dtype, declare_unary
+from mlforge.ops.elementwise import check_dtype, converted, declare_unary
 from mlforge.ops.rules import normalized_axis, tensors
 from mlforge.ops.tensor import Context, Indices, Reader, Tensor
 from mlforge.relay.ir import TensorType, TupleType, Type
@@ -120,7 +120,7 @@ def _pad_constant(data: Tensor, value: Tensor, widths: Sequence[tuple[int, int]]
             inside.append(tb.binary("ge", place, 0))
         if after:
             inside.append(tb.binary("lt", place, extent))
-    outside = tb.cast(value.read([tb.const(0)] * len(value.shape)), data.dtype)
+    outside = converted(value.read([tb.const(0)] * len(value.shape)), data.dtype)
     return tb.select(tb.land(*inside), data.read(own), outside)
 
 

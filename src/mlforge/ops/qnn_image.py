@@ -15,6 +15,7 @@ from mlforge.ops.rules import tensors
 from mlforge.ops.tensor import Context, Indices, Reader, Tensor
 from mlforge.relay.ir import TensorType, Type
 from mlforge.relay.op import OPERATORS, Attr, Kind, Operator
+from mlforge.support import dtypes
 from mlforge.tir import builder as tb
 from mlforge.tir.ir import Expr
 
@@ -74,7 +75,9 @@ def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) 
     def read(indices: Indices) -> Expr:
         n, y, x, c = indices
         (y0, y1, wy), (x0, x1, wx) = (
-            [tb.load(table, [index]) for table in found] for found, index in zip(tables, (y, x), strict=True)
+            # the limits change nothing; they let the bounds of what is read be proven without the tables
+            [*(tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places), tb.load(weight, [at])]
+            for (*places, weight), at, axis in zip(tables, (y, x), (1, 2), strict=True)
         )
         total: Expr = tb.const(0, kind)
         for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
@@ -82,7 +85,7 @@ def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) 
                 value = tb.cast(data.read([n, row, column, c]), kind)
                 total = total + value * row_weight * column_weight
         if kind == "float32":
-            return tb.cast(total + tb.const(0.5, kind), out.dtype)
+            return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
         half = _ONE * _ONE // 2
         nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
         return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)

@@ -7,6 +7,7 @@ from math import inf, prod
 from typing import Any
 
 from mlforge.errors import TypeCheckError
+from mlforge.ops.elementwise import check_dtype, converted
 from mlforge.ops.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlforge.ops.rules import normalized_axes, normalized_axis, tensors
 from mlforge.ops.tensor import Context, Indices, Output, Tensor, broadcast_read
@@ -164,7 +165,7 @@ def _infer_scan(name: str) -> Callable[..., TensorType]:
     def infer(types: list[Type], attrs: Attrs) -> TensorType:
         data = tensors(name, types)[0]
         dtype = data.dtype if attrs["dtype"] in (None, "", "void") else attrs["dtype"]
-        dtypes.bits(dtype)
+        check_dtype(name, dtype, "number")
         if attrs["axis"] is None:
             return TensorType((prod(data.shape),), dtype)
         normalized_axis(name, attrs["axis"], len(data.shape))
@@ -189,7 +190,7 @@ def _emit_scan(name: str) -> Callable[..., None]:
                 indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]
                 place = indices if axis is not None else [_flat_index(indices, data.shape)]
                 before = stmts.let("before", tb.load(total, [0]))
-                element = tb.cast(data.read(indices), out.dtype)
+                element = converted(data.read(indices), out.dtype)
                 after = stmts.let("after", before + element if name == "cumsum" else before * element)
                 stmts.store(total, [0], after)
                 out.store(place, before if attrs["exclusive"] else after)

@@ -7,7 +7,7 @@ sums, so a guard ``y * 2 + k - 1 < height`` bounds the index ``y * 2 + k - 1`` e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from mlforge.support import dtypes
 from mlforge.tir import ir
 from mlforge.tir.affine import Affine, ExprTable
 from mlforge.tir.ir import Expr
-from mlforge.tir.visitor import walk_expr
+from mlforge.tir.visitor import same_expr, walk_expr
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
@@ -41,11 +41,45 @@ def _limits(dtype: str) -> Interval:
     return Interval(*dtypes.limits("int64" if dtypes.is_float(scalar) else scalar))
 
 
-class Ranges:
-    """What is known of the variables in scope."""
+def _combined(op: str, a: Interval, b: Interval) -> Interval:
+    """Return the sums, differences or products of what two intervals hold."""
+    if op == "add":
+        return Interval(a.low + b.low, a.high + b.high)
+    if op == "sub":
+        return Interval(a.low - b.high, a.high - b.low)
+    ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return Interval(min(ends), max(ends))
 
-    def __init__(self) -> None:
+
+def _within(call: ir.Call) -> Interval:
+    limit = call.args[1]
+    if not isinstance(limit, ir.Const):
+        return _limits(call.dtype)
+    return Interval(-int(limit.value), int(limit.value))
+
+
+_CALLS: dict[str, Callable[[ir.Call], Interval]] = {
+    "clz32": lambda _: Interval(0, 32),
+    "within": _within,
+    # an int32 times a multiplier below 2**31, times 2**-32 at most
+    "requantize_down": lambda _: Interval(-(1 << 30), 1 << 30),
+    "saturate_byte": lambda _: Interval(-128, 127),
+}
+"""What intrinsics may return, where that is less than their dtype holds."""
+
+
+class Ranges:
+    """What is known of the variables in scope.
+
+    Parameters
+    ----------
+    held : mapping of int to Interval, optional
+        What elements of buffers may be, by the buffers' ids, where their dtypes say less; see `tir.held`.
+    """
+
+    def __init__(self, held: Mapping[int, Interval] | None = None) -> None:
         self.table = ExprTable()
+        self._held = {} if held is None else held
         self._vars: dict[int, Interval] = {}
         self._values: dict[int, Expr] = {}
         self._facts: list[Affine] = []  # each is not negative
@@ -144,30 +178,36 @@ class Ranges:
         """
         if not dtypes.is_integer(expr.dtype):
             return _limits(expr.dtype)
+        limits = _limits(expr.dtype)
         if dtypes.lanes(expr.dtype) > 1:
-            return _limits(expr.dtype)
-        return self._sum_interval(self.table.affine(expr), depth)
+            return limits
+        found = self._sum_interval(self.table.affine(expr), depth)
+        # what may leave the dtype may wrap to anywhere in it
+        return found if found.within(limits.low, limits.high) else limits
 
     def is_within(self, expr: Expr, low: int, high: int) -> bool:
         """Tell whether an expression provably lies in ``[low, high]``."""
         return any(self.interval(expr, depth).within(low, high) for depth in (0, 1, 2))
 
-    def may_overflow_on_data(self, expr: Expr) -> bool:
-        """Tell whether integer arithmetic may leave its dtype because of wide integers that a caller passes in.
+    def result(self, expr: ir.Binary) -> Interval:
+        """Return where a sum, difference or product of integers lies before it wraps into its dtype.
 
-        Accumulators of the function's own do not count: what is added up in them fits by construction.
+        Operands that may themselves leave it are taken to wrap, so they lie anywhere in it: this is asked of each
+        operation alone, as compilers see it, not of the sum that they make up together.
         """
-        if self.interval(expr, 0).within(*dtypes.limits(expr.dtype)):
-            return False
-        return self._reads_wide(expr)
+        return _combined(expr.op, self.interval(expr.a), self.interval(expr.b))
 
-    def _reads_wide(self, expr: Expr) -> bool:
-        for node in walk_expr(expr):
-            if isinstance(node, ir.Load) and node.buffer.scope == "param" and dtypes.bits(node.dtype) >= 32:
-                return True
-            if isinstance(node, ir.Var) and id(node) in self._values and self._reads_wide(self._values[id(node)]):
-                return True
-        return False
+    def added(self, store: ir.Store) -> Interval | None:
+        """Return between which numbers that lies which a store adds to the element it writes; None if it does not."""
+        total = self.table.affine(store.value)
+        for number, coefficient in total.terms.items():
+            term = self.table.exprs[number]
+            if not isinstance(term, ir.Load) or term.buffer is not store.buffer or coefficient != 1:
+                continue
+            if all(map(same_expr, term.indices, store.indices)):
+                rest = Affine({key: value for key, value in total.terms.items() if key != number}, total.constant)
+                return self._sum_interval(rest, 1)
+        return None
 
     def _sum_interval(self, total: Affine, depth: int) -> Interval:
         low = high = total.constant
@@ -223,11 +263,10 @@ class Ranges:
             inner = self.interval(expr.value, depth)
             limits = _limits(expr.dtype)
             return inner if inner.within(limits.low, limits.high) else limits
-        if isinstance(expr, ir.Call) and expr.name == "clz32":
-            return Interval(0, 32)
-        if isinstance(expr, ir.Call) and expr.name == "within" and isinstance(expr.args[1], ir.Const):
-            limit = int(expr.args[1].value)
-            return Interval(-limit, limit)
+        if isinstance(expr, ir.Load):
+            return self._held.get(id(expr.buffer), _limits(expr.dtype))
+        if isinstance(expr, ir.Call):
+            return _CALLS[expr.name](expr) if expr.name in _CALLS else _limits(expr.dtype)
         return _limits(expr.dtype)
 
     def _select(self, expr: ir.Select, depth: int) -> Interval:
@@ -247,8 +286,7 @@ class Ranges:
         if expr.op == "max":
             return Interval(max(a.low, b.low), max(a.high, b.high))
         if expr.op == "mul":
-            ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-            return Interval(min(ends), max(ends))
+            return _combined("mul", a, b)
         if expr.op in ("floordiv", "truncdiv") and b.low > 0 and (expr.op == "floordiv" or a.low >= 0):
             ends = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(ends), max(ends))

@@ -15,6 +15,7 @@ from typing import Any
 from mlforge.errors import InternalError
 from mlforge.support import dtypes
 from mlforge.tir import ir
+from mlforge.tir.float_range import float_range
 from mlforge.tir.ir import Buffer, Expr, Stmt, Var
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
@@ -155,6 +156,14 @@ def cast(value: Expr, dtype: str) -> Expr:
     if isinstance(value, ir.Const) and dtypes.is_integer(dtype) and isinstance(value.value, int):
         return ir.Cast(value, dtype) if _wrapped(value.value, dtype) else const(value.value, dtype)
     return ir.Cast(value, dtype)
+
+
+def truncated(x: Expr, dtype: str) -> Expr:
+    """Return a float as an int32, int64 or uint64; `tir.intrinsics` says what becomes of what these cannot hold."""
+    x = x if dtypes.element(x.dtype) == "float64" else cast(x, "float32")
+    if float_range(x).fits(dtype):
+        return cast(x, dtype)
+    return intrinsic(f"to_{dtype}", x, dtype=dtype)
 
 
 def load(buffer: Buffer, indices: Sequence[Any], lanes: int = 1) -> Expr:

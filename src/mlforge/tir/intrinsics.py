@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mlforge.errors import InternalError
 from mlforge.registry import Registry
+from mlforge.support import dtypes
 from mlforge.tir import mathematics, runs
 
 Array = npt.NDArray[Any]
@@ -76,6 +77,44 @@ _add(
 )  # fmt: skip
 _add("pow", 2, np.power, "pow of math.h")
 _add("fmod", 2, np.fmod, "fmod of math.h")
+
+
+def _truncated(dtype: str) -> Callable[[Array], Array]:
+    low, high = dtypes.limits(dtype)
+
+    def run(x: Array) -> Array:
+        x = np.asarray(x)
+        above, kind = x >= float(high + 1), dtypes.to_numpy(dtype)
+        whole = np.where((x >= low) & ~above, x, 0).astype(kind)
+        return np.where(above, kind.type(high), np.where(x < low, kind.type(low), whole))
+
+    return run
+
+
+def _to_uint64(x: Array) -> Array:
+    return np.where(x < 0, _truncated("int64")(x).astype(np.uint64), _truncated("uint64")(x))
+
+
+for _dtype in ("int32", "int64"):
+    _add(f"to_{_dtype}", 1, _truncated(_dtype), f"float truncated to {_dtype}, limited to its range; 0 for NaN")
+_add("to_uint64", 1, _to_uint64, "float truncated, limited to [-2**63, 2**64) and taken modulo 2**64; 0 for NaN")
+
+
+def _integer_power(base: Array, exponent: Array) -> Array:
+    base, rest = np.broadcast_arrays(base, exponent)
+    power, factor, left = np.ones_like(base), base.copy(), np.maximum(rest, 0)
+    while np.any(left):
+        power = np.where(left & 1, power * factor, power)
+        factor = factor * factor
+        left = left >> 1
+    if base.dtype.kind == "u":
+        return power
+    of_one = np.where(base == 1, 1, np.where(base == -1, np.where(rest % 2, -1, 1), 0))
+    return np.where(rest < 0, of_one, power).astype(base.dtype)
+
+
+_add("integer_power", 2, _integer_power,
+     "integers of 32 or 64 bits to the power of another, which wraps; below zero 1 / power, towards zero")  # fmt: skip
 _add("clz32", 1, _vectorized(lambda x: 32 - int(x).bit_length()), "leading zeros of a uint32 (32 for zero)")
 
 

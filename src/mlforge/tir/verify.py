@@ -12,6 +12,7 @@ from mlforge.errors import InternalError
 from mlforge.support import dtypes
 from mlforge.tir import ir
 from mlforge.tir.bounds import Ranges
+from mlforge.tir.float_range import float_range
 from mlforge.tir.intrinsics import INTRINSICS
 from mlforge.tir.ir import Buffer, Expr, PrimFunc, Stmt
 from mlforge.tir.launches import uneven_barriers
@@ -231,6 +232,10 @@ class _Verifier:
         elif isinstance(expr, ir.Cast):
             same = dtypes.lanes(expr.dtype) == dtypes.lanes(expr.value.dtype)
             self._require(same, f"a cast of {expr.value.dtype} to {expr.dtype} changes the lanes")
+            if dtypes.is_float(expr.value.dtype) and dtypes.is_integer(expr.dtype):
+                known = float_range(expr.value)
+                wanted = f"{expr_text(expr.value)} becomes {expr.dtype}, whatever it is: `truncated` would limit it"
+                self._require(known.fits(expr.dtype), wanted)
         elif isinstance(expr, ir.Broadcast):
             scalar = expr.value.dtype == dtypes.element(expr.dtype)
             self._require(scalar, f"a broadcast of {expr.value.dtype} to {expr.dtype}")

@@ -50,14 +50,14 @@ int32_t product_16(const float *restrict data, const float *restrict weights, fl
   for (int32_t k = 0; k < 7; ++k) {
     mlf_f32x16 w;
     MLF_EACH(q) w[q] = ((const mlf_f32x16_u *)&weights[k * 32])[q];
-    MLF_EACH(q) sums[0][q] = sums[0][q] + mlf_splat_f32x16(data[k]) * w[q];
-    MLF_EACH(q) sums[2][q] = sums[2][q] + mlf_splat_f32x16(data[k + 7]) * w[q];
-    MLF_EACH(q) sums[4][q] = sums[4][q] + mlf_splat_f32x16(data[k + 14]) * w[q];
+    MLF_EACH(q) sums[0][q] += mlf_splat_f32x16(data[k]) * w[q];
+    MLF_EACH(q) sums[2][q] += mlf_splat_f32x16(data[k + 7]) * w[q];
+    MLF_EACH(q) sums[4][q] += mlf_splat_f32x16(data[k + 14]) * w[q];
     mlf_f32x16 w_1;
     MLF_EACH(q) w_1[q] = ((const mlf_f32x16_u *)&weights[k * 32 + 16])[q];
-    MLF_EACH(q) sums[1][q] = sums[1][q] + mlf_splat_f32x16(data[k]) * w_1[q];
-    MLF_EACH(q) sums[3][q] = sums[3][q] + mlf_splat_f32x16(data[k + 7]) * w_1[q];
-    MLF_EACH(q) sums[5][q] = sums[5][q] + mlf_splat_f32x16(data[k + 14]) * w_1[q];
+    MLF_EACH(q) sums[1][q] += mlf_splat_f32x16(data[k]) * w_1[q];
+    MLF_EACH(q) sums[3][q] += mlf_splat_f32x16(data[k + 7]) * w_1[q];
+    MLF_EACH(q) sums[5][q] += mlf_splat_f32x16(data[k + 14]) * w_1[q];
   }
   MLF_EACH(q) ((mlf_f32x16_u *)&output[0])[q] = mlf_min_f32x16(mlf_max_f32x16(sums[0][q], mlf_splat_f32x16((-1.0f))), mlf_splat_f32x16(6.0f));
   MLF_EACH(q) ((mlf_f32x16_u *)&output[16])[q] = mlf_min_f32x16(mlf_max_f32x16(sums[1][q], mlf_splat_f32x16((-1.0f))), mlf_splat_f32x16(6.0f));

@@ -6,6 +6,10 @@ static inline int32_t mlf_wrap_add_i32(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a + (uint32_t)b);
 }
 
+static inline int32_t mlf_wrap_mul_i32(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a * (uint32_t)b);
+}
+
 /* what tells the kernels apart that are tvmgen_net_product */
 struct tvmgen_net_product_values {
   int16_t k_count;
@@ -26,7 +30,7 @@ int32_t tvmgen_net_product(const int8_t *restrict data, const int8_t *restrict w
     for (int32_t column = 0; column < column_count; ++column) {
       output[row * column_count + column] = 0;
       for (int32_t k_1 = 0; k_1 < k_count; ++k_1) {
-        output[row * column_count + column] = mlf_wrap_add_i32(output[row * column_count + column], wide[k_1] * (int32_t)weights[column * k_count + k_1]);
+        output[row * column_count + column] = mlf_wrap_add_i32(output[row * column_count + column], mlf_wrap_mul_i32(wide[k_1], (int32_t)weights[column * k_count + k_1]));
       }
     }
   }

@@ -24,7 +24,7 @@ void mean_kernel(__global const float *restrict x, __global float *restrict outp
   for (int32_t turn = 0; turn < 3; ++turn) {
     const int32_t place = turn * 16 + item_y;
     if (place < 36) {
-      total[0] = total[0] + x[(place / 6) * 96 + (place % 6) * 16 + item_x];
+      total[0] += x[(place / 6) * 96 + (place % 6) * 16 + item_x];
     }
   }
   partial[item_y * 16 + item_x] = total[0];

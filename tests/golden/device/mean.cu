@@ -30,7 +30,7 @@ mean_kernel(const float *__restrict__ x, float *__restrict__ output) {
   for (int32_t turn = 0; turn < 3; ++turn) {
     const int32_t place = turn * 16 + item_y;
     if (place < 36) {
-      total[0] = total[0] + x[(place / 6) * 96 + (place % 6) * 16 + item_x];
+      total[0] += x[(place / 6) * 96 + (place % 6) * 16 + item_x];
     }
   }
   partial[item_y * 16 + item_x] = total[0];

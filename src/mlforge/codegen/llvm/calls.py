@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlforge.codegen.llvm import dot4, dsp, fixed_point, mathematics, mve
+from mlforge.codegen.llvm import conversions, dot4, dsp, fixed_point, mathematics, mve, powers
 from mlforge.codegen.llvm.context import Context
 from mlforge.codegen.llvm.llvm_types import Value
 from mlforge.errors import InternalError
@@ -53,6 +53,10 @@ def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Valu
         return mathematics.FORMS[name](context, args[0])
     if name in dsp.FORMS:
         return dsp.compute(context, name, args)
+    if name == "integer_power":
+        return powers.integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
+    if name.startswith("to_"):
+        return conversions.truncated(context, args[0], dtype)
     if name in ("isnan", "isinf"):
         return _classified(context, name, args[0])
     if name in _EXACT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import llvmlite.ir as ll
+
 from mlforge.codegen.llvm.context import Context
 from mlforge.codegen.llvm.llvm_types import (
     FLOAT,
@@ -40,6 +42,24 @@ def _from_float(context: Context, value: Value, before: str, target: str) -> Val
     if dtypes.is_float(after):
         return builder.fpext(value, kind) if before == "float32" else builder.fptrunc(value, kind)
     return builder.fptosi(value, kind) if is_signed(after) else builder.fptoui(value, kind)
+
+
+def truncated(context: Context, value: Value, target: str) -> Value:
+    """Return floats as int32, int64 or uint64, limited to what these hold (a uint64 down to -2**63); 0 for NaN."""
+    builder, kind = context.builder, value_type(target)
+    if target == "uint64":
+        below = truncated(context, value, "int64")
+        top, largest = context.number(2.0**64, value), ll.Constant(kind, (1 << 64) - 1)
+        above = builder.select(builder.fcmp_ordered(">=", value, top), largest, builder.fptoui(value, kind))
+        return builder.select(builder.fcmp_ordered(">=", value, context.number(0.0, value)), above, below)
+    low, high = dtypes.limits(target)
+    # what does not fit is poison, which no select takes
+    inside = builder.fptosi(value, kind)
+    is_negative = builder.fcmp_ordered("<", value, context.number(0.0, value))
+    outside = builder.select(is_negative, ll.Constant(kind, low), ll.Constant(kind, 0))
+    result = builder.select(builder.fcmp_ordered(">=", value, context.number(float(low), value)), inside, outside)
+    top = context.number(float(high + 1), value)
+    return builder.select(builder.fcmp_ordered(">=", value, top), ll.Constant(kind, high), result)
 
 
 def _from_integer(context: Context, value: Value, before: str, target: str) -> Value:

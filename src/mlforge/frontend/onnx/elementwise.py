@@ -76,6 +76,13 @@ def _mod(node: Node) -> Expr:
 @importer("Pow")
 def _pow(node: Node) -> Expr:
     base, exponent = node.input(0), node.input(1)
+    dtype = dtype_of(base)
+    if not is_float(base) and not is_float(exponent):
+        known, (low, high) = node.known(1), dtypes.limits(dtype)
+        if dtype_of(exponent) == dtype or (known is not None and np.all((known >= low) & (known <= high))):
+            return node.call("power", base, node.cast(exponent, dtype))
+        wide = "uint64" if dtype_of(exponent).startswith("u") else "int64"
+        return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype)
     if not is_float(base):
         wide = "float64" if dtypes.bits(dtype_of(base)) > 16 else "float32"
         return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype_of(base))

@@ -1,0 +1,143 @@
+"""Calls of operators that the tables of cases leave out: convolutions, products, pools, quantized operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Given:
+    """A variable."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """An operator; arguments are variables, constant arrays, and tuples of them."""
+
+    operator: str
+    args: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+
+def _scale(value: float) -> Any:
+    return np.asarray(value, np.float32)
+
+
+def _zero(value: int) -> Any:
+    return np.asarray(value, np.int32)
+
+
+def _weights(*shape: int) -> Any:
+    return np.resize(np.asarray([-128, 127, 0, 1, 126, -127, -1], np.int8), shape)
+
+
+def _real_weights(*shape: int) -> Any:
+    return np.resize(np.asarray([0.0, -1.5, np.inf, 3e38, 2.5, -np.inf, 1e-45, np.nan, -0.0], np.float32), shape)
+
+
+def specs() -> Iterator[Spec]:
+    """Yield a call of each operator, with several attributes where these choose other code."""
+    yield from _shapes()
+    yield from _pools()
+    yield from _products()
+    yield from _quantized()
+    yield from _quantized_products()
+
+
+def _shapes() -> Iterator[Spec]:
+    yield Spec("broadcast_to_like", (Given((1, 5)), Given((3, 5))))
+    yield Spec("slice_like", (Given((4, 5)), Given((2, 3))), {"axes": ()})
+    yield Spec("nn.layer_norm", (Given((3, 37)), Given((37,)), Given((37,))))
+    yield Spec("nn.fast_softmax", (Given((3, 37)),), {"axis": -1})
+    for operator in ("nn.softmax", "nn.log_softmax"):
+        yield Spec(operator, (Given((36, 3)),), {"axis": 0}, "columns")
+        yield Spec(operator, (Given((3, 37)),), {"axis": 1}, "rows")
+
+
+def _pools() -> Iterator[Spec]:
+    for rank, letters in ((1, "W"), (2, "HW"), (3, "DHW")):
+        shape = (1, 2, *(4, 3, 3)[:rank])
+        for kind in ("avg", "max"):
+            yield Spec(f"nn.adaptive_{kind}_pool{rank}d", (Given(shape),), {"output_size": (2,) * rank})
+            attrs = {"pool_size": (3,) * rank, "strides": (2,) * rank, "padding": (1,) * (2 * rank)}
+            yield Spec(f"nn.{kind}_pool{rank}d", (Given(shape),), {**attrs, "layout": f"NC{letters}"}, "padded")
+
+
+def _products() -> Iterator[Spec]:
+    for rank, letters in ((1, "W"), (2, "HW"), (3, "DHW")):
+        attrs = {"channels": 3, "kernel_size": (2,) * rank, "padding": (1, 0) * rank}
+        shape, kernel = (1, *(4, 3, 2)[:rank], 4), (2,) * rank
+        layout = {"data_layout": f"N{letters}C"}
+        yield Spec(f"nn.conv{rank}d", (Given(shape), _real_weights(*kernel, 4, 3)),
+                   {**attrs, **layout, "kernel_layout": f"{letters}IO"})  # fmt: skip
+        if rank < 3:
+            yield Spec(f"nn.conv{rank}d_transpose", (Given(shape), _real_weights(4, 3, *kernel)),
+                       {**attrs, **layout, "kernel_layout": f"IO{letters}", "strides": (2,) * rank})  # fmt: skip
+    yield Spec("nn.conv2d", (Given((1, 5, 5, 4)), _real_weights(3, 3, 4, 1)),
+               {"channels": 4, "groups": 4, "kernel_size": (3, 3), "padding": (1, 1, 1, 1), "data_layout": "NHWC",
+                "kernel_layout": "HWOI"}, "depthwise")  # fmt: skip
+    yield Spec("nn.dense", (Given((3, 37)), Given((5, 37))), {"units": 5})
+    yield Spec("nn.matmul", (Given((3, 37)), Given((37, 5))), {"units": 5})
+    yield Spec("nn.batch_matmul", (Given((2, 3, 37)), Given((2, 5, 37))), {"transpose_b": True})
+
+
+_OF_CODES = ("abs", "elu", "erf", "exp", "gelu", "hardswish", "leaky_relu", "log", "rsqrt", "sigmoid")
+
+
+def _quantized() -> Iterator[Spec]:
+    for dtype in ("int8", "uint8"):
+        x, zeros = Given((64,), dtype), (_zero(3), _zero(5))
+        around = (_scale(0.05), zeros[0], _scale(0.07), zeros[1])
+        for name in (*_OF_CODES, "sqrt", "tanh"):
+            yield Spec(f"qnn.{name}", (x, *around), label=dtype)
+        for name in ("add", "subtract", "mul"):
+            yield Spec(f"qnn.{name}", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
+        yield Spec("qnn.prelu", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
+        of_softmax = (_scale(1 / 256), _zero(-128 if dtype == "int8" else 0))
+        yield Spec("qnn.softmax", (Given((3, 37), dtype), *around[:2], *of_softmax), {"axis": -1}, dtype)
+        yield Spec("qnn.mean", (Given((3, 37), dtype), *around), {"axis": (1,)}, dtype)
+        yield Spec("qnn.avg_pool2d", (Given((1, 5, 5, 3), dtype), *around),
+                   {"pool_size": (2, 2), "layout": "NHWC"}, dtype)  # fmt: skip
+        yield Spec("qnn.resize_bilinear", (Given((1, 3, 3, 2), dtype),), {"size": (5, 7)}, dtype)
+        scales, offsets = (_scale(0.05), _scale(0.06)), zeros
+        yield Spec("qnn.concatenate", ((x, x), scales, offsets, _scale(0.07), zeros[0]), {"axis": 0}, dtype)
+    for dtype in ("int8", "uint8", "int16", "uint16", "int32"):
+        yield Spec("qnn.quantize", (Given((36,)), _scale(0.05), _zero(3)), {"out_dtype": dtype}, dtype)
+        yield Spec("qnn.quantize", (Given((36,)), _scale(1e-30), _zero(0)),
+                   {"out_dtype": dtype, "rounding": "TONEVEN"}, f"{dtype}-even")  # fmt: skip
+        yield Spec("qnn.dequantize", (Given((36,), dtype), _scale(0.05), _zero(7)), label=dtype)
+        for rounding in ("DOUBLE", "SINGLE", "UPWARD", "TONEAREST", "TONEVEN"):
+            for out in ("uint8", "int32") if dtype == "int32" else ("int8",):
+                for label, ratio in (("down", 0.01), ("up", 9.0)):
+                    scales = (_scale(ratio), _zero(3), _scale(1.0), _zero(-5 if out[0] != "u" else 5))
+                    yield Spec("qnn.requantize", (Given((36,), dtype), *scales),
+                               {"rounding": rounding, "out_dtype": out}, f"{out}-{rounding}-{label}")  # fmt: skip
+    yield Spec("qnn.symmetric_quantize", (Given((1296,)), Given((1296,))))
+    yield Spec("qnn.asymmetric_scale", (Given((1296,)), Given((1296,))))
+    yield Spec("qnn.asymmetric_zero_point", (Given((1296,)), Given((1296,))))
+    yield Spec("qnn.centred_quantize", (Given((1296,)), Given((1296,)), Given((1296,), "int32")))
+
+
+def _quantized_products() -> Iterator[Spec]:
+    around = (_zero(3), _zero(0), _scale(0.05), _scale(0.07))
+    for dtype in ("int8", "uint8"):
+        yield Spec("qnn.conv2d", (Given((1, 5, 5, 4), dtype), _weights(3, 3, 4, 3), *around),
+                   {"channels": 3, "kernel_size": (3, 3), "padding": (1, 1, 1, 1), "data_layout": "NHWC",
+                    "kernel_layout": "HWIO", "out_dtype": "int32"}, dtype)  # fmt: skip
+        yield Spec("qnn.conv2d", (Given((1, 5, 5, 4), dtype), _weights(3, 3, 4, 1), *around),
+                   {"channels": 4, "groups": 4, "kernel_size": (3, 3), "data_layout": "NHWC",
+                    "kernel_layout": "HWOI", "out_dtype": "int32"}, f"depthwise-{dtype}")  # fmt: skip
+        yield Spec("qnn.conv2d_transpose", (Given((1, 4, 4, 3), dtype), _weights(3, 2, 2, 2), *around),
+                   {"channels": 2, "kernel_size": (2, 2), "strides": (2, 2), "data_layout": "NHWC",
+                    "kernel_layout": "IOHW", "out_dtype": "int32"}, dtype)  # fmt: skip
+        yield Spec("qnn.dense", (Given((2, 37), dtype), _weights(5, 37), *around), {"units": 5}, dtype)
+    yield Spec("qnn.batch_matmul", (Given((2, 3, 37), "int8"), Given((2, 5, 37), "int8"), *around),
+               {"out_dtype": "int32", "transpose_b": True})  # fmt: skip

@@ -1,0 +1,112 @@
+"""Every operator alone, in every dtype, on edge values: its C leaves nothing undefined and computes what tir says.
+
+The meaning of tir in numpy shares no code with the printers. The C runs under the sanitizers on memory of exactly its
+size; LLVM's code of the same kernels must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlforge.codegen.c import print_function
+from mlforge.codegen.llvm.machine import machine_of
+from mlforge.relay import ir
+from mlforge.relay.op import OPERATORS, Kind
+from mlforge.support import dtypes
+from mlforge.target.features import Features
+from mlforge.target.target import parse_target
+from mlforge.tir import interpreter
+from mlforge.tir.verify import verify
+from mlforge.transform.lower import lower_group
+from tests.conftest import need
+from tests.edge_cases import NO_KERNEL, edge_calls
+from tests.native.llvm_functions import LlvmLibrary, library_of, run_kernel
+from tests.native.sanitized import Job, run_sanitized
+
+Array = npt.NDArray[np.generic]
+
+# functions of math.h, and sums whose order compilers keep but whose terms LLVM's code adds in another library's exp
+NEAR = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2e-6, "float64": 1e-12}
+TARGETS = {
+    "plain": Features(vector_bytes=0, dot4=False),
+    "vectors": Features(),
+    "dsp": Features(vector_bytes=0, dot4=False, dsp=True),
+    "mve": Features(vector_bytes=0, dot4=False, mve=True),
+}
+
+
+@cache
+def jobs(target: str) -> tuple[Job, ...]:
+    """Return all kernels of a target, without those that have the same text for the one before it."""
+    return tuple(_jobs(target))
+
+
+def _jobs(target: str) -> Iterator[Job]:
+    for edge in edge_calls():
+        group = ir.Function(edge.params, edge.call, {"Primitive": 1})
+        lowered = lower_group(group, TARGETS[target])
+        verify(lowered.prim)
+        if target != "plain":
+            plain = lower_group(group, TARGETS["plain"]).prim
+            if print_function(plain, "same").text == print_function(lowered.prim, "same").text:
+                continue
+        runs = []
+        for arrays in edge.data():
+            given = [arrays[position] for position in lowered.used]
+            shaped = [array.reshape(buffer.shape) for array, buffer in zip(given, lowered.prim.inputs, strict=True)]
+            runs.append([*shaped, *lowered.constants])
+        yield Job(edge.label, lowered.prim, runs, is_small=edge.call.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST))
+
+
+def agree(found: Array, expected: Array) -> bool:
+    """Tell whether integers are the same and floats nearly; NaN is NaN, and infinity infinity."""
+    dtype = dtypes.from_numpy(expected.dtype)
+    if not dtypes.is_float(dtype):
+        return bool(np.array_equal(found, expected))
+    with np.errstate(all="ignore"):
+        a, b = found.astype(np.float64), expected.astype(np.float64)
+        return bool(np.allclose(a, b, rtol=NEAR[dtype], atol=0, equal_nan=True))
+
+
+def first_difference(found: Array, expected: Array) -> str:
+    """Return the first elements that differ."""
+    a, b = found.ravel(), expected.ravel()
+    place = next(index for index in range(a.size) if not agree(a[index : index + 1], b[index : index + 1]))
+    return f"element {place} is {a[place]}, not {b[place]}"
+
+
+def test_every_operator_with_a_kernel_is_among_them() -> None:
+    covered = {job.call.op.name for job in edge_calls() if not isinstance(job.call.op, ir.Function)}
+    assert covered == {name for name in OPERATORS if OPERATORS.get(name).kind not in NO_KERNEL}
+
+
+def compiled_by_llvm(target: str) -> LlvmLibrary:
+    """Return LLVM's code of the small kernels: what takes it long are loops, which are the C's."""
+    chosen = {f"kernel_{number}": job.prim for number, job in enumerate(jobs(target)) if job.is_small}
+    return library_of(chosen, machine_of(parse_target("llvm")), contracts=False)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_operator_leaves_anything_undefined(target: str, tmp_path: Path) -> None:
+    need("clang", "clang")
+    found, said = run_sanitized(jobs(target), tmp_path, ["clang"])
+    assert not said, said
+    by_llvm = compiled_by_llvm(target)
+    failures = []
+    for number, (job, outputs) in enumerate(zip(jobs(target), found, strict=True)):
+        for arrays, output in zip(job.runs, outputs, strict=True):
+            count = len(job.prim.inputs)
+            expected = interpreter.run(job.prim, arrays[:count], arrays[count:])
+            results = {"C": output}
+            if job.is_small:
+                results["LLVM"] = run_kernel(getattr(by_llvm, f"kernel_{number}"), job.prim, arrays)
+            for printer, result in results.items():
+                if not agree(result, expected):
+                    failures.append(f"{job.label} in {printer}: {first_difference(result, expected)}")
+    assert not failures, "\n".join(failures)

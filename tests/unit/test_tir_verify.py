@@ -52,7 +52,7 @@ def vector_rows(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
 
 def data_dependent_but_clamped(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
     with b.loops((10, 8)) as (y, x):
-        row = tb.clamp(tb.cast(tb.load(source, [y, x]), "int32"), 0, 9)
+        row = tb.clamp(tb.truncated(tb.load(source, [y, x]), "int32"), 0, 9)
         b.store(output, [y, x], tb.load(source, [row, x]))
 
 
@@ -114,7 +114,7 @@ def reached_once(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
 
 def unclamped_data(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
     with b.loops((10, 8)) as (y, x):
-        row = tb.minimum(tb.cast(tb.load(source, [y, x]), "int32"), 9)
+        row = tb.minimum(tb.truncated(tb.load(source, [y, x]), "int32"), 9)
         b.store(output, [y, x], tb.load(source, [row, x]))
 
 
@@ -166,6 +166,11 @@ def missing_argument(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
     b.store(output, [0, 0], tb.intrinsic("pow", tb.load(source, [0, 0])))
 
 
+def float_that_may_not_fit(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
+    limited = tb.minimum(tb.load(source, [0, 0]), 1.0)
+    b.store(output, [0, 0], tb.cast(tb.cast(limited, "int32"), "float32"))
+
+
 def variable_bound_twice(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
     var = ir.Var("i")
     store = ir.Store(output, (var, tb.const(0)), tb.const(0.0, "float32"))
@@ -179,6 +184,7 @@ def variable_bound_twice(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> N
         (wrong_dtype, "accessed as int32"), (unbound_variable, "stray is used outside its scope"),
         (undeclared_buffer, "buffer stray is used outside its scope"), (mixed_operands, "'add' of float32 and int32"),
         (unknown_intrinsic, "no intrinsic frobnicate"), (missing_argument, "pow takes 2 arguments, not 1"),
+        (float_that_may_not_fit, "`truncated` would limit it"),
         (variable_bound_twice, "i is bound twice"),
     ],
 )  # fmt: skip

@@ -108,9 +108,23 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
     raise InternalError(f"no template of '{kind}' takes these sizes")
 
 
+def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution with the target's template, or with the plain one where padding shows in the result.
+
+    Padding adds nothing. The plain templates leave it out; the others multiply it, as zeros, with weights, which makes
+    NaN of infinities.
+    """
+    values = weights.values
+    is_float = dtypes.is_float(dtypes.from_numpy(values.dtype))
+    if is_float and conv.padded and not np.all(np.isfinite(values.astype(np.float64))):
+        TEMPLATES.get(f"{kind}/plain")[0].emit(ctx, conv, data, weights, out)
+    else:
+        emit(kind, ctx, conv, data, weights, out)
+
+
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution of channels-last `data`; `out` has channels last too."""
-    emit("depthwise" if conv.depthwise else "convolution", ctx, conv, data, weights, out)
+    _plainly("depthwise" if conv.depthwise else "convolution", ctx, conv, data, weights, out)
 
 
 def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:

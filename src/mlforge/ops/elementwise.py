@@ -135,7 +135,9 @@ def _sigmoid(ctx: Context, x: Expr) -> Expr:
 def _sign(x: Expr) -> Expr:
     if x.dtype.startswith("u"):
         return tb.minimum(x, 1)
-    negative = tb.select(tb.binary("lt", x, 0), _number(-1, x), _number(0, x))
+    # what is neither above, below nor equal to zero is NaN, and stays it
+    neither = tb.select(tb.binary("eq", x, 0), _number(0, x), x) if dtypes.is_float(x.dtype) else _number(0, x)
+    negative = tb.select(tb.binary("lt", x, 0), _number(-1, x), neither)
     return tb.select(tb.binary("gt", x, 0), _number(1, x), negative)
 
 
@@ -177,7 +179,7 @@ for _name, _intrinsic, _doc in (
     declare_unary(_name, _rounding(_intrinsic), _doc, takes="number")
 declare_unary("abs", magnitude, "Absolute value", takes="number")
 declare_unary("negative", negated, "The value with its sign changed", takes="number")
-declare_unary("sign", _sign, "-1, 0 or 1 by the sign; 0 for NaN", takes="number")
+declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
 declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool")
 declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
 declare_unary("copy", lambda x: x, "The same value", takes="any")

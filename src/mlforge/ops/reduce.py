@@ -103,6 +103,30 @@ def _divided(count: int, dtype: str) -> Callable[[Expr], Expr]:
     return lambda total: tb.binary(op, total, tb.const(count, dtype))
 
 
+def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
+    """Return the step to the larger ("gt") or smaller ("lt") of two; a NaN in either is the result."""
+
+    def step(best: Expr, element: Expr) -> Expr:
+        if not dtypes.is_float(best.dtype):
+            return tb.maximum(best, element) if op == "gt" else tb.minimum(best, element)
+        wins = tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
+        return tb.select(wins, element, best)
+
+    return step
+
+
+def _wins(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
+    """Return how an element wins over the best so far: by `op`, and NaN over everything."""
+    if not dtypes.is_float(dtype):
+        return lambda element, best: tb.binary(op, element, best)
+    if op in ("ge", "le"):  # the last NaN
+        return lambda element, best: tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
+    loses = "le" if op == "gt" else "ge"  # the first NaN
+    return lambda element, best: tb.land(
+        tb.binary("eq", tb.binary(loses, element, best), False), tb.binary("eq", best, best)
+    )
+
+
 def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
     return Fold(dtype, 0, lambda a, b: a + b, finish, rounds=dtypes.is_float(dtype))
 
@@ -117,9 +141,9 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     if name == "prod":
         return Fold(wide, 1, lambda a, b: a * b, _same)
     if name == "max":
-        return Fold(dtype, lowest(dtype), tb.maximum, _same)
+        return Fold(dtype, lowest(dtype), _extreme("gt"), _same)
     if name == "min":
-        return Fold(dtype, highest(dtype), tb.minimum, _same)
+        return Fold(dtype, highest(dtype), _extreme("lt"), _same)
     op, neutral = ("land", True) if name == "all" else ("lor", False)
     return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), _same)
 
@@ -155,7 +179,7 @@ def _emit_arg(name: str) -> Callable[..., None]:
         op = loose if attrs["select_last_index"] else strict
         worst = lowest(data.dtype) if largest else highest(data.dtype)
         axes = _axes(name, data.shape, attrs)
-        contest = Contest(data.dtype, worst, lambda a, b: tb.binary(op, a, b))
+        contest = Contest(data.dtype, worst, _wins(op, data.dtype))
         emit_arg(ctx, data.read, axes, contest, out)
 
     return emit
@@ -210,8 +234,8 @@ _DOCS = {
     "sum": "Sum over axes.",
     "mean": "Arithmetic mean over axes; integers are divided towards zero.",
     "prod": "Product over axes.",
-    "max": "Largest element over axes.",
-    "min": "Smallest element over axes.",
+    "max": "Largest element over axes; NaN if any is.",
+    "min": "Smallest element over axes; NaN if any is.",
     "all": "Whether all elements over axes are true.",
     "any": "Whether any element over axes is true.",
 }
@@ -231,7 +255,7 @@ def _register_reductions() -> None:
             Operator(name, 1, infer, Kind.REDUCE, _REDUCE, emit=_emit_reduce(name), contract=contract, doc=doc),
         )
     for name, which in (("argmax", "largest"), ("argmin", "smallest")):
-        doc = f"Position of the {which} element over axes; the first one unless select_last_index."
+        doc = f"Position of the {which} element over axes; the first one unless select_last_index; NaN counts most."
         OPERATORS.add(
             name, Operator(name, 1, _infer_arg(name), Kind.REDUCE, _ARG_REDUCE, emit=_emit_arg(name), doc=doc)
         )

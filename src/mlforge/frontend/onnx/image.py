@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
 
 from mlforge.frontend.onnx.interpolation import COORDINATES, NEAREST, Axis, Method, taps
 from mlforge.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlforge.frontend.onnx.table import importer
+from mlforge.ops.resampling import AxisResize, nearest_taps
 from mlforge.relay.ir import Expr
 from mlforge.support import cost
 
@@ -70,9 +74,9 @@ def _scaled_axes(node: Node, scales: Sequence[float], axes: Sequence[int]) -> li
     shape = node.shape(0)
     if len(scales) != len(axes) or any(not 0 < scale < _SIZE_LIMIT for scale in scales):
         node.wrong(f"scales {tuple(scales)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
-    found = [Axis(size, size, 1.0) for size in shape]
+    found = [Axis(size, size, Fraction(1)) for size in shape]
     for axis, scale in zip(axes, scales, strict=True):
-        found[axis] = Axis(shape[axis], math.floor(shape[axis] * scale), scale)
+        found[axis] = Axis(shape[axis], math.floor(shape[axis] * scale), Fraction(scale))
     return found
 
 
@@ -80,14 +84,14 @@ def _sized_axes(node: Node, sizes: Sequence[int], axes: Sequence[int], policy: s
     shape = node.shape(0)
     if len(sizes) != len(axes) or any(not 0 < size < _SIZE_LIMIT for size in sizes) or 0 in shape:
         node.wrong(f"sizes {tuple(sizes)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
-    ratios = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+    ratios = [Fraction(size, shape[axis]) for size, axis in zip(sizes, axes, strict=True)]
     if policy in ("not_larger", "not_smaller"):
         common = min(ratios) if policy == "not_larger" else max(ratios)
         ratios = [common] * len(axes)
-        sizes = [math.floor(common * shape[axis] + 0.5) for axis in axes]
+        sizes = [math.floor(common * shape[axis] + Fraction(1, 2)) for axis in axes]
     elif policy != "stretch":
         node.wrong(f"keep_aspect_ratio_policy '{policy}' is not known")
-    found = [Axis(size, size, 1.0) for size in shape]
+    found = [Axis(size, size, Fraction(1)) for size in shape]
     for axis, size, ratio in zip(axes, sizes, ratios, strict=True):
         found[axis] = Axis(shape[axis], size, ratio)
     return found
@@ -114,7 +118,7 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     if method.mode != "nearest":
         x = node.cast(x, "float32")
     for index, axis in enumerate(axes):
-        if axis.out != axis.size or axis.scale != 1.0 or method.coordinates == "tf_crop_and_resize":
+        if axis.out != axis.size or axis.scale != 1 or method.coordinates == "tf_crop_and_resize":
             x = _along(node, x, index, axis, method, extrapolated)
     return node.cast(x, dtype)
 
@@ -127,8 +131,15 @@ def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
         and exact
         and all(axis.out == axis.size for axis in axes[:2])
         and method.coordinates in _SHARED_COORDINATES
+        and (method.mode != "nearest" or all(_is_nearest_alike(axis, method) for axis in axes[2:]))
         and not (method.exclude_outside or method.antialias)
     )
+
+
+def _is_nearest_alike(axis: Axis, method: Method) -> bool:
+    """Tell whether ``image.resize2d``, which computes positions in float32, takes the elements that ONNX defines."""
+    plan = AxisResize(axis.size, axis.out, method.coordinates)
+    return np.array_equal(nearest_taps(plan, method.nearest).indices, taps(axis, method).positions)
 
 
 def _as_image(node: Node, x: Expr, axes: Sequence[Axis], method: Method) -> Expr:

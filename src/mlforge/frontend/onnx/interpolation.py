@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +33,15 @@ class Axis:
     ----------
     size, out : int
         Extent before and after.
-    scale : float
-        What the model says; `out` may be rounded from it.
+    scale : Fraction
+        What the model says, exactly; `out` may be rounded from it.
     roi : tuple of float
         Begin and end of the region of interest, in parts of the axis.
     """
 
     size: int
     out: int
-    scale: float
+    scale: Fraction
     roi: tuple[float, float] = (0.0, 1.0)
 
 
@@ -64,40 +66,52 @@ class Taps:
     outside: npt.NDArray[np.bool_]
 
 
-def source_coordinates(axis: Axis, mode: str) -> Floats:
-    """Return the position in the input of every element of the result."""
-    at = np.arange(axis.out, dtype=np.float64)
-    if mode == "align_corners":
-        return at * (axis.size - 1) / (axis.out - 1) if axis.out > 1 else np.zeros(axis.out)
-    if mode == "asymmetric":
-        return at / axis.scale
-    if mode == "tf_half_pixel_for_nn":
-        return (at + 0.5) / axis.scale
+def source_coordinates(axis: Axis, mode: str) -> tuple[Ints, Floats]:
+    """Return the position in the input of every element of the result: the whole number below it, and the rest.
+
+    Positions are computed exactly, as a ratio of integers: floats would put some on the wrong side of an element.
+    """
     if mode == "tf_crop_and_resize":
-        begin, end = axis.roi
-        last = axis.size - 1
-        if axis.out == 1:
-            return np.full(1, 0.5 * (begin + end) * last)
-        return begin * last + at * (end - begin) * last / (axis.out - 1)
+        at = _cropped(axis)
+        whole = np.floor(at)
+        return whole.astype(np.int64), at - whole
+    numerators, denominator = _ratio(axis, mode, np.arange(axis.out, dtype=np.int64))
+    return numerators // denominator, numerators % denominator / denominator
+
+
+def _cropped(axis: Axis) -> Floats:
+    begin, end = axis.roi
+    last = axis.size - 1
+    if axis.out == 1:
+        return np.full(1, 0.5 * (begin + end) * last)
+    return begin * last + np.arange(axis.out) * (end - begin) * last / (axis.out - 1)
+
+
+def _ratio(axis: Axis, mode: str, at: Ints) -> tuple[Ints, int]:
+    """Return numerators and their denominator; both stay far below 2**63, for at is below size times scale."""
+    over, under = axis.scale.numerator, axis.scale.denominator
+    if mode == "align_corners":
+        return (at * (axis.size - 1), axis.out - 1) if axis.out > 1 else (at, 1)
+    if mode == "asymmetric":
+        return at * under, over
     if mode == "pytorch_half_pixel" and axis.out == 1:
-        return np.zeros(1)
-    half_pixel = (at + 0.5) / axis.scale - 0.5
-    if mode == "half_pixel_symmetric":
-        adjustment = axis.out / (axis.scale * axis.size)
-        return axis.size / 2 * (1 - adjustment) + half_pixel
-    return half_pixel
+        return at, 1
+    middle = (2 * at + 1) * under  # (at + 1/2) / scale, in halves of 1 / over
+    if mode == "tf_half_pixel_for_nn":
+        return middle, 2 * over
+    if mode == "half_pixel_symmetric":  # what is cut off of the last element is cut off on both sides
+        middle = middle + axis.size * over - axis.out * under
+    return middle - over, 2 * over
 
 
 def taps(axis: Axis, method: Method) -> Taps:
     """Return where the elements of the resized axis come from."""
-    at = source_coordinates(axis, method.coordinates)
-    outside = (at < 0) | (at > axis.size - 1)
+    below, fraction = source_coordinates(axis, method.coordinates)
+    outside = (below < 0) | (below + fraction > axis.size - 1)
     if method.mode == "nearest":
-        chosen = _nearest(at, method.nearest)
+        chosen = below + _ABOVE[method.nearest](fraction)
         return Taps(_limited(chosen[:, None], axis.size), np.ones((axis.out, 1)), outside)
-    below = np.floor(at).astype(np.int64)
-    fraction = at - below
-    shrink = min(axis.scale, 1.0) if method.antialias else 1.0
+    shrink = float(min(axis.scale, Fraction(1))) if method.antialias else 1.0
     reach = 1 if method.mode == "linear" else 2
     first = int(np.floor(-reach / shrink)) + 1
     steps = np.arange(first, 2 - first) if shrink < 1.0 else np.arange(1 - reach, 1 + reach)
@@ -111,14 +125,13 @@ def taps(axis: Axis, method: Method) -> Taps:
     return Taps(_limited(positions, axis.size), weights, outside)
 
 
-def _nearest(at: Floats, mode: str) -> Ints:
-    rounded: npt.NDArray[Any] = {
-        "round_prefer_floor": np.ceil(at - 0.5),
-        "round_prefer_ceil": np.floor(at + 0.5),
-        "floor": np.floor(at),
-        "ceil": np.ceil(at),
-    }[mode]
-    return rounded.astype(np.int64)
+_ABOVE: dict[str, Callable[[Floats], npt.NDArray[np.bool_]]] = {
+    "round_prefer_floor": lambda fraction: fraction > 0.5,
+    "round_prefer_ceil": lambda fraction: fraction >= 0.5,
+    "floor": lambda fraction: fraction >= 1.0,
+    "ceil": lambda fraction: fraction > 0.0,
+}
+"""Which positions are rounded to the element above, by what they are behind the point."""
 
 
 def _limited(positions: Ints, size: int) -> Ints:

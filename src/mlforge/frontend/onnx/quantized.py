@@ -159,8 +159,13 @@ def _dynamic_quantize_linear(node: Node) -> list[Expr]:
     largest = node.call("maximum", node.call("max", x, axis=axes, keepdims=False), zero)
     smallest = node.call("minimum", node.call("min", x, axis=axes, keepdims=False), zero)
     scale = node.call("divide", node.call("subtract", largest, smallest), node.like(255.0, x))
+    # of nothing but zeros ONNX divides zero by zero; ONNX Runtime takes 1
+    scale = node.call("where", node.call("equal", largest, smallest), node.like(1.0, x), scale)
     below = node.call("divide", node.call("negative", smallest), scale)
-    zero_point = node.cast(node.call("round", node.call("clip", below, a_min=0.0, a_max=255.0)), "uint8")
+    # not clip: where the range is infinite or the scale rounds to zero this is NaN, and 255 is what both make of that
+    last = node.like(255.0, x)
+    place = node.call("where", node.call("less_equal", below, last), below, last)
+    zero_point = node.cast(node.call("round", place), "uint8")
     return [_saturated(node, node.call("divide", x, scale), zero_point, "uint8"), scale, zero_point]
 
 

@@ -80,12 +80,13 @@ for _name, _convert in {
 
 @importer("ReduceLogSumExp")
 def _reduce_log_sum_exp(node: Node) -> Expr:
-    """Take the largest element out of the sum, so that it does not overflow."""
+    """Take the largest element out of the sum, so that it does not overflow; an infinite one may stay in."""
     x = node.input(0)
     axes, keep = _axes(node, x), bool(node.integer("keepdims", 1))
     if not axes:
         return x
     largest = node.call("max", x, axis=axes, keepdims=True)
+    largest = node.call("where", node.call("isinf", largest), node.call("zeros_like", largest), largest)
     total = node.call("sum", node.call("exp", node.call("subtract", x, largest)), axis=axes, keepdims=True)
     result = node.call("add", node.call("log", total), largest)
     if keep:

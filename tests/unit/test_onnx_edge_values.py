@@ -1,0 +1,223 @@
+"""ONNX operators on infinities, NaN and zeros, and Resize at positions between elements: as ONNX defines them.
+
+Where ONNX's reference evaluator and ONNX Runtime give different results, the expected one follows from the definition's
+own words; comments say which of the two it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from mlforge import ops  # noqa: F401  (registers the operators)
+from mlforge.frontend.onnx import import_onnx
+from mlforge.relay import ir
+from mlforge.target.features import Features
+from mlforge.tir import interpreter
+from mlforge.transform.lower import lower_group
+from tests.relay_run import run_main
+
+Array = npt.NDArray[Any]
+INF, NAN = np.inf, np.nan
+
+
+def run(
+    operator: str,
+    inputs: Mapping[str, Array | None],
+    *,
+    known: Sequence[str] = (),
+    outputs: int = 1,
+    opset: int = 19,
+    **attrs: Any,
+) -> list[Array]:
+    """Return the outputs of a model of one node; `known` inputs are initializers, None ones are left out."""
+    given = {name: array for name, array in inputs.items() if array is not None}
+    names = [name if name in given else "" for name in inputs]
+    free = {name: array for name, array in given.items() if name not in known}
+    node = helper.make_node(operator, names, [f"y{index}" for index in range(outputs)], **attrs)
+    graph = helper.make_graph(
+        [node], "one",
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in free.items()],
+        [onnx.ValueInfoProto(name=f"y{index}") for index in range(outputs)],
+        [numpy_helper.from_array(given[name], name) for name in known],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    module, params = import_onnx(model.SerializeToString(), "one")
+    return run_main(module, {**params, **free})
+
+
+def floats(*values: float) -> Array:
+    return np.asarray(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([INF, 1, 2], INF), ([INF, -INF, 0], INF), ([INF, INF], INF), ([1e3, -INF], 1e3), ([NAN, INF], NAN),
+        ([-INF, -INF], -INF),  # the logarithm of zero; the reference evaluator subtracts infinities
+        ([1e3, 1e3], 1e3 + math.log(2)),
+    ],
+)  # fmt: skip
+def test_log_sum_exp_of_infinities(row: list[float], expected: float) -> None:
+    (result,) = run("ReduceLogSumExp", {"x": floats(*row), "axes": np.asarray([0])}, known=["axes"], keepdims=0)
+    np.testing.assert_allclose(result, np.float32(expected), rtol=1e-6)
+
+
+def test_sign_of_nan_is_nan() -> None:
+    (result,) = run("Sign", {"x": floats(NAN, INF, -INF, 0.0, -0.0, 1e-45)})
+    np.testing.assert_array_equal(result, floats(NAN, 1, -1, 0, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("x", "codes", "scale", "zero_point"),
+    [
+        # the definition divides zero by zero; this is what ONNX Runtime does
+        (floats(0, 0, 0), [0, 0, 0], 1.0, 0),
+        (floats(1, 2, 255), [1, 2, 255], 1.0, 0), (floats(-255, 0, -1), [0, 255, 254], 1.0, 255),
+        (floats(-INF, 1, 2), [0, 255, 255], INF, 255), (floats(INF, 1, 2), [0, 0, 0], INF, 0),
+        (floats(1e-45, 0, 0), [255, 0, 0], 0.0, 255),
+    ],
+)  # fmt: skip
+def test_dynamic_quantization_without_a_range(x: Array, codes: list[int], scale: float, zero_point: int) -> None:
+    found = run("DynamicQuantizeLinear", {"x": x}, outputs=3, opset=11)
+    np.testing.assert_array_equal(found[0], np.asarray(codes, np.uint8))
+    np.testing.assert_array_equal(found[1], np.float32(scale))
+    np.testing.assert_array_equal(found[2], np.uint8(zero_point))
+
+
+@pytest.mark.parametrize(
+    ("row", "last", "place"),
+    [
+        ([1, NAN, 2, NAN], 0, 1),
+        ([1, NAN, 2, NAN], 1, 3),
+        ([INF, NAN], 0, 1),
+        ([-INF, -INF], 0, 0),
+        ([-INF, -INF], 1, 1),
+    ],
+)
+def test_nan_is_the_extreme(row: list[float], last: int, place: int) -> None:
+    """As for numpy and ONNX Runtime; its Hardmax alone finds no largest element beside a NaN."""
+    x = floats(*row)
+    for operator, sign in (("ArgMax", 1), ("ArgMin", -1)):
+        (found,) = run(operator, {"x": x * np.float32(sign)}, axis=0, keepdims=0, select_last_index=last)
+        assert int(found) == place
+    for operator, extreme in (("ReduceMax", np.max), ("ReduceMin", np.min)):
+        (found,) = run(operator, {"x": x}, keepdims=0)
+        np.testing.assert_array_equal(found, extreme(x))
+    if not last:
+        (found,) = run("Hardmax", {"x": x}, axis=0)
+        np.testing.assert_array_equal(found, np.eye(len(row), dtype=np.float32)[place])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_powers_of_integers_are_exact_or_wrap(dtype: str) -> None:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    edges = np.asarray([low, high, 0, 1, -1, 2, 3, -7, 31, 62], dtype)
+    base, exponent = (grid.ravel() for grid in np.meshgrid(edges, edges))
+    (found,) = run("Pow", {"x": base, "y": exponent}, opset=15)
+    with np.errstate(all="ignore"):
+        expected = np.power(base, np.maximum(exponent, 0))
+    below = np.where(base == 1, 1, np.where(base == -1, np.where(exponent % 2, -1, 1), 0))
+    np.testing.assert_array_equal(found, np.where(exponent < 0, below, expected).astype(dtype))
+
+
+# Resize ----------------------------------------------------------------------------------------------------
+
+ROUNDINGS = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round_prefer_floor": lambda at: math.ceil(at - Fraction(1, 2)),
+    "round_prefer_ceil": lambda at: math.floor(at + Fraction(1, 2)),
+}
+
+
+def position(mode: str, x: int, size: int, out: int, scale: Fraction) -> Fraction:
+    """Return the position in the input that ONNX's text gives for element x of the output."""
+    if mode == "asymmetric":
+        return x / scale
+    if mode == "align_corners":
+        return Fraction(x * (size - 1), out - 1) if out > 1 else Fraction(0)
+    if mode == "pytorch_half_pixel" and out == 1:
+        return Fraction(0)
+    at = (x + Fraction(1, 2)) / scale - Fraction(1, 2)
+    if mode == "half_pixel_symmetric":
+        return Fraction(size, 2) * (1 - out / (scale * size)) + at
+    return at
+
+
+MODES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+@pytest.mark.parametrize(("mode", "rounding"), list(product(MODES, ROUNDINGS)))
+def test_nearest_elements_are_those_that_the_definition_names(mode: str, rounding: str) -> None:
+    """Computed in floats, one position of such a row may fall on the wrong side of an element."""
+    sizes = [(7, 9), (5, 3), (6, 4), (10, 23), (3, 9), (9, 1)]
+    for size, out in sizes:
+        x = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
+        target = np.asarray([1, 1, 1, out])
+        (found,) = run("Resize", {"x": x, "roi": None, "scales": None, "sizes": target}, known=["sizes"],
+                       mode="nearest", nearest_mode=rounding, coordinate_transformation_mode=mode)  # fmt: skip
+        exact = [ROUNDINGS[rounding](position(mode, k, size, out, Fraction(out, size))) for k in range(out)]
+        np.testing.assert_array_equal(found.ravel(), np.clip(exact, 0, size - 1), f"{size} to {out}")
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize("mode", MODES)
+def test_aspect_ratio_is_kept(mode: str, policy: str) -> None:
+    size, wanted = (5, 7), (8, 3)
+    ratios = [Fraction(out, extent) for out, extent in zip(wanted, size, strict=True)]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    out = [math.floor(scale * extent + Fraction(1, 2)) for extent in size]
+    x = np.arange(35, dtype=np.float32).reshape(1, 1, *size)
+    (found,) = run("Resize", {"x": x, "roi": None, "scales": None, "sizes": np.asarray(wanted)}, known=["sizes"],
+                   mode="nearest", nearest_mode="floor", coordinate_transformation_mode=mode, axes=[2, 3],
+                   keep_aspect_ratio_policy=policy)  # fmt: skip
+    rows, columns = (
+        np.clip([math.floor(position(mode, k, extent, count, scale)) for k in range(count)], 0, extent - 1)
+        for extent, count in zip(size, out, strict=True)
+    )
+    np.testing.assert_array_equal(found[0, 0], x[0, 0][np.ix_(rows, columns)])
+
+
+# convolutions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [Features(vector_bytes=0, dot4=False), Features()], ids=["plain", "vectors"])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_padding_meets_no_infinite_weight(target: Features, depthwise: bool) -> None:
+    """ONNX Runtime leaves padding out; the reference evaluator multiplies it, as zeros, with the weights."""
+    x = np.arange(1, 61, dtype=np.float32).reshape(1, 4, 5, 3)
+    weights = np.ones((3, 3, 3, 1 if depthwise else 3), np.float32)
+    weights[0, 0] = INF
+    data = ir.Var("x", ir.TensorType(x.shape, "float32"))
+    call = ir.call("nn.conv2d", [data, ir.const(weights)], channels=3, kernel_size=(3, 3), padding=(1, 1, 1, 1),
+                   data_layout="NHWC", kernel_layout="HWOI" if depthwise else "HWIO",
+                   groups=3 if depthwise else 1)  # fmt: skip
+    group = lower_group(ir.Function((data,), call, {"Primitive": 1}), target)
+    result = interpreter.run(group.prim, [x], group.constants)
+    assert np.all(np.isinf(result[:, 1:, 1:]))
+    assert np.all(np.isfinite(result[:, 0]))
+    assert np.all(np.isfinite(result[:, :, 0]))
+
+
+def test_convolutions_keep_weights_of_all_dtypes() -> None:
+    """numpy does not know that bfloat16 is a float, and int64 holds more than int32."""
+    x = np.arange(16).reshape(1, 2, 2, 4)
+    for dtype, wanted in (("bfloat16", np.arange(12) / 4), ("int64", np.arange(12) + (1 << 33))):
+        kind = ir.dtypes.to_numpy(dtype)
+        weights = wanted.astype(kind).reshape(1, 1, 4, 3)
+        data = ir.Var("x", ir.TensorType(x.shape, dtype))
+        call = ir.call("nn.conv2d", [data, ir.const(weights)], channels=3, kernel_size=(1, 1), data_layout="NHWC",
+                       kernel_layout="HWIO")  # fmt: skip
+        group = lower_group(ir.Function((data,), call, {"Primitive": 1}), Features(vector_bytes=0, dot4=False))
+        result = interpreter.run(group.prim, [x.astype(kind)], group.constants).reshape(4, 3)
+        np.testing.assert_array_equal(result, (x.reshape(4, 4) @ wanted.reshape(4, 3)).astype(kind))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mlforge.errors import OptionError, ToolchainError
+from mlforge.library.digest import add_digest, constants_in
 from mlforge.library.linker import linker_of
 from mlforge.library.module_tree import PackedTree, pack
 from mlforge.library.parts import Part, parts_of, write_blob, write_blob_source
@@ -32,7 +33,7 @@ from mlforge.runtime.module import Module
 from mlforge.runtime.module_set import KIND as SET
 from mlforge.runtime.tvm_kinds import METADATA
 from mlforge.support.atomic import check_writable, output_error
-from mlforge.support.content import write_data
+from mlforge.support.content import ArrayContent, write_data
 from mlforge.support.platforms import EXAMPLES, Platform, parse_platform
 
 ABIS = ("classic", "ffi")
@@ -117,7 +118,7 @@ def export_library(
             is_native = NATIVE in processor_flags(compiler, "generic", options)
             parts = parts_of(trees[0], abi, machine, is_native=is_native)
             objects = _Objects(folder, compiler, options).of(parts, trees, addons)
-            linker_of(target)(objects, target, options, compiler)
+            linker_of(target)(objects, target, options, compiler, _constants(parts, trees))
         else:
             built = folder / "linked" / target.name
             _link_by(fcompile, _Files(folder, fcompile), built, (trees, abi, addons, options))
@@ -292,3 +293,10 @@ def _link_by(
             place=built.name,
             next_step="It must write the file that is its first argument",
         )
+    add_digest(built, _constants(parts, trees))
+
+
+def _constants(parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[ArrayContent]:
+    """Return the constants of a library that its digest may leave out, in the order in which they are linked."""
+    data = [*(data for part in parts for data in part.files.values()), *(tree.content for tree in trees)]
+    return [array for item in data for array in constants_in(item)]

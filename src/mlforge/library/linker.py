@@ -13,14 +13,15 @@ from types import MappingProxyType
 from typing import BinaryIO, cast
 
 from mlforge.errors import ToolchainError
+from mlforge.library.digest import add_digest
 from mlforge.library.toolchain import Compiler, has_zig, link_shared, place_binary, run_tool
 from mlforge.library.windows_exports import write_exports
 from mlforge.support.atomic import atomic_file
-from mlforge.support.content import FileContent
+from mlforge.support.content import ArrayContent, FileContent
 from mlforge.support.platforms import this_platform
 from mlforge.support.tar import source_date, write_tar
 
-Linker = Callable[[Sequence[Path], Path, Sequence[str], Compiler], None]
+Linker = Callable[[Sequence[Path], Path, Sequence[str], Compiler, Sequence[ArrayContent]], None]
 
 
 def linker_of(target: Path) -> Linker:
@@ -28,24 +29,36 @@ def linker_of(target: Path) -> Linker:
     return _BY_SUFFIX.get(target.suffix.lower(), _shared)
 
 
-def _shared(objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler) -> None:
+def _shared(
+    objects: Sequence[Path],
+    target: Path,
+    flags: Sequence[str],
+    compiler: Compiler,
+    constants: Sequence[ArrayContent],
+) -> None:
     # the name of a library for Windows or macOS goes into it
     name = target.name if target.suffix else f"{target.name}{compiler.platform().suffix}"
     folder = _scratch(objects)
     linked = list(objects)
     if compiler.system == "windows":
         linked.append(write_exports(objects, folder / "exports.def"))
-    place_binary(link_shared(linked, folder / name, flags, compiler), target)
+    library = link_shared(linked, folder / name, flags, compiler)
+    add_digest(library, constants)
+    place_binary(library, target)
 
 
-def _relocatable(objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler) -> None:
+def _relocatable(
+    objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler, _constants: Sequence[ArrayContent]
+) -> None:
     built = _scratch(objects) / "linked.o"
     run_tool([*compiler.command, "-r", "-nostdlib", *flags, "-o", str(built), *map(str, objects)], built.parent)
     with atomic_file(target) as file, built.open("rb") as source:
         shutil.copyfileobj(source, file, 1 << 20)
 
 
-def _static(objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler) -> None:  # noqa: ARG001
+def _static(
+    objects: Sequence[Path], target: Path, _flags: Sequence[str], compiler: Compiler, _constants: Sequence[ArrayContent]
+) -> None:
     built = _scratch(objects) / "linked.a"
     names = [path.name for path in objects]
     # D: no times and no owners, so the same objects give the same bytes
@@ -54,7 +67,13 @@ def _static(objects: Sequence[Path], target: Path, flags: Sequence[str], compile
         shutil.copyfileobj(source, file, 1 << 20)
 
 
-def _tar(objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler) -> None:  # noqa: ARG001
+def _tar(
+    objects: Sequence[Path],
+    target: Path,
+    _flags: Sequence[str],
+    _compiler: Compiler,
+    _constants: Sequence[ArrayContent],
+) -> None:
     write_object_tar(objects, target)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mlforge.errors import ArchiveError
 from mlforge.runtime.blob import SYMBOLS, LoadedTree, load_tree
@@ -15,6 +17,7 @@ from mlforge.runtime.module import MAIN
 from mlforge.support.binaries import HEAD, LIBRARY, misfit
 from mlforge.support.elf_check import check_image
 from mlforge.support.elf_image import RELRO, WRITE, ElfImage
+from mlforge.support.library_digest import check_digest
 from mlforge.support.objects import static
 from mlforge.support.plain_file import open_plain
 
@@ -37,10 +40,14 @@ class LibraryFile:
         What messages call it.
     image : ElfImage or None
         None for other formats, of which the system's loader checks more.
+    description : mapping, optional
+        What mlforge wrote into it of its models; None for other formats, whose description is read once they are
+        loaded.
     """
 
     place: str
     image: ElfImage | None
+    description: Mapping[str, Any] | None
 
     def tree(self) -> LoadedTree | None:
         """Return the modules that it carries beside itself, whose data stays in the file; None if there are none.
@@ -81,19 +88,18 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
     if wrong:
         raise ArchiveError(f"this library cannot run here: {wrong}", place=place, next_step=_ELSEWHERE)
     if not head.startswith(b"\x7fELF"):
-        return LibraryFile(place, None)
+        return LibraryFile(place, None, None)
     try:
         image = ElfImage(view)
         (machine,) = struct.unpack_from(f"{image.order}H", head, _MACHINE_AT)
         check_image(image, machine)
         _check_variables(image)
+        check_digest(image)
         version, described = _version(image), _text(image, DESCRIPTION_SYMBOL)
     except ValueError as error:
         raise _unsound(error, place) from error
     check_version(version, place)
-    if described is not None:
-        read_description(described, place)
-    return LibraryFile(place, image)
+    return LibraryFile(place, image, {} if described is None else read_description(described, place))
 
 
 def check_version(version: int | None, place: str) -> None:

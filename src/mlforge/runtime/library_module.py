@@ -46,6 +46,8 @@ class LibraryModule(Module):
     path : path
     environment : Module, optional
         The module in whose imports the code looks for functions; default this one.
+    description : mapping, optional
+        What its file says of the models in it, where that was read; default what its memory says.
 
     Raises
     ------
@@ -55,8 +57,15 @@ class LibraryModule(Module):
 
     type_key = "library"
 
-    def __init__(self, path: str | os.PathLike[str], environment: Module | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        environment: Module | None = None,
+        *,
+        description: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        self._read = description
         with ExitStack() as names:
             self.path = names.enter_context(loadable(os.fspath(path)))
             self.library = _opened(self.path)
@@ -130,6 +139,8 @@ class LibraryModule(Module):
 
     @cached_property
     def _description(self) -> Mapping[str, Any]:
+        if self._read is not None:
+            return self._read
         address = self.address(DESCRIPTION_SYMBOL)
         return {} if address is None else read_description(ctypes.string_at(address), self.path)
 

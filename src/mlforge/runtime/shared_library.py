@@ -60,11 +60,13 @@ class SharedLibrary(LibraryModule, HasModel):
         self._module = module
         try:
             # a bare file name would be searched for on the system's library path
-            super().__init__(_absolute(path))
+            super().__init__(_absolute(path), description=file.description)
         except ToolchainError as error:
             raise ArchiveError(
                 f"this library does not load: {error.__cause__}", place=self.place, next_step=_NEEDED
             ) from error
+        if file.image is not None:  # it was looked at in the file, before any of its code ran
+            return
         address = self.address(VERSION_SYMBOL)
         check_version(None if address is None else ctypes.c_int32.from_address(address).value, self.place)
 

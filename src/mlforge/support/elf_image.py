@@ -91,6 +91,10 @@ class ElfImage:
 
     Attributes
     ----------
+    data : memoryview
+        As given.
+    headers : tuple of (int, int)
+        Start and end of what says where all else is: the file's header and the table of segments.
     word : int
         Bytes of an address.
     order : str
@@ -104,7 +108,7 @@ class ElfImage:
     def __init__(self, data: memoryview) -> None:
         if len(data) < 64 or bytes(data[:4]) != b"\x7fELF" or data[4] not in _LAYOUTS or data[5] not in (1, 2):
             raise ValueError("it does not start as one")
-        self._data = data
+        self.data = data
         self._layout = _LAYOUTS[data[4]]
         self.word = self._layout.word
         self.order = "<" if data[5] == 1 else ">"
@@ -115,16 +119,17 @@ class ElfImage:
 
     def _read_segments(self) -> list[Segment]:
         form, place, sizes = self._layout.segments
-        (table,) = struct.unpack_from(self.order + form, self._data, place)
-        size, count = struct.unpack_from(f"{self.order}HH", self._data, sizes)
+        (table,) = struct.unpack_from(self.order + form, self.data, place)
+        size, count = struct.unpack_from(f"{self.order}HH", self.data, sizes)
         layout = struct.Struct(self.order + self._layout.segment)
-        if size != layout.size or not count or table + size * count > len(self._data):
+        if size != layout.size or not count or table + size * count > len(self.data):
             raise ValueError("its table of segments is not in the file")
+        self.headers = ((0, sizes + 10), (table, table + size * count))
         found = []
         for index in range(count):
-            fields = layout.unpack_from(self._data, table + index * size)
+            fields = layout.unpack_from(self.data, table + index * size)
             segment = Segment(*(fields[place] for place in self._layout.segment_fields))
-            if segment.offset + segment.nbytes > len(self._data) and segment.memory:
+            if segment.offset + segment.nbytes > len(self.data) and segment.memory:
                 raise ValueError(f"segment {index} is not in the file")
             if segment.address + max(segment.memory, segment.nbytes) > _LARGEST_ADDRESS:
                 raise ValueError(f"segment {index} is larger than any memory")
@@ -155,13 +160,20 @@ class ElfImage:
         """Return the file from an address to the end of its segment, as it will lie in memory that can be read."""
         for load in self.loads:
             if load.flags & READ and load.address <= address < load.address + load.nbytes:
-                return self._data[load.offset + address - load.address : load.offset + load.nbytes]
+                return self.data[load.offset + address - load.address : load.offset + load.nbytes]
+        raise ValueError(f"{what} is not in the file")
+
+    def offset(self, address: int, what: str) -> int:
+        """Return where in the file an address is."""
+        for load in self.loads:
+            if load.flags & READ and load.address <= address < load.address + load.nbytes:
+                return load.offset + address - load.address
         raise ValueError(f"{what} is not in the file")
 
     def content(self, address: int, nbytes: int, what: str) -> memoryview:
         """Return bytes of the file by their address in memory."""
         if nbytes == 0:
-            return self._data[:0]
+            return self.data[:0]
         found = self.rest(address, what)[:nbytes]
         if len(found) != nbytes:
             raise ValueError(f"{what} is cut off")

@@ -7,6 +7,9 @@
 extern TVM_DLL const int32_t mlforge_abi_version;
 const int32_t mlforge_abi_version = MLFORGE_ABI_VERSION;
 
+extern TVM_DLL const struct mlforge_digest mlforge_digest;
+const struct mlforge_digest mlforge_digest = {MLFORGE_DIGEST_MARK, {0}};
+
 /* The loader's handle of this library as a module: what TVMBackendGetFuncFromEnv takes to find imported functions. */
 void* __tvm_module_ctx = NULL;
 

@@ -64,3 +64,20 @@ def test_the_command_counts_instructions_on_boards_of_the_other_uart(
     np.testing.assert_array_equal(np.load(there)[name], np.load(here)[name])
     assert all(row["instructions"] > 0 for row in document["operators"])
     assert sum(row["share"] for row in document["operators"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["mps2-an386", "qemu-riscv32"])
+def test_a_module_compiled_ahead_of_time_runs_on_a_board(
+    command: Callable[..., str], models: Path, tmp_path: Path, name: str
+) -> None:
+    need_board(name)
+    archive, folder = tmp_path / "model.tar", tmp_path / "made"
+    here, there = tmp_path / "here.npz", tmp_path / "there.npz"
+    # the workspace, too, is in the memory that hosts share
+    command("compile", models / "hello_world_int8.tflite", "--board", name, "--external-workspace", "-o", archive)
+    command("run", archive, "--outputs", here)
+    command("project", "create", archive, folder, "--template", "makefile", "--board", name, "--type", "host_driven")
+    command("project", "build", folder)
+    command("project", "run", folder, "--outputs", there)
+    (output,) = np.load(here).files
+    np.testing.assert_array_equal(np.load(there)[output], np.load(here)[output])

@@ -99,7 +99,9 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     return _firmware(made)
 
 
-def host_driven_aot_firmware(name: str, details: Mapping[str, Any], board: Board) -> Firmware:
+def host_driven_aot_firmware(
+    name: str, details: Mapping[str, Any], board: Board, *, allocates: bool = False
+) -> Firmware:
     """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
 
     Parameters
@@ -109,13 +111,15 @@ def host_driven_aot_firmware(name: str, details: Mapping[str, Any], board: Board
     details : mapping
         Its checked ``mlforge`` object.
     board : Board
+    allocates : bool
+        Whether its code takes the workspace from the runtime, as that which TVM compiled does.
 
     Raises
     ------
     OptionError
         If there is no driver for the board's serial port, or the caller must load constants.
     """
-    made = _device_files(aot_limits(details), board, [], b"")
+    made = _device_files(aot_limits(details, allocates=allocates), board, [], b"")
     made["src/registry.c"] = system_library([described_module(name, details)]).encode()
     return _firmware(made)
 
@@ -196,12 +200,13 @@ def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
     )
 
 
-def aot_limits(details: Mapping[str, Any]) -> DeviceLimits:
-    """Return what an executor of a module takes of a device: its tensors, and the workspace if that is passed in."""
+def aot_limits(details: Mapping[str, Any], *, allocates: bool) -> DeviceLimits:
+    """Return what an executor of a module takes of a device: its tensors, and the workspace unless that is static."""
     tensors = [TensorInfo.from_json(item) for item in (*details["inputs"], *details["outputs"])]
-    workspace = details["memory"]["workspace_bytes"]
-    # what TVM compiled takes its workspace from the runtime; pools are aligned within one block
-    workspace += _PAGE * (1 + len(details.get("pools", ())))
+    workspace = 0
+    if allocates or details["external_workspace"]:
+        # pools are aligned within one block
+        workspace = details["memory"]["workspace_bytes"] + _PAGE * (1 + len(details.get("pools", ())))
     return DeviceLimits(
         len(tensors),
         max((len(info.shape) for info in tensors), default=0),

@@ -57,7 +57,7 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:
     if model.graph is not None:
         return host_driven_firmware(model.graph, board)
-    return host_driven_aot_firmware(model.name, model.details, board)
+    return host_driven_aot_firmware(model.name, model.details, board, allocates=not model.is_ours)
 
 
 _MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {

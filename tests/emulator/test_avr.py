@@ -117,6 +117,22 @@ def test_floats_are_what_the_host_computes() -> None:
     np.testing.assert_allclose(found, factory.runtime.run({"x": x})["y"], rtol=1e-5, atol=1e-7)
 
 
+def test_rounding_to_even_is_what_the_host_computes() -> None:
+    numbers = [0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, 8388607.5, 8388609.0, -3e9, -0.0, np.inf, np.nan, 126.5, -127.51]
+    x = np.array(numbers, np.float32)
+    scale, zero = ir.const(np.float32(1.0)), ir.const(np.int32(0))
+    outputs = {
+        "rounded": lambda v: ir.call("round", [v["x"]]),
+        # ONNX's rounding of codes
+        "codes": lambda v: ir.call("qnn.quantize", [v["x"], scale, zero], out_dtype="int8", rounding="TONEVEN"),
+    }
+    factory = mlforge.build(module_of({"x": x}, outputs), "c -mcpu=avr")
+    found = emulated_factory(factory, need_board("arduino_mega")).run({"x": x})
+    for name, expected in factory.runtime.run({"x": x}).items():
+        np.testing.assert_array_equal(found[name], expected, name)
+        np.testing.assert_array_equal(np.signbit(found[name]), np.signbit(expected), name)
+
+
 def test_data_that_would_run_into_the_stack_is_refused() -> None:
     factory, _ = convolution("first_layer")
     with pytest.raises(BudgetError, match="with what the project reserves for its stack"):

@@ -80,6 +80,8 @@ def preamble(needs: Needs) -> list[str]:
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
     body = render(needs.helpers, needs.vectors)
+    if needs.rounds_even:
+        lines += ["", *_ROUND_EVEN]
     if needs.doubles:
         lines += ["", *_DOUBLES]
     if needs.independent_loops:
@@ -91,6 +93,16 @@ def preamble(needs: Needs) -> list[str]:
     if needs.fences:
         lines += ["", *_FENCE]
     return [*lines, "", *body] if body else lines
+
+
+_ROUND_EVEN = [
+    "#if defined(__AVR__) && !defined(rintf) /* avr-libc lacks it */",
+    "static inline float mlf_rintf(float x) {",
+    "  return fabsf(x) < 8388608.0f ? copysignf((float)lrintf(x), x) : x;",
+    "}",
+    "#define rintf(x) mlf_rintf(x)",
+    "#endif",
+]
 
 
 _DOUBLES = [

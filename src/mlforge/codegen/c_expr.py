@@ -69,6 +69,7 @@ class Needs:
     rolled_loops: bool = False
     fences: bool = False
     doubles: bool = False
+    rounds_even: bool = False
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""
@@ -80,6 +81,7 @@ class Needs:
         self.rolled_loops = self.rolled_loops or other.rolled_loops
         self.fences = self.fences or other.fences
         self.doubles = self.doubles or other.doubles
+        self.rounds_even = self.rounds_even or other.rounds_even
 
 
 @dataclass(eq=False)
@@ -349,6 +351,7 @@ class ExprPrinter:
         arguments = ", ".join(map(self.expr, expr.args))
         if expr.name in CLASSIFY:
             return f"{expr.name}({arguments}) != 0", _EQUAL
+        self.needs.rounds_even = self.needs.rounds_even or expr.name == "round_even"
         name = MATH_RENAMED.get(expr.name, expr.name)
         if name not in MATH and expr.name not in MATH_RENAMED:
             raise InternalError(f"C has no intrinsic '{expr.name}'")

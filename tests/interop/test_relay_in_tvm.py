@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import mlforge
+from mlforge.archive.source import source_files
 from mlforge.errors import TextError
 from mlforge.relay import ir
 from mlforge.relay.ir import IRModule
@@ -21,6 +23,7 @@ from mlforge.relay.op import OPERATORS
 from mlforge.relay.text import from_text, to_text
 from mlforge.relay.text_metadata import SECTION
 from mlforge.relay.visitor import children, post_order
+from mlforge.support.content import to_bytes
 from tests.interop.tvm_relay_types import faults
 from tests.onnx_models import small_network
 from tests.tflite_cases import float_cases, quantized_cases
@@ -79,8 +82,12 @@ def assert_same(one: IRModule, other: IRModule) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_types_in_tvm(models: Path, name: str) -> None:
-    module, _ = mlforge.import_model(models / f"{name}.tflite")
+    module, params = mlforge.import_model(models / f"{name}.tflite")
     check(module)
+    # all that archives have under src/<M>.relay
+    factory: Any = SimpleNamespace(module=module, source_params=params, module_name="m")
+    text = to_bytes(source_files(factory)["src/m.relay"]).decode()
+    assert faults(as_tvm_reads(text)) == []
 
 
 @pytest.mark.parametrize("cases", [quantized_cases, float_cases])

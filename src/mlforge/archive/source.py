@@ -18,8 +18,9 @@ from mlforge.support.params import load_params, params_content
 if TYPE_CHECKING:
     from mlforge.compiler import Factory
 
-# constants up to this many bytes together travel in the text, which other tools of Relay then read on its own
-_SECTION_LIMIT = 64 << 10
+# constants up to this many bytes together travel in the text, which other tools of Relay then read on its own; the
+# scales of MobileNetV2's channels take 273 KB
+_SECTION_LIMIT = 1 << 20
 
 
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:

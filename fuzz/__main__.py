@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fuzz import c_readers
+from fuzz import c_readers, model_files
 from fuzz.python_readers import Failure, fuzz, targets
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a word in the names of the readers to fuzz")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="where inputs that fail are kept")
     arguments = parser.parse_args()
-    in_python = [target for target in targets() if arguments.only in target.name]
+    in_python = [target for target in (*targets(), *model_files.targets()) if arguments.only in target.name]
     in_c = [target for target in c_readers.TARGETS if arguments.only in target]
     if in_c and not c_readers.available():
         print("the C readers are left out: there is no clang", flush=True)

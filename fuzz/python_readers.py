@@ -39,12 +39,15 @@ class Target:
     seeds : sequence of bytes
         Good files.
     mutators : sequence of Mutator
+    seconds : float
+        What a file may take.
     """
 
     name: str
     read: Callable[[bytes], object]
     seeds: Sequence[bytes]
     mutators: Sequence[Mutator]
+    seconds: float = MAX_SECONDS
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def failure_of(target: Target, data: bytes) -> Failure | None:
     except Exception as error:  # this is what is being looked for
         return Failure(target.name, data, f"{type(error).__name__}: {error}")
     seconds = time.process_time() - started
-    return Failure(target.name, data, f"it took {seconds:.1f} s") if seconds > MAX_SECONDS else None
+    return Failure(target.name, data, f"it took {seconds:.1f} s") if seconds > target.seconds else None
 
 
 def fuzz(target: Target, seconds: float, seed: int = 0, *, count: int = sys.maxsize) -> list[Failure]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import ArchiveError, MlforgeError, OptionError, ProblemsError
+from mlforge.errors import ArchiveError, InternalError, MlforgeError, OptionError, ProblemsError
 from mlforge.micro import board as board_room
 from mlforge.micro.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
 from mlforge.micro.board import boards, find_board, parse_board
@@ -132,3 +132,10 @@ def test_boards_that_the_vendor_starts_have_no_firmware_of_ours() -> None:
         assert (refuses_bare_metal(board) is None) == board.bare_metal
         # whoever is not started by us is started by a build system that a project can be made for
         assert board.bare_metal or board.vendor
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_board_with_a_number_of_many_digits_is_refused(digits: int) -> None:
+    with pytest.raises(MlforgeError) as caught:
+        parse_board(f"name = 'x'\nstack_bytes = {'9' * digits}\n", "b.toml")
+    assert not isinstance(caught.value, InternalError)

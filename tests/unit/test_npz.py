@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from mlforge.errors import InputError, MlforgeError
 from mlforge.runtime import TensorInfo
-from mlforge.runtime.npz import read_npz, write_npz
+from mlforge.runtime.npz import read_batches, read_npz, write_npz
 
 INFOS = (TensorInfo("a", (2, 3), "int8"), TensorInfo("x/y", (), "float32"))
 VALUES: dict[str, Any] = {"a": np.arange(6, dtype=np.int8).reshape(2, 3), "x/y": np.float32(1.5)}
@@ -88,3 +89,44 @@ def test_any_damage_is_read_or_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.npz: cannot be read"):
         read_npz(tmp_path / "none.npz", INFOS)
+
+
+def _npz(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", content)
+    return path
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    long = b"\x93NUMPY\x02\x00" + (64 << 20).to_bytes(4, "little") + b" " * (64 << 20)
+    path = _npz(tmp_path / "in.npz", long)
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    try:
+        with pytest.raises(MlforgeError, match="the header has more than 4,096 bytes"):
+            read_npz(path, INFOS[:1])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["(" * 3000, "-" * 3000 + "1", "{'descr': '|i1',\n  'shape", "9" * 4000, "\0", "['"])
+def test_headers_that_are_no_descriptions_are_refused(text: str, tmp_path: Path) -> None:
+    header = text.encode()
+    path = _npz(tmp_path / "in.npz", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(MlforgeError, match="the array cannot be read"):
+        read_npz(path, INFOS[:1])
+
+
+def test_sets_of_inputs_expand_so_far_and_no_further(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (20 << 20, 2, 3)})
+    path = _npz(tmp_path / "in.npz", header.getvalue() + bytes(120 << 20))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(MlforgeError, match="its 125,829,120 bytes are more than 67,108,864"):
+            read_batches(path, INFOS[:1])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -16,6 +16,7 @@ from mlforge.relay.ir import Call, Constant
 from mlforge.relay.verify import verify
 from mlforge.relay.visitor import post_order
 from tests.onnx_models import model, single, small_network
+from tests.relay_run import run_main
 
 
 def imported(data: Any, **options: Any) -> ir.Expr:
@@ -313,3 +314,65 @@ def test_check_returns_what_import_raises() -> None:
     assert mlforge.check(small_network().SerializeToString()) == []
     (problem,) = mlforge.check(b"not a model at all")
     assert isinstance(problem, MlforgeError)
+
+
+def test_anonymous_dimensions_are_independent() -> None:
+    """Exporters write ``?`` for each dimension that they leave open."""
+    data = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("?", 3, "?", "?")}, ["y"]).SerializeToString()
+    module, _ = mlforge.import_model(data, shapes={"x": (1, 3, 48, 320)})
+    assert str(module.main.body.type) == "Tensor[(1, 3, 48, 320), float32]"
+    named = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", "n")}, ["y"]).SerializeToString()
+    with pytest.raises(MlforgeError, match="dimension 1"):
+        mlforge.import_model(named, shapes={"x": (1, 2)})
+
+
+@pytest.mark.parametrize(
+    ("operators", "shape", "suggested"),
+    [
+        ([("Relu", {})], ("?", 3, "?", "?"), "1,3,224,224"),
+        # only an image of 640 columns has 6400 windows
+        (
+            [("MaxPool", {"kernel_shape": [8, 8], "strides": [8, 8]}), ("Reshape", {})],
+            ("N", 3, "H", "W"),
+            "1,3,640,640",
+        ),
+        ([("Relu", {})], ("batch", "sequence"), "1,128"),
+        ([("Relu", {})], ("samples",), "128"),
+    ],
+)
+def test_the_suggested_shape_compiles(operators: Any, shape: Any, suggested: str) -> None:
+    nodes = []
+    for i, (operator, attributes) in enumerate(operators):
+        operands = [f"t{i}" if i else "x", *(["shape"] if operator == "Reshape" else [])]
+        nodes.append(helper.make_node(operator, operands, [f"t{i + 1}"], **attributes))
+    data = model(nodes, {"x": shape}, [f"t{len(operators)}"], {"shape": np.array([1, 3, 6400])}).SerializeToString()
+    (problem,) = mlforge.check(data)
+    assert problem.next_step == f"Give them, for example: --shape x={suggested}"
+    assert mlforge.check(data, shapes={"x": tuple(map(int, suggested.split(",")))}) == []
+
+
+def test_no_shape_is_suggested_that_does_not_fit() -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    data = model([node], {"x": ("n", "m")}, ["y"], {"shape": np.array([1, 77])}).SerializeToString()
+    (problem,) = mlforge.check(data)
+    assert problem.next_step == "Give them, with a number for each N: --shape x=N,N"
+
+
+@pytest.mark.parametrize(
+    "equation", ["ij,jk,kl->il", "bij,bj,bi->b", "i,j,k->kij", "ij,ij,ij->", "a,ab,abc,cd->d", "ij,jk,kl,lm->mi"]
+)
+def test_einsum_takes_any_number_of_operands(equation: str) -> None:
+    terms = equation.partition("->")[0].split(",")
+    rng = np.random.default_rng(5)
+    sizes = {letter: 2 + place for place, letter in enumerate("abcdijklm")}
+    values = {
+        f"x{i}": rng.standard_normal([sizes[letter] for letter in term]).astype(np.float32)
+        for i, term in enumerate(terms)
+    }
+    node = helper.make_node("Einsum", list(values), ["y"], equation=equation)
+    weights = {"x1": values["x1"]}
+    inputs = {name: value.shape for name, value in values.items() if name not in weights}
+    module, params = mlforge.import_model(model([node], inputs, ["y"], weights).SerializeToString())
+    mlforge.build(module, params=params)
+    (found,) = run_main(module, {**values, **params})
+    np.testing.assert_allclose(found, np.einsum(equation, *values.values()), rtol=1e-4, atol=1e-5)

@@ -158,11 +158,14 @@ def finish(
 
 def _check_sizes(exprs: Iterable[Expr]) -> None:
     for expr in exprs:
-        if isinstance(expr.type, TensorType) and expr.type.size > _ELEMENT_LIMIT:
+        if not isinstance(expr.type, TensorType):
+            continue
+        # a tensor without elements may have an extent beyond all indices
+        if max((expr.type.size, *expr.type.shape)) > _ELEMENT_LIMIT:
             name = expr.name if isinstance(expr, Var) else expr.span.tensor
             raise UnsupportedError(
-                f"a tensor of shape {expr.type.shape} has {expr.type.size:,} elements, but indices reach "
-                f"{_ELEMENT_LIMIT:,}",
+                f"a tensor of shape {expr.type.shape} exceeds what indices reach, {_ELEMENT_LIMIT:,}, by "
+                f"{max((expr.type.size, *expr.type.shape)) - _ELEMENT_LIMIT:,}",
                 place=name or ", ".join(expr.span.nodes) or None,
                 next_step="Give the model's inputs smaller shapes",
             )

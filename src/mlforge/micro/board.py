@@ -266,7 +266,7 @@ def parse_board(text: str, place: str) -> Board:
     """Return the board that a TOML text describes; raise an error that lists all that is wrong with it."""
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
         raise OptionError(f"this is not TOML: {error}", place=place) from None
     found = list(faults(load_schema("board"), document))
     if not found:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +24,11 @@ from mlforge.support.plain_file import open_plain
 _MAX_MEMBERS = 10_000
 # bytes of the sets of one input that a file may have
 _MAX_BATCH = 1 << 31
+# what compressed sets may become: this, or so many times their bytes in the file
+_ALWAYS_EXPANDED = 64 << 20
+_MAX_EXPANSION = 100
+_LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
+_LONGEST_HEADER = 4096
 # NotImplementedError and RuntimeError are what zipfile raises for compressions it lacks and for passwords
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyError, RuntimeError, OSError)
 
@@ -104,8 +112,9 @@ def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batche
                 problems.append(InputError("the input is missing", place=info.name, next_step=f"Add {info}"))
         for key, name in named.items():
             try:
+                most = max(_ALWAYS_EXPANDED, _MAX_EXPANSION * members[key].compress_size)
                 with archive.open(members[key]) as file:
-                    arrays[name] = _read(file, by_name[name], batched=batched)
+                    arrays[name] = _read(file, by_name[name], batched=batched, most=most)
             except InputError as error:
                 problems.append(error)
             except (*_BROKEN, MemoryError) as error:
@@ -150,7 +159,7 @@ def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str,
     return named
 
 
-def _read(file: IO[bytes], info: TensorInfo, *, batched: bool) -> Array:
+def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_BATCH) -> Array:
     shape, is_fortran, dtype = _header(file)
     sets = _sets(shape, info.shape) if batched else 1 if shape == info.shape else None
     faults = []
@@ -159,8 +168,9 @@ def _read(file: IO[bytes], info: TensorInfo, *, batched: bool) -> Array:
     if sets is None:
         faults.append(f"its shape is {shape}, not {info.shape}")
     size = info.nbytes * (sets or 0)
-    if sets != 1 and size > _MAX_BATCH:
-        faults.append(f"its {size:,} bytes are more than {_MAX_BATCH:,}")
+    # one set takes no more memory than the model itself does
+    if sets != 1 and size > min(most, _MAX_BATCH):
+        faults.append(f"its {size:,} bytes are more than {min(most, _MAX_BATCH):,}")
     if faults:
         raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name)
     data = file.read(size)
@@ -182,11 +192,19 @@ def _sets(shape: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is for structured arrays")
+    if version not in _LENGTHS:
+        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is for structured arrays")
+    length = _LENGTHS[version]
+    prefix = file.read(length.size)
+    # numpy reads a header of any length before it looks how long it is
+    if len(prefix) < length.size or length.unpack(prefix)[0] > _LONGEST_HEADER:
+        raise ValueError(f"the header has more than {_LONGEST_HEADER:,} bytes")
+    text = io.BytesIO(prefix + file.read(length.unpack(prefix)[0]))
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        return read(text)
+    except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise ValueError("the header is not a description of an array") from error
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:

@@ -121,6 +121,17 @@ def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator
         _CURRENT.reset(token)
 
 
+@contextmanager
+def apart() -> Iterator[None]:
+    """Count what is done inside for itself: a trial with the limits of the model whose part it is."""
+    cost = _CURRENT.get()
+    token = _CURRENT.set(None if cost is None else Cost(cost.given_bytes, cost.given_nodes, cost.factor))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
 def give_nodes(count: int) -> None:
     """Count the tensors that the nodes of the model's file read and make: it may use the more."""
     cost = _CURRENT.get()

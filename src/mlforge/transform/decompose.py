@@ -65,7 +65,8 @@ def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
     values = [value_of(arg) for arg in norm.args[1:]]
     if all(value is not None for value in values):
         wide = [np.asarray(value, np.float64) for value in values]
-        factor = (wide[0] if attrs["scale"] else 1.0) / np.sqrt(wide[3] + attrs["epsilon"])
+        with np.errstate(all="ignore"):  # of a negative variance: NaN, as the operator itself gives
+            factor = (wide[0] if attrs["scale"] else 1.0) / np.sqrt(wide[3] + attrs["epsilon"])
         offset = (wide[1] if attrs["center"] else 0.0) - wide[2] * factor
         scale: Expr = Constant(factor.astype(dtype).reshape(shape))
         shift: Expr = Constant(offset.astype(dtype).reshape(shape))

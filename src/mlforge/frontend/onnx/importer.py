@@ -16,12 +16,12 @@ from mlforge.errors import InternalError, MlforgeError, ModelError, UnsupportedE
 from mlforge.frontend.common import Params, Problems, finish, numbered
 from mlforge.frontend.onnx import families, table
 from mlforge.frontend.onnx.external import external_calls
-from mlforge.frontend.onnx.inputs import input_variables
+from mlforge.frontend.onnx.inputs import OpenShapesError, guessed_shapes, input_variables, open_dimensions
 from mlforge.frontend.onnx.node import Node
 from mlforge.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
 from mlforge.frontend.onnx.tensors import tensor_value
 from mlforge.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
-from mlforge.support.cost import give_nodes, spend
+from mlforge.support.cost import apart, give_nodes, spend
 
 families.load()
 
@@ -142,6 +142,7 @@ class _Importer:
         self.model = model
         self.name = name
         self.folder = folder
+        self.is_trial = False
         self.problems = Problems()
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
@@ -153,7 +154,7 @@ class _Importer:
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
         scope = _Scope({}, opsets, declared=declared)
         self._initializers(graph, scope)
-        inputs = input_variables(graph, shapes, set(scope.values), self.problems)
+        inputs = self._inputs(shapes, scope)
         for value in graph.input:
             scope.values.setdefault(value.name, inputs.get(value.name))
         outputs = [output.name for output in graph.output]
@@ -165,6 +166,30 @@ class _Importer:
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
         return finish(list(inputs.values()), results, titles, quantization, source)
+
+    def _inputs(self, shapes: Mapping[str, Sequence[int]], scope: _Scope) -> dict[str, Var]:
+        graph, weights = self.model.graph, set(scope.values)
+        try:
+            return input_variables(graph, shapes, weights, self.problems)
+        except OpenShapesError as error:
+            if self.is_trial or len(self.problems):
+                guessed = None
+            else:
+                guesses = guessed_shapes(graph, shapes, weights)
+                guessed = next((guess for guess in guesses if self._imports({**shapes, **guess})), None)
+            self.problems.add(open_dimensions(graph, error.names, guessed))
+            return error.variables
+
+    def _imports(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Tell whether the model can be imported with these shapes of its inputs."""
+        trial = _Importer(self.model, self.name, self.folder, external=self.external, on_host=False)
+        trial.is_trial = True
+        try:
+            with apart():
+                trial.run(shapes, {})
+        except (MlforgeError, *_MALFORMED):
+            return False
+        return True
 
     def _opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
         opsets = {table.normal_domain(item.domain): item.version for item in imports}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 
@@ -14,6 +14,18 @@ from mlforge.frontend.onnx.tensors import dtype_name
 from mlforge.relay.ir import TensorType, Var
 
 _SIZE_LIMIT = 1 << 32
+# of images and sequences whose model leaves them open, the likeliest first
+_IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
+_SEQUENCE_SIZES = (128, 16, 1000, 16000, 2, 1)
+
+
+class OpenShapesError(Exception):
+    """Inputs whose shapes are not fixed, and the others; caught by the importer, which looks for shapes that fit."""
+
+    def __init__(self, names: Sequence[str], variables: dict[str, Var]) -> None:
+        super().__init__(*names)
+        self.names = tuple(names)
+        self.variables = variables
 
 
 def input_variables(
@@ -59,18 +71,22 @@ def input_variables(
                 raise ModelError(f"the shape {shape} is too large", place=place)
             variables[item.name] = Var(item.name, TensorType(shape, dtype))
     if still_open:
-        problems.add(_open_dimensions(still_open))
+        raise OpenShapesError([item.name for item in still_open], variables)
     return variables
 
 
 def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
-    """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open."""
+    """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open.
+
+    Paddle's exporter calls every open dimension ``?``, which is no name.
+    """
     if not item.type.tensor_type.HasField("shape"):
         return None
     found: list[int | str] = []
     for dimension in item.type.tensor_type.shape.dim:
         fixed = dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0
-        found.append(int(dimension.dim_value) if fixed else str(dimension.dim_param))
+        name = str(dimension.dim_param)
+        found.append(int(dimension.dim_value) if fixed else "" if name == "?" else name)
     return found
 
 
@@ -113,22 +129,64 @@ def _shape(
     return shape
 
 
-def _open_dimensions(inputs: Sequence[onnx.ValueInfoProto]) -> ModelError:
-    """Return the error that names every input with open dimensions and the options that fix them."""
+def guessed_shapes(
+    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], weights: AbstractSet[str]
+) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield shapes that the inputs left open may have, the likeliest first: a batch of 1, and usual sizes."""
+    inputs = [item for item in graph.input if item.name not in weights]
+    symbols = _symbols(inputs, shapes)
+    still_open: dict[str, list[int | str]] = {}
+    for item in inputs:
+        dimensions = _dimensions(item)
+        if dimensions is None:
+            return
+        if item.name not in shapes and any(symbols.get(size, "") == "" for size in dimensions if isinstance(size, str)):
+            still_open[item.name] = dimensions
+    is_image = any(len(dimensions) >= 4 for dimensions in still_open.values())
+    for usual in _IMAGE_SIZES if is_image else _SEQUENCE_SIZES:
+        yield {name: _guessed(dimensions, symbols, usual) for name, dimensions in still_open.items()}
+
+
+def _guessed(dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int) -> tuple[int, ...]:
+    sizes = []
+    for axis, size in enumerate(dimensions):
+        if isinstance(size, int):
+            sizes.append(size)
+        else:
+            is_batch = "batch" in size.lower() or (axis == 0 and len(dimensions) > 1)
+            sizes.append(symbols.get(size) or (1 if is_batch else usual))
+    return tuple(sizes)
+
+
+def open_dimensions(
+    graph: onnx.GraphProto, names: Sequence[str], guessed: Mapping[str, Sequence[int]] | None
+) -> ModelError:
+    """Return the error that names every input with open dimensions and the options that fix them.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+    names : sequence of str
+        Of the inputs.
+    guessed : mapping of str to sequence of int, optional
+        Shapes with which the model can be imported.
+    """
     described, options = [], []
+    inputs = [item for item in graph.input if item.name in names]
     for item in inputs:
         dimensions = _dimensions(item)
         if dimensions is None:
             described.append(f"'{item.name}' (any rank)")
-            options.append(f"--shape {item.name}=1,...")
+            options.append(f"--shape {item.name}=N,...")
         else:
             shown = ", ".join(str(size) if size != "" else "?" for size in dimensions)
             described.append(f"'{item.name}' ({shown})")
-            options.append(
-                f"--shape {item.name}=" + ",".join(str(size) if isinstance(size, int) else "1" for size in dimensions)
-            )
+            sizes = guessed[item.name] if guessed else [size if isinstance(size, int) else "N" for size in dimensions]
+            options.append(f"--shape {item.name}={','.join(map(str, sizes))}")
     which = "inputs leave" if len(inputs) > 1 else "input leaves"
     return ModelError(
         f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
-        next_step=f"Give them, for example: {' '.join(options)}",
+        next_step=f"Give them, for example: {' '.join(options)}"
+        if guessed
+        else f"Give them, with a number for each N: {' '.join(options)}",
     )

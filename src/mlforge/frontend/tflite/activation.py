@@ -185,6 +185,8 @@ def _gelu(node: Node) -> Expr:
 @converts("SOFTMAX")
 def _softmax(node: Node) -> Expr:
     beta = float(node.options("SoftmaxOptions").Beta())
+    if not np.isfinite(beta) or (node.quantized and beta <= 0):
+        node.refuse(f"SOFTMAX with beta {beta:g} is not supported", "Use a positive number, usually 1")
     if not node.quantized:
         data = node.expr(0)
         if beta != 1.0:

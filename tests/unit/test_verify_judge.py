@@ -223,6 +223,33 @@ def test_one_step_of_a_quantized_tensor_may_round_the_other_way_but_not_all(
         assert not verify(quantized, samples=2).is_within
 
 
+@pytest.mark.parametrize("operator", ["QLinearMatMul", "MatMulInteger", "QLinearConv", "ConvInteger"])
+def test_sums_of_the_reference_do_not_saturate(tmp_path: Path, operator: str) -> None:
+    """Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits: 255 * 127 * 2 does not fit."""
+    pytest.importorskip("onnxruntime")
+    is_conv, is_plain = "Conv" in operator, "Integer" in operator
+    weight = np.full((8, 64, 1, 1) if is_conv else (64, 8), 127, np.int8)
+    zero = np.full(8 if is_conv and not is_plain else (), 0, np.int8)
+    constants = {"w": weight, "wz": zero, "s": np.float32(1 / 255), "z": np.uint8(0), "yz": np.uint8(1)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    if is_plain:
+        nodes += [
+            helper.make_node(operator, ["q", "w", "z", "wz"], ["n"]),
+            helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+        ]
+    else:
+        nodes += [
+            helper.make_node(operator, ["q", "s", "z", "w", "s", "wz", "ys", "yz"], ["n"]),
+            helper.make_node("DequantizeLinear", ["n", "ys", "yz"], ["y"]),
+        ]
+    shape = (1, 64, 3, 3) if is_conv else (4, 64)
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    arrays["ys"] = np.asarray(1.0, np.float32)
+    result = verify(model_of(tmp_path / "q.onnx", nodes, shape, arrays), samples=2)
+    assert result.is_within, result.outputs
+    assert result.outputs[0].largest == 0
+
+
 def test_no_step_is_allowed_beside_litert(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ai_edge_litert")
 

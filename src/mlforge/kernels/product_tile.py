@@ -80,7 +80,7 @@ class TiledProduct(TiledConv):
             lambda acc, value, weight: acc + tb.broadcast(factor(value, sizes.a_zero, dtype), LANES) * weight,
         )  # fmt: skip
         conv = _rows_conv(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
-        super().__init__(ctx, conv, how, (a.in_memory(), self._result), out)
+        super().__init__(ctx, conv, how, (a.in_memory(ctx), self._result), out)
         self._packed: list[tuple[Block, Buffer]] = []
 
     def _result(self, image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:

@@ -114,7 +114,7 @@ def _emit_conv(name: str, rank: int) -> Any:
             name, TensorType(data.shape, data.dtype), TensorType(value.shape, weight.dtype), attrs
         )
         packed = ordered_weights(value, attrs, conv)
-        templates.convolution(ctx, conv, data.in_memory(), templates.Weights(packed), out)
+        templates.convolution(ctx, conv, data.in_memory(ctx), templates.Weights(packed), out)
 
     return emit
 
@@ -128,7 +128,7 @@ def _emit_transpose(name: str, rank: int) -> Any:
             name, TensorType(data.shape, data.dtype), TensorType(value.shape, weight.dtype), attrs
         )
         packed = transposed_weights(value, attrs)
-        templates.transposed(ctx, conv, data.in_memory(), templates.Weights(packed), out)
+        templates.transposed(ctx, conv, data.in_memory(ctx), templates.Weights(packed), out)
 
     return emit
 

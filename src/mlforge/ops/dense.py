@@ -73,7 +73,7 @@ def emit_dense(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
     transpose_a, transpose_b = attrs.get("transpose_a", False), attrs.get("transpose_b", True)
     if weight.value is not None and not transpose_a:
         value = weight.value.T if transpose_b else weight.value
-        templates.dense(ctx, data.in_memory(), templates.Weights(value, *zeros), out)
+        templates.dense(ctx, data.in_memory(ctx), templates.Weights(value, *zeros), out)
         return
     sizes = product_sizes("nn.dense", data.shape, weight.shape, transpose_a, transpose_b)
     templates.product(ctx, _with_zeros(sizes, zeros), data, weight, out)
@@ -84,7 +84,7 @@ def emit_batch(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
     a, b = inputs[:2]
     if b.value is not None and b.shape[0] == 1 and not attrs["transpose_a"]:
         value = b.value[0].T if attrs["transpose_b"] else b.value[0]
-        templates.dense(ctx, a.in_memory(), templates.Weights(value, *zeros), out)
+        templates.dense(ctx, a.in_memory(ctx), templates.Weights(value, *zeros), out)
         return
     sizes = product_sizes("nn.batch_matmul", a.shape, b.shape, attrs["transpose_a"], attrs["transpose_b"])
     templates.product(ctx, _with_zeros(sizes, zeros), a, b, out)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlforge.errors import UnsupportedError
 from mlforge.ops.tensor import Context, Indices, Output, Tensor, from_buffer
 from mlforge.relay import ir as relay
 from mlforge.relay.op import Kind, Operator
@@ -122,7 +123,10 @@ def _interpreted(
         ctx.stmts.store(result, indices, value)
 
     assert operator.emit is not None
-    operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, store))
+    try:
+        operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, store))
+    except UnsupportedError:  # in this layout; a pass may give it another
+        return None
     prim = PrimFunc(
         operator.name, tuple(tensor.in_memory() for tensor in inputs), tuple(buffer for buffer, _ in ctx.constants),
         result, tuple(ctx.scratch_buffers), ctx.stmts.finish(),

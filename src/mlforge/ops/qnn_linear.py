@@ -74,7 +74,7 @@ def _emit_conv(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
     value = conv.constant_weights(name, weight)
     sizes = conv_types.conv_geometry(name, _tensor_type(data), _tensor_type(weight), attrs)
     ordered = conv.ordered_weights(value, attrs, sizes)
-    templates.convolution(ctx, sizes, data.in_memory(), templates.Weights(ordered, *zero_points(name, inputs)), out)
+    templates.convolution(ctx, sizes, data.in_memory(ctx), templates.Weights(ordered, *zero_points(name, inputs)), out)
 
 
 def _infer_transpose(types: list[Type], attrs: Attrs) -> TensorType:
@@ -93,7 +93,7 @@ def _emit_transpose(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Outpu
     value = conv.constant_weights(name, weight)
     sizes = conv_types.transpose_geometry(name, _tensor_type(data), _tensor_type(weight), attrs)
     ordered = conv.transposed_weights(value, attrs)
-    templates.transposed(ctx, sizes, data.in_memory(), templates.Weights(ordered, *zero_points(name, inputs)), out)
+    templates.transposed(ctx, sizes, data.in_memory(ctx), templates.Weights(ordered, *zero_points(name, inputs)), out)
 
 
 def _infer_dense(types: list[Type], attrs: Attrs) -> TensorType:

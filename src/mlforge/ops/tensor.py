@@ -65,11 +65,13 @@ class Tensor:
             raise InternalError("a rule needs a constant here")
         return self.value
 
-    def in_memory(self) -> Buffer:
-        """Return the buffer; InternalError if the tensor is computed on the fly."""
-        if self.buffer is None:
+    def in_memory(self, ctx: Context | None = None) -> Buffer:
+        """Return the buffer; with `ctx` a known value gets one. InternalError if the tensor is computed on the fly."""
+        if self.buffer is not None:
+            return self.buffer
+        if ctx is None or self.value is None:
             raise InternalError("a rule needs a buffer here")
-        return self.buffer
+        return ctx.constant("data", self.value)
 
 
 @dataclass(frozen=True, eq=False)

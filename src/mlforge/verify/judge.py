@@ -157,7 +157,9 @@ class Judge:
         evidence = Evidence(error, reference_error, rounding)
         plausible = max(allowed, _AS_MUCH * rounding)
         near = min(_AS_MUCH * reference_error, _NEAR * _largest(truth))
-        excused = reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
+        excused = item.largest <= plausible or (
+            reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
+        )
         if steps and excused:
             excused = _few(ours, theirs, truth)
         return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)

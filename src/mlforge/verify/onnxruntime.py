@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlforge.errors import ModelError, ToolchainError
+from mlforge.verify.integer_weights import multiplies_integers, widen_weights
 
 Array = npt.NDArray[Any]
 
@@ -40,7 +41,8 @@ class Reference:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         # a path lets ONNX Runtime find weights that lie in files of their own
-        source = _other_model(Path(model), changed, layers=layers) if layers or changed else str(model)
+        other = layers or changed or multiplies_integers(Path(model))
+        source = _other_model(Path(model), changed, layers=layers) if other else str(model)
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
@@ -67,6 +69,7 @@ def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers
     import onnx
 
     model = onnx.load(path)
+    widen_weights(model)
     if changed is not None:
         changed(model)
     outputs = {output.name for output in model.graph.output}

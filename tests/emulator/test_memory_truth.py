@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
     with pytest.raises(BudgetError, match=r"of 'flash': constants .*the largest: "):
         emulated_factory(factory, board(plan.constants - 1, 0x40000, 1024))
     # the constants fit, the code does not: the linker says so
-    with pytest.raises(BudgetError, match=r"'flash' .* by .* bytes; the largest: model_lib1.c.o .*conv2d_\d+_weights"):
+    with pytest.raises(BudgetError, match=r"'flash' by .* bytes; the largest: model_lib1.c.o .*conv2d_\d+_weights"):
         emulated_factory(factory, board(plan.constants + 4096, 0x40000, 1024))
     with pytest.raises(BudgetError, match="what the project reserves for its stack"):
         emulated_factory(factory, board(0x40000, plan.workspace + plan.io + 2048, 4096))

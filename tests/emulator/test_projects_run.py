@@ -119,7 +119,7 @@ def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Pat
         succeeded(*command, cwd=tmp_path)
         result = mlforge("project", "build", template, cwd=tmp_path)
         assert result.returncode == 1, result.stderr
-        assert "does not fit into 'flash' of 4,096 bytes: it is" in result.stderr
+        assert "exceeds the 4,096 bytes of 'flash' by" in result.stderr
         assert "largest" in result.stderr
 
 

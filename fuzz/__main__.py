@@ -1,4 +1,4 @@
-"""Fuzz all readers: ``python -m fuzz [--seconds N] [TARGET ...]``. Ends with 1 if one does not stand its input."""
+"""Fuzz all readers, and the code of kernels: ``python -m fuzz [--seconds N]``. Ends with 1 if anything fails."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fuzz import c_readers, model_files
+from fuzz.kernels import NAME, fuzz_kernels
 from fuzz.python_readers import Failure, fuzz, targets
 
 
@@ -20,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="in all; default 60")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random inputs; default the time")
-    parser.add_argument("--only", default="", help="a word in the names of the readers to fuzz")
+    parser.add_argument("--only", default="", help="a word in the names of what to fuzz")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="where inputs that fail are kept")
     arguments = parser.parse_args()
     in_python = [target for target in (*targets(), *model_files.targets()) if arguments.only in target.name]
@@ -28,7 +29,8 @@ def main() -> int:
     if in_c and not c_readers.available():
         print("the C readers are left out: there is no clang", flush=True)
         in_c = []
-    share = arguments.seconds / max(1, len(in_python) + len(in_c))
+    kernels = arguments.only in NAME
+    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels)
     failed = False
     for target in in_python:
         found = fuzz(target, share, arguments.seed)
@@ -37,6 +39,9 @@ def main() -> int:
             failed = True
             _keep(failure, arguments.out)
     for failure in _in_c(in_c, share):
+        failed = True
+        _keep(failure, arguments.out)
+    for failure in fuzz_kernels(share, arguments.seed) if kernels else ():
         failed = True
         _keep(failure, arguments.out)
     return int(failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from mlforge.codegen.c import print_file, print_function
 from mlforge.library.toolchain import compile_objects, link_shared
+from mlforge.relay import ir as relay
 from mlforge.support import dtypes
 from mlforge.target.target import parse_target
 from mlforge.tir import interpreter
+from mlforge.tir.ir import Program, Value
 from mlforge.tir.verify import verify
 from mlforge.transform.lower import LoweredGroup, lower_group
 from tests.native.compiler_levels import Build
@@ -53,24 +55,6 @@ class Member:
             pointers.append(workspace.ctypes.data)
         assert function(*map(ctypes.c_void_p, pointers)) == 0
         return output if shared is None else given[shared].view(output.dtype).reshape(output.shape)
-
-    def fault(self, result: Array) -> str:
-        """Return how a result differs from what it must be; empty where it does not."""
-        wanted = self.expected
-        if wanted.dtype.kind != "f":
-            wrong = result != wanted
-        else:
-            exact, ours = wanted.astype(np.float64), result.astype(np.float64)
-            finite = np.isfinite(exact)
-            scale = float(np.max(np.abs(exact[finite]), initial=0.0))
-            allowed = max(RELATIVE, 2 * float(np.finfo(wanted.dtype).eps)) * (np.abs(exact) + scale)
-            with np.errstate(invalid="ignore"):
-                same = (np.abs(ours - exact) <= allowed) | (ours == exact) | (np.isnan(ours) & np.isnan(exact))
-            wrong = ~same
-        if not wrong.any():
-            return ""
-        place = tuple(int(index) for index in np.argwhere(wrong)[0])
-        return f"{int(wrong.sum())} of {wrong.size} differ, first at {place}: {result[place]}, not {wanted[place]}"
 
 
 def _copy(array: Array) -> Array:
@@ -113,7 +97,7 @@ class Batch:
         found = []
         for index, member in enumerate(self.members):
             for shared in (None, *member.group.prim.inplace):
-                fault = member.fault(member.run(function_of(index), shared))
+                fault = difference(member.run(function_of(index), shared), member.expected)
                 place = "" if shared is None else f" in the place of input {shared}"
                 found += [f"{member.name}{place}: {fault}"] if fault else []
         return found
@@ -130,3 +114,52 @@ class Batch:
         prims = {f"k{index}": member.group.prim for index, member in enumerate(self.members)}
         library = library_of(prims, machine_for(flags), contracts=True)
         return self.faults(lambda index: getattr(library, f"k{index}"))
+
+
+def module_of(chains: Sequence[Chain]) -> relay.IRModule:
+    """Return a module with a chain an output, named after it."""
+    variables = [var for chain in chains for var in chain.variables]
+    bodies = [chain.body for chain in chains if chain.body is not None]
+    names = tuple(chain.name.replace(".", "_") for chain in chains)
+    return relay.IRModule({"main": relay.Function(tuple(variables), relay.Tuple(tuple(bodies)))}, names)
+
+
+def interpreted(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs of a program as the interpreter computes them, kernel by kernel."""
+    memory: dict[Value, Array] = {}
+    for value in program.constants:
+        assert value.data is not None
+        memory[value.root] = np.frombuffer(np.ascontiguousarray(value.data).tobytes(), np.uint8).copy()
+    for value in program.inputs:
+        memory[value.root] = np.frombuffer(np.ascontiguousarray(inputs[value.name]).tobytes(), np.uint8).copy()
+
+    def array(value: Value, shape: tuple[int, ...], dtype: str) -> Array:
+        whole = memory.setdefault(value.root, np.zeros(value.root.nbytes, np.uint8))
+        start = value.root_start
+        return whole[start : start + value.nbytes].view(dtypes.to_numpy(dtype)).reshape(shape)
+
+    for call in program.calls:
+        prim = call.kernel
+        given = [
+            [array(value, buffer.shape, buffer.dtype) for value, buffer in zip(values, buffers, strict=True)]
+            for values, buffers in ((call.inputs, prim.inputs), (call.constants, prim.constants))
+        ]
+        array(call.output, prim.output.shape, prim.output.dtype)[...] = interpreter.run(prim, *given)
+    return {value.name: array(value, value.shape, value.dtype) for value in program.outputs}
+
+
+def difference(result: Array, wanted: Array) -> str:
+    """Return how a result differs from what it must be; empty where it does not."""
+    if wanted.dtype.kind != "f":
+        wrong = result != wanted
+    else:
+        exact, ours = wanted.astype(np.float64), result.astype(np.float64)
+        finite = np.isfinite(exact)
+        scale = float(np.max(np.abs(exact[finite]), initial=0.0))
+        allowed = max(RELATIVE, 2 * float(np.finfo(wanted.dtype).eps)) * (np.abs(exact) + scale)
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(ours - exact) <= allowed) | (ours == exact) | (np.isnan(ours) & np.isnan(exact)))
+    if not wrong.any():
+        return ""
+    place = tuple(int(index) for index in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} of {wrong.size} differ, first at {place}: {result[place]}, not {wanted[place]}"

@@ -38,10 +38,13 @@ class Chain:
         Of the layer and what follows it.
     variables : list of Var
     seed : int
+    number : int
+        In the names of its variables.
     """
 
     name: str
     seed: int
+    number: int = 0
     variables: list[ir.Var] = field(default_factory=list)
     body: Expr | None = None
 
@@ -49,7 +52,7 @@ class Chain:
         self.rng = np.random.default_rng(self.seed)
 
     def input(self, shape: Sequence[int], dtype: str = "float32") -> Expr:
-        var = ir.Var(f"x{len(self.variables)}", ir.TensorType(tuple(shape), dtype))
+        var = ir.Var(f"x{self.number}_{len(self.variables)}", ir.TensorType(tuple(shape), dtype))
         self.variables.append(var)
         return var
 
@@ -364,7 +367,7 @@ def without_tail() -> list[str]:
 
 def chain_of(layer: str, tails: Sequence[str], channels: int, seed: int) -> Chain:
     """Return a group of a layer with tails behind it."""
-    chain = Chain("-".join([layer, *tails, str(channels)]), seed)
+    chain = Chain("-".join([layer, *tails, str(channels)]), seed, seed)
     value = LAYERS[layer](chain, channels)
     for name in tails:
         value = (TAILS.get(name) or MORE_TAILS[name])(chain, value)
@@ -372,13 +375,13 @@ def chain_of(layer: str, tails: Sequence[str], channels: int, seed: int) -> Chai
     return chain
 
 
-def covering(seed: int) -> list[Chain]:
+def covering(seed: int, most_channels: int = max(CHANNELS)) -> list[Chain]:
     """Return chains among which every layer, every tail and every number of channels stands, in seeded company."""
     order = random.Random(seed)
     tails = list(TAILS)
     order.shuffle(tails)
     chains = []
-    layers, channels = list(LAYERS), list(CHANNELS)
+    layers, channels = list(LAYERS), [count for count in CHANNELS if count <= most_channels]
     count = max(-(-len(tails) // 2), len(layers), len(channels))
     order.shuffle(channels)
     for index in range(count):

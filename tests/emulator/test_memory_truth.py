@@ -191,9 +191,9 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
         return parse_board(sized.replace("stack_bytes = 65536", f"stack_bytes = {stack}"), "small.toml")
 
     plan = factory.code.sizes
-    with pytest.raises(BudgetError, match=r"of 'ram': workspace .*the peak is in .*largest tensors there"):
+    with pytest.raises(BudgetError, match=r"of 'ram' by .* bytes: workspace .*the peak is in .*largest tensors there"):
         emulated_factory(factory, board(0x40000, plan.workspace, 1024))
-    with pytest.raises(BudgetError, match=r"of 'flash': constants .*the largest: "):
+    with pytest.raises(BudgetError, match=r"of 'flash' by .* bytes: constants .*the largest: "):
         emulated_factory(factory, board(plan.constants - 1, 0x40000, 1024))
     # the constants fit, the code does not: the linker says so
     with pytest.raises(BudgetError, match=r"'flash' by .* bytes; the largest: model_lib1.c.o .*conv2d_\d+_weights"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType
 
 import typer
@@ -26,7 +28,9 @@ from mlforge.cli import (
     validate,
     verify,
 )
+from mlforge.cli.streams import prepare_streams
 from mlforge.errors import InternalError, MlforgeError
+from mlforge.support.atomic import temporary_error
 from mlforge.support.text import printable, shortened
 
 app = typer.Typer(
@@ -97,22 +101,36 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signum)
 
 
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_DFL)  # whoever asks twice does not want to wait
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
+    _terminate(signum, frame)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    typer.echo(f"warning: {printable(str(message))}", err=True)
+
+
 def run() -> None:
     """Run the program and leave with its exit status."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
     _leave_in_order_at("SIGTERM", "SIGHUP")
+    warnings.showwarning = _show_warning
     try:
+        prepare_streams()
         app()
     except MlforgeError as error:
         _fail(str(error), error.exit_status, error)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         # the reader went away, as head does; writing to it again at exit would fail too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a name that no file system takes, a full disk: the machine refuses, not a bug
-        place = f"{shortened(str(error.filename), 100)}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}", 2, error)
+        if error.filename is None:  # files that somebody named are written by what names them
+            _fail(str(temporary_error(error)), 2, error)
+        _fail(f"{shortened(str(error.filename), 100)}: {error.strerror or error}", 2, error)
     except MemoryError as error:
         _fail("there is not enough memory for this", 2, error)
     except Exception as error:  # nothing but our own errors should get here: what does is a bug

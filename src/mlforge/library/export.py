@@ -110,7 +110,7 @@ def export_library(
         if isinstance(values, str):
             raise OptionError(f"'{values}' is a text, not a list of texts", place=name, next_step=f"Give ['{values}']")
     trees = _trees(root, abi)
-    with scratch(lambda: workspace_dir or tempfile.gettempdir()), _folder(workspace_dir) as folder:
+    with scratch(workspace_dir), _folder(workspace_dir) as folder:
         if fcompile is None:
             compiler = _compiler(cc, target_triple)
             machine = compiler.platform()

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 
 from mlforge.errors import OptionError, OutputError, ToolchainError
 from mlforge.library.cache import cache_folder, find_entry, store_entry
-from mlforge.support.atomic import atomic_file, output_error
+from mlforge.support.atomic import atomic_file, output_error, temporary_error
 from mlforge.support.content import Data, FileContent, sha256_of, write_data
 from mlforge.support.platforms import Platform, parse_platform
+from mlforge.support.tar import source_date
 
 _JOBS = 2
 _MESSAGE_LINES = 12
@@ -219,10 +220,18 @@ def _own_platform(command: tuple[str, ...]) -> Platform:
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a compiler: zig spins for minutes where it cannot write its cache."""
-    if tuple(command[1 : 1 + len(_ZIG)]) != _ZIG:
-        return dict(os.environ)
-    return {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), **os.environ}
+    """Return the environment of a compiler: zig spins for minutes where it cannot write its cache.
+
+    Files for a while go where ours do, which can be written, and a time that is none, which clang refuses, is left out.
+    """
+    found = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    try:
+        source_date()
+    except OptionError:
+        del found["SOURCE_DATE_EPOCH"]
+    if tuple(command[1 : 1 + len(_ZIG)]) == _ZIG:
+        found.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / "zig"))
+    return found
 
 
 def _version(command: tuple[str, ...]) -> str | None:
@@ -352,20 +361,20 @@ def compile_shared(
 @contextmanager
 def _built_library(files: Mapping[str, Data], flags: Sequence[str], includes: Sequence[str] | None) -> Iterator[Path]:
     """Give the library of some files in a temporary folder."""
-    with scratch(tempfile.gettempdir), tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
+    with scratch(), tempfile.TemporaryDirectory(prefix="mlforge-build-") as folder:
         objects = compile_objects(files, Path(folder), flags, includes=includes)
         yield link_shared(objects, Path(folder) / "library.so", flags)
 
 
 @contextmanager
-def scratch(folder: Callable[[], str | os.PathLike[str]]) -> Iterator[None]:
-    """Say which folder has no room for what lies in it for a while, or cannot be written, where that fails."""
+def scratch(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Say which folder, default that of temporary files, has no room or cannot be written, where that fails."""
     try:
         yield
     except OSError as error:
-        # without any folder for temporary files there is no name to ask for
-        place = error.filename or (folder() if error.errno != errno.ENOENT else "temporary files")
-        raise output_error(place, error) from error
+        if error.filename is None and folder is None:
+            raise temporary_error(error) from error
+        raise output_error(error.filename or folder, error) from error
 
 
 def link_shared(
@@ -435,6 +444,9 @@ def run_tool(command: Sequence[str], folder: Path) -> None:
     except OSError as error:
         raise ToolchainError(f"the compiler does not start: {error}", place=command[0]) from error
     if result.returncode != 0:
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if os.strerror(number) in result.stderr:
+                raise temporary_error(OSError(number, os.strerror(number)))
         lines = (result.stderr or result.stdout).strip().splitlines()[:_MESSAGE_LINES]
         raise ToolchainError(
             f"the C compiler failed with status {result.returncode}:\n  " + "\n  ".join(lines),

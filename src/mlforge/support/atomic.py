@@ -38,6 +38,17 @@ def output_error(path: str | os.PathLike[str], error: OSError) -> OutputError:
     return OutputError(f"cannot be written: {reason}", place=str(path), next_step=_NEXT_STEPS.get(error.errno or 0))
 
 
+def temporary_error(error: OSError) -> OutputError:
+    """Return the error that tells a user why what lies in a temporary file cannot be written."""
+    try:
+        place = tempfile.gettempdir()
+    except OSError:  # none of the folders that there could be: the first reason is the right one
+        place = "temporary files"
+    reason = error.strerror or str(error)
+    next_step = "Free some space there, or set TMPDIR to a folder with room that you may write to"
+    return OutputError(f"cannot be written: {reason}", place=place, next_step=next_step)
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise OutputError if a file at `path` surely cannot be written, before the work that would fill it."""
     target = Path(path)

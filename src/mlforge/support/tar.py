@@ -22,6 +22,7 @@ from mlforge.support.binaries import HEAD, machine_code
 from mlforge.support.content import Data, chunks_of, nbytes_of
 from mlforge.support.expansion import ExpandedFile, expanded
 from mlforge.support.plain_file import open_plain
+from mlforge.support.text import shortened
 
 # A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
 MAX_MEMBERS: Final = 8_000
@@ -48,10 +49,11 @@ _BROKEN = (
 def source_date(timestamp: int | None = None) -> int:
     """Return the seconds since 1970 to stamp on output: as given, else SOURCE_DATE_EPOCH, else 0."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "0") if timestamp is None else str(timestamp)
-    if not text.isdecimal() or len(text) > 12 or int(text) > _END_OF_9999:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 12 or int(text) > _END_OF_9999:
         raise OptionError(
-            f"'{text}' is not a time in seconds since 1970",
+            f"'{shortened(text)}' is not a time in seconds since 1970",
             place="SOURCE_DATE_EPOCH" if timestamp is None else "timestamp",
+            next_step="Set it to a whole number up to the year 9999, or unset it" if timestamp is None else None,
         )
     return int(text)
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FrameType
+from typing import Any, cast
 
 import typer
 
@@ -108,7 +109,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     _terminate(signum, frame)
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(message: Warning | str, *_args: object, **_kwargs: object) -> None:
     typer.echo(f"warning: {printable(str(message))}", err=True)
 
 
@@ -117,7 +118,7 @@ def run() -> None:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     _leave_in_order_at("SIGTERM", "SIGHUP")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = cast("Any", _show_warning)
     try:
         prepare_streams()
         app()

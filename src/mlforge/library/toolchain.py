@@ -372,9 +372,8 @@ def scratch(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and folder is None:
-            raise temporary_error(error) from error
-        raise output_error(error.filename or folder, error) from error
+        place = error.filename or folder
+        raise (temporary_error(error) if place is None else output_error(place, error)) from error
 
 
 def link_shared(

@@ -75,7 +75,9 @@ def test_convolutions_of_onnx_rebuild(tmp_path: Path) -> None:
     assert_rebuilds(lambda target: built(model, target), tmp_path)
 
 
-def test_large_constants_of_a_module_travel_beside_the_text(tmp_path: Path) -> None:
+def test_large_constants_of_a_module_travel_beside_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_SECTION_LIMIT", 64 << 10)
+
     def make(target: str) -> Factory:
         x = ir.Var("x", ir.TensorType((1, 256), "float32"))
         table = ir.const(np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32), name="table:0")

@@ -24,7 +24,7 @@ bench: $(VENV)/.dev
 bench-mcu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks mcu $(if $(BOARDS),--boards $(BOARDS))
 
-# FUZZ_SECONDS=600 make fuzz: readers of archives and models under random input, kernels of all compilers under random chains
+# FUZZ_SECONDS=600 make fuzz: readers of archives and models under random input, kernels of all compilers under random chains, random graphs
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60)
 

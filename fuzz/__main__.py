@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fuzz import c_readers, model_files
+from fuzz import c_readers, graphs, model_files
 from fuzz.kernels import NAME, fuzz_kernels
 from fuzz.python_readers import Failure, fuzz, targets
 
@@ -30,7 +30,8 @@ def main() -> int:
         print("the C readers are left out: there is no clang", flush=True)
         in_c = []
     kernels = arguments.only in NAME
-    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels)
+    whole = arguments.only in graphs.NAME
+    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole)
     failed = False
     for target in in_python:
         found = fuzz(target, share, arguments.seed)
@@ -41,6 +42,12 @@ def main() -> int:
     for failure in _in_c(in_c, share):
         failed = True
         _keep(failure, arguments.out)
+    if whole:
+        found = graphs.fuzz(share, arguments.seed, sanitized=c_readers.available())
+        print(f"{graphs.NAME}: seed {arguments.seed}, {len(found)} failures", flush=True)
+        for failure in found:
+            failed = True
+            _keep(failure, arguments.out)
     for failure in fuzz_kernels(share, arguments.seed) if kernels else ():
         failed = True
         _keep(failure, arguments.out)

@@ -136,7 +136,7 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
         limited = tb.clamp(nearest, float(low - shift), float(high - shift))
     else:
         limited = tb.clamp(nearest, tb.const(float(low), "float32") - offset, tb.const(float(high), "float32") - offset)
-    return tb.cast(tb.cast(limited, "int32") + zero_point, dtype)
+    return tb.cast(tb.truncated(limited, "int32") + zero_point, dtype)
 
 
 def _compute_quantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:

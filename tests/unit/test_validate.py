@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 
 import mlforge
 from mlforge.archive import c_symbols, consistency, layout, params_forms, read
@@ -19,6 +20,7 @@ from mlforge.support import expansion, json_text, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest
 from tests.hostile.good_archives import compiled_files, compiled_metadata, graph_files, graph_metadata
+from tests.onnx_models import model as onnx_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
@@ -137,3 +139,50 @@ def test_the_page_on_trust_states_the_limits() -> None:
         number, _, unit = text.partition(" ")
         assert limit == int(number.replace(",", "")) * {"GiB": 1 << 30, "MiB": 1 << 20}.get(unit, 1)
         assert text in page
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "\n",
+        "\r",
+        "\0",
+        "\x1b[31m",
+        "*/",
+        "/*",
+        "??/",
+        "\\",
+        "\\\n",
+        "\u202e",
+        '"',
+        "$(x)`x`",
+        "\x85",
+        "\u2028",
+        "x" * 3000,
+    ],
+    [
+        "\n",
+        "\r",
+        "\0",
+        "\x1b[31m",
+        "*/",
+        "/*",
+        "??/",
+        "\\",
+        "\\\n",
+        "\u202e",
+        '"',
+        "$(x)`x`",
+        "\x85",
+        "\u2028",
+        "x" * 3000,
+    ],
+)
+def test_archives_with_any_names_are_valid(mark: str, executor: str, tmp_path: Path) -> None:
+    node = helper.make_node("Add", [f"a{mark}b", f"a{mark}c"], [f"o{mark}"], name=f"n{mark}")
+    data = onnx_model([node], {f"a{mark}b": (2, 3), f"a{mark}c": (2, 3)}, [f"o{mark}"]).SerializeToString()
+    module, params = mlforge.import_model(data)
+    factory = mlforge.build(module, params=params, executor=executor)
+    path = mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    assert validate(path) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mlforge.archive.fault import Fault, fault_of_error
 from mlforge.archive.model import ModuleRecord, Tensor
 from mlforge.archive.parsed_files import ParsedFiles
+from mlforge.executor.graph_json import input_names
 from mlforge.runtime.graph_json import Graph
 
 
@@ -47,8 +48,9 @@ def _storage_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
 
 def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
     """Yield inputs and outputs that differ from those of the metadata."""
-    for tensor in module.inputs:
-        entry = graph.arguments.get(tensor.name)
+    names = input_names([tensor.name for tensor in module.inputs])
+    for tensor, name in zip(module.inputs, names, strict=True):
+        entry = graph.arguments.get(tensor.name, graph.arguments.get(name))
         if entry is None:
             yield f"the graph has no input {tensor.name}, which the metadata list"
         else:

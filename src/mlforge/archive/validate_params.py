@@ -15,6 +15,7 @@ from mlforge.archive.params_forms import WRITERS, read_params
 from mlforge.archive.parsed_files import ParsedFiles
 from mlforge.archive.read import Archive
 from mlforge.errors import ArchiveError
+from mlforge.executor.graph_json import input_names
 from mlforge.runtime.graph_json import Graph
 from mlforge.support import dtypes
 from mlforge.support.content import ArrayContent, sha256_of
@@ -81,7 +82,8 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
         if name in constants and sha256_of(ArrayContent(array)) != constants[name]["sha256"]:
             yield f"tensor '{name[:80]}' is not the one of the metadata (SHA-256 differs)"
     if graph is not None and module.main:
-        inputs = {tensor.name for main in module.main for tensor in main.inputs}
+        listed = [[tensor.name for tensor in main.inputs] for main in module.main]
+        inputs = {name for names in listed for name in (*names, *input_names(names))}
         # archives of before 0.11 do not list their inputs
         if inputs:
             for name in graph.arguments.keys() - params.keys() - inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,9 @@ class _GraphBuilder:
         self._shapes = {value.root: value.shape for value in program.outputs}
 
     def run(self) -> None:
-        for value in self._program.inputs:
-            self._null(value, self._unique(_text(value.name)))
+        titles = input_names([value.name for value in self._program.inputs])
+        for value, title in zip(self._program.inputs, titles, strict=True):
+            self._null(value, self._unique(title))
         for call in self._program.calls:
             sources = (*call.inputs, *call.constants)
             for value in sources:
@@ -96,10 +97,7 @@ class _GraphBuilder:
         self.rows.append(len(self.entries))
 
     def _unique(self, name: str) -> str:
-        candidate, count = name, 0
-        while candidate in self._names:
-            count += 1
-            candidate = f"{bounded(name, MAX_NODE_NAME - _HASH - len(str(count)) - 1)}_{count}"
+        candidate = _unused(name, self._names)
         self._names.add(candidate)
         return candidate
 
@@ -169,6 +167,22 @@ def _format(value: Any, indent: str, key: str) -> str:
     if not items or (numbers and len(items) <= _ONE_LINE and key not in _REFERENCES):
         return f"[{', '.join(items)}]"
     return f"[\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}]"
+
+
+def input_names(names: Sequence[str]) -> list[str]:
+    """Return what a graph calls inputs of these names: without control characters, of bounded length, all different."""
+    taken: dict[str, None] = {}
+    for name in names:
+        taken[_unused(_text(name), taken)] = None
+    return list(taken)
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{bounded(name, MAX_NODE_NAME - _HASH - len(str(count)) - 1)}_{count}"
+    return candidate
 
 
 def _text(name: str) -> str:

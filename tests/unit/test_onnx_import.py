@@ -376,3 +376,20 @@ def test_einsum_takes_any_number_of_operands(equation: str) -> None:
     mlforge.build(module, params=params)
     (found,) = run_main(module, {**values, **params})
     np.testing.assert_allclose(found, np.einsum(equation, *values.values()), rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_runtime_is_offered_only_where_it_runs_the_node() -> None:
+    product = helper.make_node(
+        "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=32, N=8, bits=4, block_size=32
+    )
+    weights = {"b": np.zeros((8, 1, 16), np.uint8), "s": np.ones(8, np.float32)}
+    data = model([product], {"x": (2, 32)}, ["y"], weights).SerializeToString()
+    (problem,) = mlforge.check(data)
+    assert "--byoc onnxruntime" in str(problem.next_step)
+    assert mlforge.check(data, byoc=["onnxruntime"]) == []
+    (problem,) = mlforge.check(data, target="c -mcpu=cortex-m4")
+    assert "onnxruntime" not in str(problem)
+    zipped = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    domains = [helper.make_opsetid("ai.onnx.ml", 1)]
+    (problem,) = mlforge.check(model([zipped], {"x": (2, 2)}, ["y"], domains=domains).SerializeToString())
+    assert "onnxruntime" not in str(problem)

@@ -79,9 +79,35 @@ def test_the_installed_program_starts_where_nothing_is_imported() -> None:
 def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
     line = f'exec "{sys.executable}" -m mlforge compile "{DIGITS}" -o "{tmp_path}/a.tar" >&-'
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
-    expected = "error: standard output: is closed. Lead it to a file, or to /dev/null\n"
+    expected = "error: standard output: is closed. Redirect it to a file or to /dev/null\n"
     assert (done.returncode, done.stderr) == (2, expected)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["operators", "operators --json", "--help", "--version"])
+def test_a_full_output_is_named(command: str, unbuffered: str) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    expected = "error: standard output: cannot be written: No space left on device. Redirect it to a file with room\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_ends_the_program_without_a_word(unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*PROGRAM, "operators"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_other_closed_streams_are_no_place_for_files() -> None:

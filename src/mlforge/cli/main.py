@@ -124,10 +124,6 @@ def run() -> None:
         app()
     except MlforgeError as error:
         _fail(str(error), error.exit_status, error)
-    except BrokenPipeError:
-        # the reader went away, as head does; writing to it again at exit would fail too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:  # a name that no file system takes, a full disk: the machine refuses, not a bug
         if error.filename is None:  # files that somebody named are written by what names them
             _fail(str(temporary_error(error)), 2, error)

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import helper
+from typer.testing import CliRunner
 
 import mlforge
+from mlforge.cli.main import app
 from mlforge.errors import LimitError, OptionError
 from mlforge.support.cost import LIMITS, limited, require, spend
 from tests.hostile.corpus_models import BOMBS
 from tests.hostile.reading import MODEL_ACTIONS, Reader, Reading
 from tests.onnx_models import model
 
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 # the costliest, a node with a thousand outputs, asks for 12 million
 MAX_CALLS = 20_000_000
 MAX_MEGABYTES = 384
@@ -67,10 +70,19 @@ def test_a_factor_raises_the_limits() -> None:
     assert len(mlforge.import_model(data, limit_factor=3)[1]) == 20
     (problem,) = mlforge.check(data)
     assert isinstance(problem, LimitError)
-    assert mlforge.check(data, limit_factor=3) == []
+    assert mlforge.check(data, limit_factor=3) == mlforge.check(data, limit_factor=1e308) == []
     for factor in (0, -1, float("inf"), float("nan")):
         with pytest.raises(OptionError, match="expected a positive number"):
             mlforge.import_model(data, limit_factor=factor)
+
+
+@pytest.mark.parametrize("command", ["check", "compile", "verify"])
+def test_every_command_that_reads_a_model_takes_the_factor(command: str, tmp_path: Path) -> None:
+    output = ["-o", tmp_path / "out.tar"] if command == "compile" else []
+    arguments = [command, DIGITS, *output, "--limit-factor", 1e-9]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "[MLF103]" in result.output or isinstance(result.exception, LimitError)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_advice_of_a_limit_is_enough() -> None:

@@ -14,6 +14,7 @@ from mlforge.cli.core_warnings import core_warnings
 from mlforge.cli.options import (
     Board,
     Json,
+    LimitFactor,
     Module,
     Numerics,
     Optimize,
@@ -86,6 +87,7 @@ def verify(
     numerics: Numerics = "litert",
     shape: Shapes = None,
     byoc: Generators = None,
+    limit_factor: LimitFactor = 1.0,
     as_json: Json = False,
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
@@ -127,6 +129,7 @@ def verify(
             labels=labels,
             rtol=rtol,
             atol=atol,
+            limit_factor=limit_factor,
         )
     _report(result, as_json, warnings)
     first = result.first_differing

@@ -42,6 +42,7 @@ class Limit:
     per_node: int = 0
 
 
+_UNLIMITED = 1 << 62
 STATEMENT_STEPS = 4096
 """Steps of a statement that is interpreted by itself: numpy computes that many elements in its time."""
 
@@ -79,7 +80,8 @@ class Cost:
     def limit(self, resource: str) -> int:
         """Return how much may be used of a resource."""
         kind = LIMITS[resource]
-        return int(self.factor * (kind.base + kind.per_byte * self.given_bytes + kind.per_node * self.given_nodes))
+        limit = self.factor * (kind.base + kind.per_byte * self.given_bytes + kind.per_node * self.given_nodes)
+        return int(min(limit, _UNLIMITED))
 
     def require(self, resource: str, amount: int, place: str | None) -> None:
         """Raise LimitError if `amount` more would be too much."""
@@ -90,7 +92,7 @@ class Cost:
                 f"{kind.subject} {limit:,} {kind.unit} by {total - limit:,}",
                 place=place,
                 next_step="If you trust the model, raise the limits: "
-                f"--limit-factor {math.ceil(2 * self.factor * total / limit)}",
+                f"--limit-factor {math.ceil(2 * self.factor * total / max(limit, 1))}",
             )
 
 

@@ -87,6 +87,7 @@ class _Request:
     tolerance: Tolerance | None
     inputs: Path | None
     labels: Path | None
+    limit_factor: float
 
     def sets(self, infos: Sequence[TensorInfo]) -> Sets:
         if self.inputs is not None:
@@ -102,6 +103,7 @@ class _Request:
             numerics=self.numerics,
             module_name="verified",
             byoc=self.byoc,
+            limit_factor=self.limit_factor,
         )
 
 
@@ -157,6 +159,7 @@ def verify(
     labels: str | os.PathLike[str] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    limit_factor: float = 1.0,
 ) -> Comparison:
     """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
 
@@ -175,7 +178,7 @@ def verify(
         Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code that
         ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
         are compared, by checksums (`board_layers`).
-    shapes, target, optimize, numerics, byoc
+    shapes, target, optimize, numerics, byoc, limit_factor
         As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
     board : str or Board, optional
@@ -198,7 +201,7 @@ def verify(
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     asked = _Request(
         module, samples, seed, shapes, target, optimize, numerics, byoc, tolerance,
-        Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None,
+        Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
     )  # fmt: skip
     path = Path(model)
     title, reference = open_reference(path, layers=layers)
@@ -206,9 +209,9 @@ def verify(
     if artifact is not None:
         compiled = _loaded(artifact, module, chosen)
         known = {info.name: info.shape for info in compiled.inputs}
-        imported = cache(lambda: import_model(path, shapes=known, numerics=numerics))
+        imported = cache(lambda: import_model(path, shapes=known, numerics=numerics, limit_factor=limit_factor))
         return _compared(asked, path, title, reference, compiled, imported)
-    imported = cache(lambda: import_model(path, shapes=shapes, numerics=numerics, byoc=byoc))
+    imported = cache(lambda: import_model(path, shapes=shapes, numerics=numerics, byoc=byoc, limit_factor=limit_factor))
     factory = asked.built(*imported(), chosen.target if chosen else None)
     if chosen and layers:
         return _compared_on_board(asked, path, title, reference, factory, chosen, imported)

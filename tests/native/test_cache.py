@@ -6,8 +6,9 @@ import ctypes
 import errno
 import os
 import signal
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cache, "_warned", set())
     monkeypatch.setattr("mlforge.support.private_folder._folders", {})
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def passable(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A root of caches that another user can reach, unlike the tests' own folder."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        monkeypatch.setenv("XDG_CACHE_HOME", place)
+        yield Path(place)
 
 
 def answer(path: Path) -> int:
@@ -122,19 +132,18 @@ def test_a_home_of_another_user_is_no_place_for_a_cache(
 
 
 @as_root
-def test_users_with_one_home_load_nothing_of_each_other(base: Path, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o755)
+def test_users_with_one_home_load_nothing_of_each_other(passable: Path) -> None:
     planted = compile_cached(FILES, FLAGS)
+    assert planted.parent == passable / "mlforge"
 
     def loads_its_own() -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = compile_cached(FILES, FLAGS)
-        return not found.is_relative_to(base) and answer(found) == 42
+        return not found.is_relative_to(passable) and answer(found) == 42
 
     in_child(OTHER_USER, loads_its_own)
-    (base / "mlforge").chmod(0o755)
+    (passable / "mlforge").chmod(0o755)
     in_child(OTHER_USER, loads_its_own)
     assert planted.is_file()
 
@@ -229,21 +238,17 @@ def test_a_full_cache_costs_a_build_for_each_process_and_nothing_else(
 
 
 @as_root
-def test_a_cache_that_cannot_be_written_is_still_read(base: Path, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o755)
+def test_a_cache_that_cannot_be_written_is_still_read(passable: Path) -> None:
     path = compile_cached(FILES, FLAGS)
-    owned_by(OTHER_USER, base, base / "mlforge", path)
-    (base / "mlforge").chmod(0o500)
+    owned_by(OTHER_USER, passable, passable / "mlforge", path)
+    (passable / "mlforge").chmod(0o500)
 
     def reads_it() -> bool:
         own = compile_cached({"other.c": FILES["src/answer.c"]}, FLAGS)
         key = path.name.split("-")[0]
-        return find_entry(key, ".so") == path and not own.is_relative_to(base) and answer(own) == 42
+        return find_entry(key, ".so") == path and not own.is_relative_to(passable) and answer(own) == 42
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tests' own folder is root's, which others cannot write
-        in_child(OTHER_USER, reads_it)
+    in_child(OTHER_USER, reads_it)
 
 
 def test_relative_folders_are_passed_over(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import find, random_inputs
-from mlforge.compiler import Factory, build
-from mlforge.relay import ir
+from mlfc.compiler import Factory, build
+from mlfc.relay import ir
 
 LAYERS = 4
 MODULES = 100
@@ -65,7 +65,7 @@ def export_large(folder: Path, mebibytes: int) -> Result:
     """Write the archive of a large model."""
     factory = dense_layers(mebibytes)
     path = folder / "large.tar"
-    seconds, before, peak = peak_after(lambda: mlforge.export_model_library_format(factory, path))
+    seconds, before, peak = peak_after(lambda: mlfc.export_model_library_format(factory, path))
     with tarfile.open(path) as tar:
         largest = max(info.size for info in tar)
     return {"seconds": seconds, "grown": peak - before, "largest": largest, "archive": path.stat().st_size}
@@ -74,18 +74,18 @@ def export_large(folder: Path, mebibytes: int) -> Result:
 def load_large(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001  (every step is called alike)
     """Load the archive of a large model, its C compiled before."""
     path = folder / "large.tar"
-    mlforge.load(path)  # fills the cache
-    seconds, before, peak = peak_after(lambda: mlforge.load(path))
+    mlfc.load(path)  # fills the cache
+    seconds, before, peak = peak_after(lambda: mlfc.load(path))
     return {"seconds": seconds, "grown": peak - before}
 
 
 def export_many(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
     """Write one archive of many modules."""
     (model,) = find(["digits_int8"])
-    mod, params = mlforge.import_model(model.path)
+    mod, params = mlfc.import_model(model.path)
     factories = [build(mod, params=params, module_name=f"m{index:03}") for index in range(MODULES)]
     path = folder / "many.tar"
-    seconds, *_ = peak_after(lambda: mlforge.export_model_library_format(factories, path))
+    seconds, *_ = peak_after(lambda: mlfc.export_model_library_format(factories, path))
     return {"seconds": seconds, "archive": path.stat().st_size}
 
 
@@ -98,8 +98,8 @@ def export_kws(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
     """Write the keyword-spotting archive and compile its C."""
     path = folder / "kws.tar"
     (model,) = find(["kws_ref_model"])
-    mod, params = mlforge.import_model(model.path)
-    mlforge.export_model_library_format(build(mod, params=params, module_name="kws"), path)
+    mod, params = mlfc.import_model(model.path)
+    mlfc.export_model_library_format(build(mod, params=params, module_name="kws"), path)
     return _first_result(path, None)
 
 
@@ -112,7 +112,7 @@ def _first_result(path: Path, module: str | None, times: int = 2) -> Result:
     random_inputs([])  # numpy loads its random numbers on the first use
     for _ in range(times):
         start = time.perf_counter()
-        loaded = mlforge.load(path, module)
+        loaded = mlfc.load(path, module)
         loaded.run(random_inputs(loaded.inputs))
         seconds = time.perf_counter() - start
     return {"seconds": seconds}

@@ -13,9 +13,9 @@ import numpy as np
 import tvm_ffi
 from rich.table import Table
 
-import mlforge
-from mlforge.relay import ir
-from mlforge.runtime import LibraryModule
+import mlfc
+from mlfc.relay import ir
+from mlfc.runtime import LibraryModule
 
 CALLS = 200
 ROUNDS = 300
@@ -57,12 +57,12 @@ def _ways(folder: Path) -> dict[str, Callable[[], Any]]:
     """Return calls of a model that adds one number to another, and of functions that do nothing."""
     data = ir.Var("data", ir.TensorType((1,), "float32"))
     module = ir.IRModule({"main": ir.Function((data,), ir.call("add", [data, ir.const(np.float32(1))]))})
-    library = mlforge.build(module, module_name="increment").export_library(folder / "increment.so")
+    library = mlfc.build(module, module_name="increment").export_library(folder / "increment.so")
     (folder / "empty.c").write_text(EMPTY)
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", "empty.so", "empty.c"], cwd=folder, check=True)
     arrays = np.ones(1, np.float32), np.zeros(1, np.float32)
     tensors = tuple(map(tvm_ffi.from_dlpack, arrays))
-    model = mlforge.load(library)
+    model = mlfc.load(library)
     code, empty = LibraryModule(library), LibraryModule(folder / "empty.so")
     ffi = {name: tvm_ffi.load_module(str(folder / f"{name}.so"))[name] for name in ("increment", "empty")}
     packed, nothing, bound = code["increment"], empty["empty"], model.bind([arrays[0]], [arrays[1]])

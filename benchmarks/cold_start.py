@@ -10,21 +10,21 @@ from pathlib import Path
 
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import find
 
 MODEL = "kws_ref_model"
 PROCESSES = 15
-# numpy is there already in a program that has inputs; what of mlforge is imported when, is mlforge's affair
+# numpy is there already in a program that has inputs; what of mlfc is imported when, is mlfc's affair
 PROGRAM = """
 import json, sys, time
 import numpy
-import mlforge
+import mlfc
 
 start = time.perf_counter()
-import mlforge.archive.load
+import mlfc.archive.load
 imported = time.perf_counter()
-model = mlforge.load(sys.argv[1])
+model = mlfc.load(sys.argv[1])
 inputs = {info.name: numpy.zeros(info.shape, info.dtype) for info in model.inputs}
 loaded = time.perf_counter()
 model.run(inputs)
@@ -44,10 +44,10 @@ def table(folder: Path) -> Table:
     for name in ("executor", "import", "load", "first run", "together"):
         result.add_column(name, justify="left" if name == "executor" else "right")
     (model,) = find([MODEL])
-    module, params = mlforge.import_model(model.path)
+    module, params = mlfc.import_model(model.path)
     for executor in ("aot", "graph"):
-        factory = mlforge.build(module, params=params, module_name="kws", executor=executor)
-        archive = mlforge.export_model_library_format(factory, folder / f"{executor}.tar")
+        factory = mlfc.build(module, params=params, module_name="kws", executor=executor)
+        archive = mlfc.export_model_library_format(factory, folder / f"{executor}.tar")
         times = [measured(archive) for _ in range(PROCESSES + 1)][1:]  # the first one builds
         parts = [statistics.median(column) * 1e3 for column in zip(*times, strict=True)]
         together = statistics.median(map(sum, times)) * 1e3

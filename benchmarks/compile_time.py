@@ -1,4 +1,4 @@
-"""Time and memory of `mlforge compile`, and of building the C it writes, each as a process of its own."""
+"""Time and memory of `mlfc compile`, and of building the C it writes, each as a process of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(command: list[str], cwd: Path | None = None) -> tuple[float, int]:
 def measure(model: Model, folder: Path) -> tuple[str, ...]:
     """Return the table row of one model."""
     archive = folder / f"{model.name}-compile.tar"
-    seconds, memory = run([sys.executable, "-m", "mlforge", "compile", str(model.path), "-o", str(archive)])
+    seconds, memory = run([sys.executable, "-m", "mlfc", "compile", str(model.path), "-o", str(archive)])
     sources = folder / model.name
     with tarfile.open(archive) as tar:
         tar.extractall(sources, filter="data")
@@ -54,20 +54,20 @@ def measure(model: Model, folder: Path) -> tuple[str, ...]:
 
 
 def import_seconds() -> float:
-    """Return the median time that ``import mlforge.runtime`` adds to an empty Python process."""
+    """Return the median time that ``import mlfc.runtime`` adds to an empty Python process."""
 
     def process(code: str) -> float:
         return statistics.median(run([sys.executable, "-c", code])[0] for _ in range(9))
 
-    return process("import mlforge.runtime") - process("pass")
+    return process("import mlfc.runtime") - process("pass")
 
 
 def table(models: list[Model], folder: Path) -> Table:
     """Return the table of all models."""
-    result = Table(title="Compiling: mlforge compile (whole process), then gcc -O2 on its C")
+    result = Table(title="Compiling: mlfc compile (whole process), then gcc -O2 on its C")
     for name in ("model", "compile s", "goal s", "MiB", "archive MiB", "gcc s", "gcc MiB", "objects MiB"):
         result.add_column(name, justify="left" if name == "model" else "right")
     for model in models:
         result.add_row(*measure(model, folder))
-    result.caption = f"import mlforge.runtime: {import_seconds():.3f} s (goal 0.15)"
+    result.caption = f"import mlfc.runtime: {import_seconds():.3f} s (goal 0.15)"
     return result

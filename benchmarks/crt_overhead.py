@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from mlforge.crt import crt_files
+from mlfc.crt import crt_files
 
 SOURCE = Path(__file__).with_suffix(".c")
 CALLS = (10, 100, 1000)

@@ -20,19 +20,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.kernels import LAYERS, Layer, attributes
-from mlforge.codegen.device import DeviceKernel, device_kernels, device_source
-from mlforge.codegen.launch import launch_extents
-from mlforge.library.cuda_compiler import compile_cuda
-from mlforge.relay import ir
-from mlforge.runtime import CudaModule, FunctionInfo, OpenClModule
-from mlforge.target.target import parse_target
-from mlforge.tir import builder as tb
-from mlforge.tir.bind import bind
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.tir.unroll import Unroll
-from mlforge.transform.lower import lower_group
+from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
+from mlfc.codegen.launch import launch_extents
+from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.relay import ir
+from mlfc.runtime import CudaModule, FunctionInfo, OpenClModule
+from mlfc.target.target import parse_target
+from mlfc.tir import builder as tb
+from mlfc.tir.bind import bind
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.unroll import Unroll
+from mlfc.transform.lower import lower_group
 
 _CHAINS, _STEPS, _ITEMS = 16, 4096, 1 << 18
 _COPIED = 1 << 26  # elements
@@ -91,7 +91,7 @@ class Bench:
     """Kernels of one device under its own clock."""
 
     def __init__(self, kind: str) -> None:
-        self.device = mlforge.device(kind)
+        self.device = mlfc.device(kind)
         self.api: Any = self.device.api
 
     def time(self, prim: PrimFunc) -> Timed:

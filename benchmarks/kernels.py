@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.latency import interleaved
-from mlforge.library.toolchain import NATIVE
-from mlforge.relay import ir
-from mlforge.target.features import Features
+from mlfc.library.toolchain import NATIVE
+from mlfc.relay import ir
+from mlfc.target.features import Features
 from tests.native.kernel_runner import aligned, build, group_of
 
 FLAGS = (NATIVE,)

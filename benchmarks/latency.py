@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import Model, peers, random_inputs
 from benchmarks.peak import Peak
 
@@ -38,15 +38,15 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
 def measure(model: Model, folder: Path, peak: Peak, seconds: float) -> tuple[str, ...]:
     """Return the table row of one model."""
     archive = folder / f"{model.name}.tar"
-    mod, params = mlforge.import_model(model.path)
-    factory = mlforge.build(mod, target="c -mcpu=native", params=params, module_name=model.name)
-    mlforge.export_model_library_format(factory, archive)
-    loaded = mlforge.load(archive)
+    mod, params = mlfc.import_model(model.path)
+    factory = mlfc.build(mod, target="c -mcpu=native", params=params, module_name=model.name)
+    mlfc.export_model_library_format(factory, archive)
+    loaded = mlfc.load(archive)
     inputs = random_inputs(loaded.inputs)
     outputs = {info.name: np.empty(info.shape, info.dtype) for info in loaded.outputs}
     ours = loaded.bind(inputs, outputs)
-    times = interleaved({"mlforge": ours, **peers(model, inputs)}, seconds)
-    mine = times.pop("mlforge")
+    times = interleaved({"mlfc": ours, **peers(model, inputs)}, seconds)
+    mine = times.pop("mlfc")
     peer, best = min(times.items(), key=lambda item: item[1])
     macs = sum(call.kernel.macs for call in factory.program.calls)
     limit = peak.int8 if model.integer else peak.float32
@@ -69,7 +69,7 @@ def table(models: list[Model], folder: Path, seconds: float) -> Table:
         title=f"One-thread latency (median, us); measured peak {peak.float32 / 1e9:.0f} G float32 MAC/s, "
         f"{peak.int8 / 1e9:.0f} G int8 MAC/s"
     )
-    for name in ("model", "dtype", "M MAC", "mlforge", "peer's", "peer", "ratio", "of peak"):
+    for name in ("model", "dtype", "M MAC", "mlfc", "peer's", "peer", "ratio", "of peak"):
         result.add_column(name, justify="left" if name in ("model", "dtype", "peer") else "right")
     for model in models:
         result.add_row(*measure(model, folder, peak, seconds))

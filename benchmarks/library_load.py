@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-import mlforge
-import mlforge.ops
-from mlforge.compiler import Factory
-from mlforge.relay import ir
+import mlfc
+import mlfc.ops
+from mlfc.compiler import Factory
+from mlfc.relay import ir
 
 WIDTH, LAYERS = 5_632, 4
 EXECUTORS = ("graph", "aot")
@@ -24,7 +24,7 @@ EXECUTORS = ("graph", "aot")
 PROGRAM = """
 import json, sys, time
 import numpy
-import mlforge, mlforge.runtime.factory
+import mlfc, mlfc.runtime.factory
 
 def memory():
     lines = open("/proc/self/status").read().splitlines()
@@ -32,7 +32,7 @@ def memory():
     return {"anonymous": sizes["RssAnon"], "mapped": sizes["RssFile"], "peak": sizes["VmHWM"]}
 
 before, start = memory(), time.perf_counter()
-executor = mlforge.load_module(sys.argv[1])["default"](mlforge.cpu(0))
+executor = mlfc.load_module(sys.argv[1])["default"](mlfc.cpu(0))
 loaded = time.perf_counter() - start
 after, start = memory(), time.perf_counter()
 executor.set_input(0, numpy.ones((1, int(sys.argv[2])), numpy.float32))
@@ -51,7 +51,7 @@ def large_model(executor: str, width: int = WIDTH, layers: int = LAYERS) -> Fact
         weights = random.standard_normal((width, width), np.float32)
         body = ir.call("nn.relu", [ir.call("nn.dense", [body, ir.Constant(weights)], units=width)])
     module = ir.IRModule({"main": ir.Function((x,), body)}, ("y",), {}, {"format": "benchmark"})
-    return mlforge.build(module, module_name="large", executor=executor)
+    return mlfc.build(module, module_name="large", executor=executor)
 
 
 def table(folder: Path) -> Table:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import Model
-from mlforge.archive.c_symbols import MAX_TOKENS as MAX_C
-from mlforge.archive.c_symbols import defined_symbols
-from mlforge.compiler import build
-from mlforge.relay.text_metadata import SECTION
-from mlforge.relay.text_source import MAX_CODE, TOKEN
-from mlforge.relay.text_source import MAX_TOKENS as MAX_RELAY
-from mlforge.support.json_text import MAX_TOKENS as MAX_VALUES
-from mlforge.support.json_text import values_of
-from mlforge.support.tar import MAX_MEMBERS
+from mlfc.archive.c_symbols import MAX_TOKENS as MAX_C
+from mlfc.archive.c_symbols import defined_symbols
+from mlfc.compiler import build
+from mlfc.relay.text_metadata import SECTION
+from mlfc.relay.text_source import MAX_CODE, TOKEN
+from mlfc.relay.text_source import MAX_TOKENS as MAX_RELAY
+from mlfc.support.json_text import MAX_TOKENS as MAX_VALUES
+from mlfc.support.json_text import values_of
+from mlfc.support.tar import MAX_MEMBERS
 
 LIMITS = {
     "members": MAX_MEMBERS, "metadata values": MAX_VALUES, "graph values": MAX_VALUES, "C words": MAX_C,
@@ -60,12 +60,12 @@ def table(models: list[Model], folder: Path, together: int = 100) -> Table:
         result.add_column(title, justify="left" if title == "archive" else "right")
     path = folder / "counted.tar"
     for model in models:
-        module, params = mlforge.import_model(model.path)
+        module, params = mlfc.import_model(model.path)
         counts = (1, together) if model.path.stat().st_size < 1 << 20 else (1,)
         for count, executor in product(counts, ("aot", "graph")):
             names = [f"m{index:03}" for index in range(count)]
             made = [build(module, params=params, executor=executor, module_name=name) for name in names]
-            mlforge.export_model_library_format(made, path)
+            mlfc.export_model_library_format(made, path)
             title = model.name if count == 1 else f"{count} of {model.name}"
             result.add_row(f"{title}, {executor}", *(f"{number:,}" for number in counted(path).values()))
             path.unlink()

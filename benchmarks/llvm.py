@@ -12,12 +12,12 @@ from unittest import mock
 import numpy as np
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import Model, random_inputs
-from mlforge.compiler import Factory
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import emulated_factory
-from mlforge.verify.compare import sample_inputs
+from mlfc.compiler import Factory
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import emulated_factory
+from mlfc.verify.compare import sample_inputs
 
 KINDS = ("llvm", "c")
 LEVELS = ("", " -mcpu=native")
@@ -30,8 +30,8 @@ def _compiled(model: Model, target: str) -> tuple[float, Factory]:
     """Return the seconds of computing from the model's file to a first result here, and the module."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
         start = _cpu_seconds()
-        module, params = mlforge.import_model(model.path)
-        factory = mlforge.build(module, target, params, module_name="model")
+        module, params = mlfc.import_model(model.path)
+        factory = mlfc.build(module, target, params, module_name="model")
         inputs = random_inputs(factory.runtime.inputs)
         factory.runtime.run(inputs)
         return _cpu_seconds() - start, factory
@@ -103,10 +103,10 @@ def firmware(models: Sequence[Model]) -> Table:
         for model in models:
             if model.name not in FIRMWARE:
                 continue
-            module, params = mlforge.import_model(model.path)
+            module, params = mlfc.import_model(model.path)
             runs = []
             for target in (f"llvm {options}", board.target):
-                factory = mlforge.build(module, target, params, module_name="model", workspace_io=True)
+                factory = mlfc.build(module, target, params, module_name="model", workspace_io=True)
                 made = emulated_factory(factory, board)
                 runs.append(made.measure(next(iter(sample_inputs(made.inputs, 1, seed=1)))[1]))
             ours, theirs = runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import Model
 
 # Bytes of RAM of a whole inference on Cortex-M4 (arena or buffers, data, stack), measured under QEMU in
@@ -19,8 +19,8 @@ PEERS = {
 
 def measure(model: Model, target: str) -> tuple[str, ...]:
     """Return the table row of one model."""
-    mod, params = mlforge.import_model(model.path)
-    factory = mlforge.build(mod, target=target, params=params, module_name=model.name)
+    mod, params = mlfc.import_model(model.path)
+    factory = mlfc.build(mod, target=target, params=params, module_name=model.name)
     sizes = factory.code.sizes
     plan = factory.plan
     peer = PEERS.get(model.name)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-import mlforge
+import mlfc
 from benchmarks.models import Model
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import emulated_factory
-from mlforge.verify.compare import sample_inputs
-from mlforge.verify.litert import Reference
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import emulated_factory
+from mlfc.verify.compare import sample_inputs
+from mlfc.verify.litert import Reference
 
 BOARDS = ("mps2-an386", "mps3-an547")
 
@@ -29,7 +29,7 @@ class Setting:
     peer : str
         Which of `PEERS` to compare with.
     options : mapping
-        For `mlforge.build`.
+        For `mlfc.build`.
     models : tuple of str
         The models for which it is shown; all where none are named.
     """
@@ -108,8 +108,8 @@ _TEXTS = ("model", "board", "optimize", "exact")
 def measure(model: Model, name: str, setting: Setting) -> tuple[str, ...]:
     """Return the table row of one model on one board, for one setting."""
     board = find_board(name)
-    mod, params = mlforge.import_model(model.path)
-    factory = mlforge.build(mod, board.target, params, module_name="model", **setting.options)
+    mod, params = mlfc.import_model(model.path)
+    factory = mlfc.build(mod, board.target, params, module_name="model", **setting.options)
     firmware = emulated_factory(factory, board)
     reference = Reference(model.path)
     runs, is_exact = [], True

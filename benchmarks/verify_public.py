@@ -1,4 +1,4 @@
-"""What ``mlforge verify`` says of models from packages of the package index, in C and by LLVM."""
+"""What ``mlfc verify`` says of models from packages of the package index, in C and by LLVM."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
-from mlforge.cli.options import parse_shapes
-from mlforge.errors import MlforgeError
-from mlforge.verify import Comparison, verify
+from mlfc.cli.options import parse_shapes
+from mlfc.errors import MlfcError
+from mlfc.verify import Comparison, verify
 
 TARGETS = ("c", "llvm")
 SAMPLES = 2
@@ -32,7 +32,7 @@ def row(model: PublicModel, target: str) -> list[str]:
     try:
         collect([model])
         found = verify(model.path, samples=SAMPLES, target=target, shapes=parse_shapes(model.shapes))
-    except (UnavailableError, MlforgeError) as error:
+    except (UnavailableError, MlfcError) as error:
         return [str(error).splitlines()[0][:100], "", "", "", ""]
     return _worst(found)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.cli.main import COMMANDS, GROUPS, app
-from mlforge.micro.board import Board, Memory, boards
-from mlforge.relay.op import OPERATORS, REQUIRED, Attr
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.cli.main import COMMANDS, GROUPS, app
+from mlfc.micro.board import Board, Memory, boards
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr
 
 REFERENCE = Path(__file__).parent / "reference"
 _MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
@@ -36,7 +36,7 @@ def cli_page() -> str:
     lines += [
         "Errors go to standard error as one message without a traceback, with what, where, why and what to do next;",
         "[errors.md](errors.md) lists their codes. Progress goes to standard error, only on a terminal.",
-        "`python -m mlforge` does the same as `mlforge`. Set `MLFORGE_TRACEBACK=1` to see where an error arose.",
+        "`python -m mlfc` does the same as `mlfc`. Set `MLFC_TRACEBACK=1` to see where an error arose.",
         "",
     ]
     for name, function, examples in COMMANDS:
@@ -50,7 +50,7 @@ def cli_page() -> str:
 def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...]) -> list[str]:
     rows = list(_parameters(function))
     words = [spelled for spelled, info, _ in rows if isinstance(info, ArgumentInfo)]
-    usage = " ".join(["mlforge", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
+    usage = " ".join(["mlfc", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
     lines = [f"## {name}", "", inspect.cleandoc(function.__doc__ or ""), "", f"    {usage}", ""]
     if rows:
         lines += ["| | default | |", "|---|---|---|"]
@@ -94,12 +94,12 @@ def operators_page() -> str:
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR that importers make and that compile, under Relay's names;",
-        "`mlforge operators` prints them. The contract says how near the results are to the exact ones, whatever the",
-        "target. For a model's own operators run `mlforge check MODEL`: it names each that cannot be compiled.",
+        "`mlfc operators` prints them. The contract says how near the results are to the exact ones, whatever the",
+        "target. For a model's own operators run `mlfc check MODEL`: it names each that cannot be compiled.",
         "",
         f"{len(OPERATORS)} operators. An attribute without a default must be given. What has a * is not in TVM 0.14",
         "(of `qnn.softmax` its form for uint8): [Relay text](archive.md) has something of TVM's in its place, and the",
-        "operator or the attribute itself in a comment, which mlforge reads. TVM reads no model with `onnx.call`.",
+        "operator or the attribute itself in a comment, which mlfc reads. TVM reads no model with `onnx.call`.",
         "",
         "| operator | computes | attributes | contract |",
         "|---|---|---|---|",
@@ -121,7 +121,7 @@ def boards_page() -> str:
     """Return the page of the boards, from their files."""
     lines = [_MADE, "", "# Boards", ""]
     lines += [
-        "The boards that come along; `mlforge boards` prints them, `mlforge boards NAME` all of one.",
+        "The boards that come along; `mlfc boards` prints them, `mlfc boards NAME` all of one.",
         "[Add your own](../how-to/add-a-board.md) as a file. The first region holds the start-up code; what names",
         "no region goes to those marked *. Where nothing runs the firmware, projects are generated and built only.",
         "",

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mlforge.crt import crt_files
-from mlforge.micro.rpc import minrpc
-from mlforge.micro.rpc.framing import frame
-from mlforge.runtime import cpu
-from mlforge.runtime.c_abi import data_type
-from mlforge.support.params import save_params
+from mlfc.crt import crt_files
+from mlfc.micro.rpc import minrpc
+from mlfc.micro.rpc.framing import frame
+from mlfc.runtime import cpu
+from mlfc.runtime.c_abi import data_type
+from mlfc.support.params import save_params
 
 HERE = Path(__file__).resolve().parent
 _EXECUTOR = ("crt/common", "crt/graph_executor")

@@ -19,11 +19,11 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-import mlforge
+import mlfc
 from fuzz.python_readers import Failure
-from mlforge.support import dtypes
-from mlforge.tir import interpreter
-from mlforge.tir.ir import KernelCall
+from mlfc.support import dtypes
+from mlfc.tir import interpreter
+from mlfc.tir.ir import KernelCall
 from tests.edge_cases import edges
 from tests.native.sanitized import Job, run_sanitized
 
@@ -174,9 +174,9 @@ def difference(graph: Graph) -> tuple[str, list[KernelCall]]:
     """Return in what our results differ from ONNX Runtime's, if they do, and the kernels that C has."""
     data, names = graph.model()
     expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(names, graph.inputs)
-    module, params = mlforge.import_model(data)
-    found = mlforge.build(module, target="llvm", params=params).runtime.run(graph.inputs)
-    calls = mlforge.build(module, target="c -mcpu=cortex-m4", params=params).program.calls
+    module, params = mlfc.import_model(data)
+    found = mlfc.build(module, target="llvm", params=params).runtime.run(graph.inputs)
+    calls = mlfc.build(module, target="c -mcpu=cortex-m4", params=params).program.calls
     with np.errstate(all="ignore"):
         defined = ReferenceEvaluator(onnx.load_from_string(data)).run(names, graph.inputs)
     for name, *references in zip(names, expected, defined, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuzz.python_readers import Failure
-from mlforge.library.toolchain import NATIVE
+from mlfc.library.toolchain import NATIVE
 from tests.native.compiler_levels import builds, runnable_levels
 from tests.native.differential import Batch
 from tests.native.fused_chains import covering, random_chains

@@ -34,19 +34,19 @@ def targets() -> tuple[Target, ...]:
 
 def compiles_as_checked(data: bytes) -> None:
     """Check a model and compile it; raise AssertionError where they disagree, and what is wrong with the model."""
-    import mlforge
-    from mlforge.errors import InternalError, MlforgeError
+    import mlfc
+    from mlfc.errors import InternalError, MlfcError
 
-    problems = mlforge.check(data)
+    problems = mlfc.check(data)
     for problem in problems:
         if isinstance(problem, InternalError):
             raise problem
     try:
-        mod, params = mlforge.import_model(data)
-        mlforge.build(mod, params=params)
+        mod, params = mlfc.import_model(data)
+        mlfc.build(mod, params=params)
     except InternalError:
         raise
-    except MlforgeError as error:
+    except MlfcError as error:
         if not problems:
             raise AssertionError(f"check passes what compile refuses: {error}") from error
         raise
@@ -157,7 +157,7 @@ def _change_operands(model: onnx.ModelProto, chance: random.Random) -> None:
 
 
 def _change_operator(model: onnx.ModelProto, chance: random.Random) -> None:
-    from mlforge.frontend.onnx import families, table
+    from mlfc.frontend.onnx import families, table
 
     families.load()
     chance.choice(model.graph.node).op_type = chance.choice(table.supported())

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.mutation import BLIND, Mutator, json_changed
-from mlforge.errors import InternalError, MlforgeError
-from mlforge.runtime import Module
+from mlfc.errors import InternalError, MlfcError
+from mlfc.runtime import Module
 
 MAX_SECONDS = 2.0
 MAX_BYTES = 256 << 20
@@ -84,8 +84,8 @@ def failure_of(target: Target, data: bytes) -> Failure | None:
     try:
         target.read(data)
     except InternalError as error:
-        return Failure(target.name, data, f"an error that blames mlforge: {error}")
-    except MlforgeError:
+        return Failure(target.name, data, f"an error that blames mlfc: {error}")
+    except MlfcError:
         pass
     except Exception as error:  # this is what is being looked for
         return Failure(target.name, data, f"{type(error).__name__}: {error}")
@@ -125,15 +125,15 @@ def fuzz(target: Target, seconds: float, seed: int = 0, *, count: int = sys.maxs
 
 def targets() -> tuple[Target, ...]:
     """Return every reader, with seeds from a small model compiled for both executors."""
-    from mlforge.archive import bson
-    from mlforge.archive.c_header import parse_header
-    from mlforge.archive.c_symbols import defined_symbols
-    from mlforge.archive.elf_symbols import defined_functions
-    from mlforge.archive.params_forms import load_bson, load_json, params_bson, params_json
-    from mlforge.relay.text import from_text
-    from mlforge.runtime.graph_json import parse_graph
-    from mlforge.support.content import to_bytes
-    from mlforge.support.params import load_params, save_params
+    from mlfc.archive import bson
+    from mlfc.archive.c_header import parse_header
+    from mlfc.archive.c_symbols import defined_symbols
+    from mlfc.archive.elf_symbols import defined_functions
+    from mlfc.archive.params_forms import load_bson, load_json, params_bson, params_json
+    from mlfc.relay.text import from_text
+    from mlfc.runtime.graph_json import parse_graph
+    from mlfc.support.content import to_bytes
+    from mlfc.support.params import load_params, save_params
 
     aot, graph = _archive("aot"), _archive("graph")
     weights = {"p0": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((), np.int64), "e": np.zeros((0, 3))}
@@ -180,12 +180,12 @@ class _Library(Module):
 
 
 def _blob(abi: str) -> bytes:
-    """Return a tree of every kind that comes with mlforge, as a library carries it."""
-    from mlforge.library.module_tree import pack
-    from mlforge.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
-    from mlforge.runtime.kernel_launch import FunctionInfo
-    from mlforge.runtime.tvm_kinds import ConstLoader, MetadataModule
-    from mlforge.support.content import to_bytes
+    """Return a tree of every kind that comes with mlfc, as a library carries it."""
+    from mlfc.library.module_tree import pack
+    from mlfc.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
+    from mlfc.runtime.kernel_launch import FunctionInfo
+    from mlfc.runtime.tvm_kinds import ConstLoader, MetadataModule
+    from mlfc.support.content import to_bytes
 
     info = FunctionInfo("", ("handle", "float32"), ("blockIdx.x", "threadIdx.x"))
     library = _Library()
@@ -204,7 +204,7 @@ def _blob(abi: str) -> bytes:
 
 
 def _blob_reader(abi: str) -> Callable[[bytes], object]:
-    from mlforge.runtime.blob import read_tree
+    from mlfc.runtime.blob import read_tree
 
     return lambda data: read_tree(data, _Library(), abi)
 
@@ -216,12 +216,12 @@ def _blob_changed(seed: bytes, chance: random.Random) -> bytes:
 
 
 def _archive(executor: str) -> bytes:
-    import mlforge
+    import mlfc
 
-    module, params = mlforge.import_model(_DIGITS)
-    factory = mlforge.build(module, params=params, module_name="digits", executor=executor)
+    module, params = mlfc.import_model(_DIGITS)
+    factory = mlfc.build(module, params=params, module_name="digits", executor=executor)
     with tempfile.TemporaryDirectory() as folder:
-        path = mlforge.export_model_library_format(factory, Path(folder) / "digits.tar", runtime=False)
+        path = mlfc.export_model_library_format(factory, Path(folder) / "digits.tar", runtime=False)
         return path.read_bytes()
 
 
@@ -242,7 +242,7 @@ def _header(archive: bytes) -> bytes:
 
 
 def _small_tar() -> bytes:
-    from mlforge.support.tar import write_tar
+    from mlfc.support.tar import write_tar
 
     file = io.BytesIO()
     write_tar(file, {"metadata.json": b"{}", "a/b": b"x" * 700, "a/" + "c" * 120: b"y"}, 0)
@@ -270,7 +270,7 @@ def elf_object(bits: int) -> bytes:
 
 
 def _read_tar(data: bytes) -> None:
-    from mlforge.support.tar import open_tar
+    from mlfc.support.tar import open_tar
 
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         file.write(data)
@@ -282,7 +282,7 @@ def _read_tar(data: bytes) -> None:
 
 
 def _read_archive(data: bytes) -> None:
-    from mlforge import archive
+    from mlfc import archive
 
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         file.write(data)
@@ -295,7 +295,7 @@ def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
     """Return an archive with its metadata changed and everything else as it was."""
     import tarfile
 
-    from mlforge.support.tar import write_tar
+    from mlfc.support.tar import write_tar
 
     with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
         files = {
@@ -305,10 +305,10 @@ def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
         }
     document = json.loads(files["metadata.json"])
     # the list of files is half of the text and says little
-    listed = document["mlforge"].pop("files")
+    listed = document["mlfc"].pop("files")
     changed = json.loads(json_changed(json.dumps(document).encode(), chance))
-    if isinstance(changed.get("mlforge"), dict):
-        changed["mlforge"].setdefault("files", listed)
+    if isinstance(changed.get("mlfc"), dict):
+        changed["mlfc"].setdefault("files", listed)
     file = io.BytesIO()
     write_tar(file, {**files, "metadata.json": json.dumps(changed).encode()}, 0)
     return file.getvalue()

@@ -22,12 +22,12 @@ hypothesis.settings.load_profile("seeded")
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 
-STRICT = bool(os.environ.get("MLFORGE_TEST_STRICT"))
+STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, None]:
-    """With MLFORGE_TEST_STRICT set, a skip is a failure: CI has everything that tests ask for."""
+    """With MLFC_TEST_STRICT set, a skip is a failure: CI has everything that tests ask for."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's wrapper
     if STRICT and report.skipped and not hasattr(report, "wasxfail"):
@@ -58,7 +58,7 @@ def command() -> Callable[..., str]:
     """Return what runs a command of ours that must succeed, and gives what it prints."""
     from typer.testing import CliRunner
 
-    from mlforge.cli.main import app
+    from mlfc.cli.main import app
 
     def run(*arguments: object) -> str:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)

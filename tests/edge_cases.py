@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TypeCheckError
-from mlforge.relay import ir
-from mlforge.relay.op import OPERATORS, Kind
-from mlforge.support import dtypes
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TypeCheckError
+from mlfc.relay import ir
+from mlfc.relay.op import OPERATORS, Kind
+from mlfc.support import dtypes
 from tests import edge_specs, image_cases, operator_cases, reduction_cases
 from tests.edge_specs import Given
 from tests.operator_cases import Case

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import mlforge
-from mlforge.relay import ir
-from mlforge.support import dtypes
-from mlforge.tir.verify import verify
+import mlfc
+from mlfc.relay import ir
+from mlfc.support import dtypes
+from mlfc.tir.verify import verify
 
 Array = npt.NDArray[Any]
 
@@ -23,14 +23,14 @@ def compiled(module: ir.IRModule, params: Mapping[str, Array], folder: Path, **o
     What it computes is compared with what LLVM's code of the same module computes.
     """
     name = options.pop("module_name", "tested")
-    factory = mlforge.build(module, params=params, module_name=name, **options)
+    factory = mlfc.build(module, params=params, module_name=name, **options)
     for kernel in factory.program.kernels:
         verify(kernel)
-    loaded = mlforge.load(mlforge.export_model_library_format(factory, folder / f"{name}.tar"))
+    loaded = mlfc.load(mlfc.export_model_library_format(factory, folder / f"{name}.tar"))
     if str(factory.target) != "c":
         return loaded
     by_llvm = {**options, "target": "llvm"}
-    return BothPrinters(loaded, mlforge.build(module, params=params, module_name=name, **by_llvm).runtime)
+    return BothPrinters(loaded, mlfc.build(module, params=params, module_name=name, **by_llvm).runtime)
 
 
 class BothPrinters:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import mlforge
-from mlforge.micro.project.generate import generate_project
-from mlforge.relay import ir
-from mlforge.runtime.fill import fill
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.micro.project.generate import generate_project
+from mlfc.relay import ir
+from mlfc.runtime.fill import fill
+from mlfc.verify.litert import Reference
 from tests.harness import module_of
 
 NAME = "hello_world"
@@ -24,9 +24,9 @@ _OUTPUT = "StatefulPartitionedCall:0"
 
 def archive(models: Path, folder: Path, target: str, vectors: int = 2, **options: Any) -> Path:
     """Return an archive of the smallest real model, with test vectors."""
-    module, params = mlforge.import_model(models / _MODEL)
-    factory = mlforge.build(module, target, params, module_name=NAME, **options)
-    return Path(mlforge.export_model_library_format(factory, folder / f"{NAME}.tar", test_vectors=vectors))
+    module, params = mlfc.import_model(models / _MODEL)
+    factory = mlfc.build(module, target, params, module_name=NAME, **options)
+    return Path(mlfc.export_model_library_format(factory, folder / f"{NAME}.tar", test_vectors=vectors))
 
 
 def project(
@@ -39,7 +39,7 @@ def project(
 
 def expected_output(models: Path, model: Path) -> npt.NDArray[Any]:
     """Return what LiteRT computes of the first test vector's inputs."""
-    return reference_output(models, fill(mlforge.load(model).inputs, seed=0))
+    return reference_output(models, fill(mlfc.load(model).inputs, seed=0))
 
 
 def reference_output(models: Path, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -66,5 +66,5 @@ def odd_archive(folder: Path, target: str = "c") -> Path:
             "": lambda v: ir.call("cast", [v["in put/0*/%d"]], dtype="uint8"),
         },
     )
-    factory = mlforge.build(module, target, module_name="_Arduino__string_2")
-    return Path(mlforge.export_model_library_format(factory, folder / "odd.tar", test_vectors=1))
+    factory = mlfc.build(module, target, module_name="_Arduino__string_2")
+    return Path(mlfc.export_model_library_format(factory, folder / "odd.tar", test_vectors=1))

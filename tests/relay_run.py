@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlforge.ops.evaluate import evaluate
-from mlforge.relay import ir
-from mlforge.relay.visitor import children, post_order, with_children
+from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
+from mlfc.relay.visitor import children, post_order, with_children
 
 Array = npt.NDArray[Any]
 

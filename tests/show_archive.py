@@ -98,8 +98,8 @@ def document() -> dict[str, Any]:
     }
     return {
         "version": 7,
-        "modules": {"net": {**_module(memory), "mlforge": details}},
-        "mlforge": {
+        "modules": {"net": {**_module(memory), "mlfc": details}},
+        "mlfc": {
             "version": "0.0",
             "shared": {"workspace_bytes": 0, "workspace_modules": [], "constants_bytes": 0, "functions": []},
         },
@@ -148,9 +148,9 @@ def write_archive(
     whole = dict(metadata or document())
     contents = {HEADER_PATH: HEADER, CODE_PATH: CODE, **(files or {})}
     data = {name: text.encode() for name, text in contents.items()}
-    if "mlforge" in whole:
+    if "mlfc" in whole:
         listed = {name: {"bytes": len(item), "sha256": hashlib.sha256(item).hexdigest()} for name, item in data.items()}
-        whole["mlforge"] = {**whole["mlforge"], "files": listed}
+        whole["mlfc"] = {**whole["mlfc"], "files": listed}
     data["metadata.json"] = json.dumps(whole).encode()
     with tarfile.open(path, "w") as tar:
         for name, item in sorted(data.items()):

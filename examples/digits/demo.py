@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-import mlforge
+import mlfc
 
 HERE = Path(__file__).parent
 SHADES = " .:-=+*#%@"
@@ -34,10 +34,10 @@ class Result:
 
 
 def compile_model(model: Path, archive: Path) -> None:
-    """Do what ``mlforge compile MODEL -o ARCHIVE`` does."""
-    mod, params = mlforge.import_model(model)
-    factory = mlforge.build(mod, target="c", params=params, module_name=model.stem)
-    mlforge.export_model_library_format(factory, archive)
+    """Do what ``mlfc compile MODEL -o ARCHIVE`` does."""
+    mod, params = mlfc.import_model(model)
+    factory = mlfc.build(mod, target="c", params=params, module_name=model.stem)
+    mlfc.export_model_library_format(factory, archive)
 
 
 def quantized(images: npt.NDArray[np.float32], info: Any) -> npt.NDArray[Any]:
@@ -51,7 +51,7 @@ def run(title: str, model: Path, out: Path, images: npt.NDArray[np.float32]) -> 
     """Compile, load and run one model on all images."""
     archive = out / f"{model.stem}.tar"
     compile_model(model, archive)
-    loaded = mlforge.load(archive)
+    loaded = mlfc.load(archive)
     source, target = loaded.inputs[0], loaded.outputs[0]
     batch = quantized(images, source)
     guesses = np.array([loaded.run({source.name: item[None]})[target.name].argmax() for item in batch])
@@ -62,7 +62,7 @@ def run(title: str, model: Path, out: Path, images: npt.NDArray[np.float32]) -> 
         start = time.perf_counter()
         infer()
         times.append(time.perf_counter() - start)
-    memory = mlforge.inspect(archive)["modules"][model.stem]["memory"]
+    memory = mlfc.inspect(archive)["modules"][model.stem]["memory"]
     return Result(title, archive, guesses, statistics.median(times) * 1e6, memory)
 
 

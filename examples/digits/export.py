@@ -48,7 +48,7 @@ def to_onnx(weights: Weights) -> bytes:
         initializers,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    model.producer_name = "mlforge digits example"
+    model.producer_name = "mlfc digits example"
     onnx.checker.check_model(model)
     return model.SerializeToString(deterministic=True)
 
@@ -73,7 +73,7 @@ class TfliteWriter:
 
     def __init__(self) -> None:
         self.model = schema.ModelT()
-        self.model.version, self.model.description = 3, "mlforge digits example"
+        self.model.version, self.model.description = 3, "mlfc digits example"
         self.model.buffers, self.model.operatorCodes = [schema.BufferT()], []
         self.graph = schema.SubGraphT()
         self.graph.name, self.graph.tensors, self.graph.operators = "main", [], []

@@ -10,28 +10,28 @@ import numpy as np
 import onnx
 from write_model import resnet18
 
-import mlforge
+import mlfc
 
 
 def main(target: str) -> None:
     """Deploy the model for one kind of device."""
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(resnet18(), f"{folder}/resnet18.onnx")
-        resnet18_mod, resnet18_params = mlforge.import_model(f"{folder}/resnet18.onnx")
-        graph_json, resnet18_lib, params = mlforge.build(resnet18_mod, target, params=resnet18_params)
+        resnet18_mod, resnet18_params = mlfc.import_model(f"{folder}/resnet18.onnx")
+        graph_json, resnet18_lib, params = mlfc.build(resnet18_mod, target, params=resnet18_params)
 
         path_lib = Path(folder) / "deploy.so"
         resnet18_lib.export_library(path_lib)
-        loaded_lib = mlforge.load_module(path_lib)
+        loaded_lib = mlfc.load_module(path_lib)
         assert loaded_lib.type_key == "library"
         assert loaded_lib.imported_modules[0].type_key == target
         print(f"{path_lib.name}: {path_lib.stat().st_size:,} bytes, imports {loaded_lib.imported_modules[0].type_key}")
 
-        device = mlforge.device(target, 0)
+        device = mlfc.device(target, 0)
         if not device.exists:
             print(f"there is no {device} here to run it")
             return
-        executor = mlforge.runtime.GraphExecutor(graph_json, loaded_lib, device)
+        executor = mlfc.runtime.GraphExecutor(graph_json, loaded_lib, device)
         executor.set_input(**params)
         executor.run(data=np.zeros((1, 3, 224, 224), np.float32))
         print(f"{device.name}: class {executor.get_output(0).argmax()}")

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import BudgetError
-from mlforge.relay import ir
+import mlfc
+from mlfc.errors import BudgetError
+from mlfc.relay import ir
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import module_of
@@ -102,7 +102,7 @@ def test_constants_count_as_ram_of_an_avr(tmp_path: Path) -> None:
     weight = ir.Constant(np.ones((50, 50), np.float32))
     x = np.zeros((1, 50), np.float32)
     module = module_of({"x": x}, {"y": lambda v: ir.call("nn.dense", [v["x"], weight], units=50)})
-    model = mlforge.export_model_library_format(mlforge.build(module, "c -mcpu=avr"), tmp_path / "dense.tar")
+    model = mlfc.export_model_library_format(mlfc.build(module, "c -mcpu=avr"), tmp_path / "dense.tar")
     with pytest.raises(BudgetError, match=r"arduino_mega.* exceed the 8,192 of 'ram' by .* bytes: constants 10,0\d\d"):
         project("arduino", Path(model), tmp_path / "library", BOARD)
     assert not (tmp_path / "library").exists()

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import BudgetError
-from mlforge.micro.avr import write_files
-from mlforge.micro.emulator import emulated_factory
-from mlforge.relay import ir
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.errors import BudgetError
+from mlfc.micro.avr import write_files
+from mlfc.micro.emulator import emulated_factory
+from mlfc.relay import ir
+from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import module_of
 from tests.native.test_dsp_kernels import ALL, requantized_sums, weights_of
@@ -26,14 +26,14 @@ def _tools() -> None:
     need_board("arduino_mega")
 
 
-def convolution(name: str) -> tuple[mlforge.compiler.Factory, dict[str, np.ndarray]]:
+def convolution(name: str) -> tuple[mlfc.compiler.Factory, dict[str, np.ndarray]]:
     case = ALL[name]
     x = random_integers(np.random.default_rng(0), "int8", case.data)
 
     def body(v):
         return requantized_sums(v["x"], case, weights_of(case), np.arange(case.filters, dtype=np.int32) * 7, 0.002)
 
-    return mlforge.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr", module_name="model"), {"x": x}
+    return mlfc.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr", module_name="model"), {"x": x}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def _filled(inputs: dict[str, np.ndarray], end: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("cases", IMAGES, ids=lambda cases: f"{cases[0].name}_and_{len(cases) - 1}_more")
 def test_every_quantized_operator_gives_what_litert_gives(cases: list[Case]) -> None:
-    module, params = mlforge.import_model(model_of(cases))
-    factory = mlforge.build(module, "c -mcpu=avr", params, module_name="model")
+    module, params = mlfc.import_model(model_of(cases))
+    factory = mlfc.build(module, "c -mcpu=avr", params, module_name="model")
     made = emulated_factory(factory, need_board("arduino_mega"), cflags=_TRAPS, timeout=60)
     references = [Reference(model_of([case])) for case in cases]
     random = inputs_of(cases, np.random.default_rng(3))
@@ -112,7 +112,7 @@ def test_floats_are_what_the_host_computes() -> None:
     def body(v):
         return ir.call("nn.softmax", [ir.call("nn.dense", [v["x"], weight], units=5)])
 
-    factory = mlforge.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr")
+    factory = mlfc.build(module_of({"x": x}, {"y": body}), "c -mcpu=avr")
     found = emulated_factory(factory, need_board("arduino_mega")).run({"x": x})["y"]
     np.testing.assert_allclose(found, factory.runtime.run({"x": x})["y"], rtol=1e-5, atol=1e-7)
 
@@ -126,7 +126,7 @@ def test_rounding_to_even_is_what_the_host_computes() -> None:
         # ONNX's rounding of codes
         "codes": lambda v: ir.call("qnn.quantize", [v["x"], scale, zero], out_dtype="int8", rounding="TONEVEN"),
     }
-    factory = mlforge.build(module_of({"x": x}, outputs), "c -mcpu=avr")
+    factory = mlfc.build(module_of({"x": x}, outputs), "c -mcpu=avr")
     found = emulated_factory(factory, need_board("arduino_mega")).run({"x": x})
     for name, expected in factory.runtime.run({"x": x}).items():
         np.testing.assert_array_equal(found[name], expected, name)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import BudgetError
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
-from mlforge.relay import ir
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.errors import BudgetError
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.relay import ir
+from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
@@ -28,9 +28,9 @@ CASES += [("kws_ref_model", "mps2-an505"), ("hello_world_int8", "microbit"), ("h
 
 
 def firmware(path: Path, board: str, **options: object) -> EmulatedModule:
-    module, params = mlforge.import_model(path)
+    module, params = mlfc.import_model(path)
     chosen = need_board(board)
-    return emulated_factory(mlforge.build(module, chosen.target, params, module_name="model"), chosen, **options)
+    return emulated_factory(mlfc.build(module, chosen.target, params, module_name="model"), chosen, **options)
 
 
 @pytest.mark.parametrize(("name", "board"), CASES)
@@ -59,8 +59,8 @@ def test_measures_are_the_same_every_time_and_add_up(models: Path) -> None:
 def test_ram_is_workspace_tensors_and_stack(models: Path) -> None:
     made = firmware(models / "kws_ref_model.tflite", "mps2-an386")
     run = made.measure(seeded_inputs(made.inputs, 0))
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    sizes = mlforge.build(module, need_board("mps2-an386").target, params).code.sizes
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    sizes = mlfc.build(module, need_board("mps2-an386").target, params).code.sizes
     known = sizes.workspace + sizes.io + run.stack_bytes
     assert known <= run.ram_bytes < known + 200
     assert sizes.constants < run.flash_bytes < sizes.constants + 20_000
@@ -72,8 +72,8 @@ def test_archives_with_external_workspace_and_odd_names_run(tmp_path: Path) -> N
 
     x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
     module = module_of({"in put/0": x, "int": x}, {"out:0": body})
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", module_name="odd", external_workspace=True)
-    path = mlforge.export_model_library_format(factory, tmp_path / "odd.tar")
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", module_name="odd", external_workspace=True)
+    path = mlfc.export_model_library_format(factory, tmp_path / "odd.tar")
     run = emulated_archive(path, need_board("mps2-an386")).run({"in put/0": x, "int": x})
     expected = np.exp(2 * x) / np.exp(2 * x).sum(-1, keepdims=True)
     np.testing.assert_allclose(run["out:0"], expected, rtol=1e-5, atol=1e-7)
@@ -87,13 +87,13 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
 
     module = module_of({"x": np.zeros((1, 600), np.float32)}, {"y": body})
     with pytest.raises(BudgetError, match=r"exceed the 2,097,152 of 'code' by .* bytes: constants 4,8"):
-        emulated_factory(mlforge.build(module, "c -mcpu=cortex-m55"), find_board("mps3-an547"))
+        emulated_factory(mlfc.build(module, "c -mcpu=cortex-m55"), find_board("mps3-an547"))
 
 
 @pytest.mark.usefixtures("_arm")
 def test_command_line(models: Path, tmp_path: Path) -> None:
     model = str(models / "ad01_int8.tflite")
-    command = [sys.executable, "-m", "mlforge", "run", model, "--board", "mps2-an386", "--profile", "--json"]
+    command = [sys.executable, "-m", "mlfc", "run", model, "--board", "mps2-an386", "--profile", "--json"]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     document = json.loads(result.stdout)
     assert {
@@ -108,15 +108,15 @@ def test_command_line(models: Path, tmp_path: Path) -> None:
     assert document["operators"][0]["per_mac"] > 0
 
 
-def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlforge", *arguments]
+def mlfc_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlfc", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
 
 
 @pytest.mark.usefixtures("_arm")
 def test_every_layer_is_compared_on_the_board(models: Path, tmp_path: Path) -> None:
     model = str(models / "ad01_int8.tflite")
-    result = mlforge_program(
+    result = mlfc_program(
         "verify", model, "--board", "mps3-an547", "--layers", "--samples", "1", "--json", cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr
@@ -131,9 +131,9 @@ def test_a_board_says_what_archives_are_compiled_for(models: Path, tmp_path: Pat
     text = text.replace("0x00400000", "0x00004000").replace("stack_bytes = 65536", "stack_bytes = 2048")
     small.write_text(text.replace('"mps2-an386"', '"small"', 1))
     model = str(models / "kws_ref_model.tflite")
-    refused = mlforge_program("compile", model, "--board", str(small), cwd=tmp_path)
+    refused = mlfc_program("compile", model, "--board", str(small), cwd=tmp_path)
     assert refused.returncode == 1
     assert "exceed the 16,384 of 'flash' by" in refused.stderr
     assert list(tmp_path.iterdir()) == [small]
-    assert mlforge_program("compile", model, "--board", "mps2-an386", "-o", "kws.tar", cwd=tmp_path).returncode == 0
-    assert mlforge.inspect(tmp_path / "kws.tar")["modules"]["kws_ref_model"]["target"] == ["c -mcpu=cortex-m4"]
+    assert mlfc_program("compile", model, "--board", "mps2-an386", "-o", "kws.tar", cwd=tmp_path).returncode == 0
+    assert mlfc.inspect(tmp_path / "kws.tar")["modules"]["kws_ref_model"]["target"] == ["c -mcpu=cortex-m4"]

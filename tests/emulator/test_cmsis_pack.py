@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from mlforge.errors import OptionError
-from mlforge.micro.board import Board
+from mlfc.errors import OptionError
+from mlfc.micro.board import Board
 from tests.emulator.conftest import need_board
 from tests.projects import NAME, archive, expected_output, printed_output, project
 
@@ -27,7 +27,7 @@ def document(folder: Path, kind: str) -> dict[str, Any]:
     return content[1]
 
 
-def component(folder: Path, vendor: str = "mlforge") -> ElementTree.Element:
+def component(folder: Path, vendor: str = "mlfc") -> ElementTree.Element:
     """Return the pack's one component, found as the layer names it."""
     package = ElementTree.parse(folder / f"{vendor}.{NAME}.pdsc").getroot()
     assert (package.findtext("vendor"), package.findtext("name")) == (vendor, NAME)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.codegen.c import print_file, print_function
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import emulated_factory
-from mlforge.relay import ir
-from mlforge.transform.lower import lower_group
+import mlfc
+import mlfc.ops
+from mlfc.codegen.c import print_file, print_function
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import emulated_factory
+from mlfc.relay import ir
+from mlfc.transform.lower import lower_group
 from tests.harness import module_of, seeded_inputs
 from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
@@ -44,9 +44,9 @@ def test_layers_are_what_the_host_computes(board: str, cflags: str) -> None:
             return requantized_sums(variables[name], case, weights_of(case), biases, 0.002)
 
         bodies[f"{name}_out"] = body
-    factory = mlforge.build(module_of(inputs, bodies), find_board(board).target, module_name="model")
+    factory = mlfc.build(module_of(inputs, bodies), find_board(board).target, module_name="model")
     expected = factory.runtime.run(inputs)
-    by_llvm = [mlforge.build(module_of(inputs, bodies), LLVM, module_name="model")] if cflags == "-O3" else []
+    by_llvm = [mlfc.build(module_of(inputs, bodies), LLVM, module_name="model")] if cflags == "-O3" else []
     for made in (factory, *by_llvm):
         for name, output in emulated_factory(made, find_board(board), cflags=cflags).run(inputs).items():
             np.testing.assert_array_equal(output, expected[name], err_msg=name)
@@ -73,10 +73,10 @@ def test_cores_compile_their_form_without_warnings(cpu: str, tmp_path: Path) -> 
 def test_models_take_two_thirds_of_the_instructions_of_the_best_other(
     name: str, target: str, share: float, models: Path
 ) -> None:
-    module, params = mlforge.import_model(models / f"{name}.tflite")
+    module, params = mlfc.import_model(models / f"{name}.tflite")
     board = find_board("mps2-an386")
     chosen = LLVM if target == LLVM else board.target
-    made = emulated_factory(mlforge.build(module, chosen, params, module_name="model"), board)
+    made = emulated_factory(mlfc.build(module, chosen, params, module_name="model"), board)
     run = made.measure(seeded_inputs(made.inputs, 1))
     assert run.instructions < share * BAR[name]
     assert run.stack_bytes < 1536

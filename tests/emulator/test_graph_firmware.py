@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import OptionError
-from mlforge.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
-from mlforge.relay import ir
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.errors import OptionError
+from mlfc.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.relay import ir
+from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import module_of, seeded_inputs
 
@@ -23,8 +23,8 @@ CASES += [("hello_world_int8", name) for name in ("mps2-an385", "mps2-an500", "m
 
 def graph_firmware(path: Path, name: str, **options: object) -> EmulatedModule:
     board = need_board(name)
-    module, params = mlforge.import_model(path)
-    factory = mlforge.build(module, board.target, params, module_name="model", executor="graph")
+    module, params = mlfc.import_model(path)
+    factory = mlfc.build(module, board.target, params, module_name="model", executor="graph")
     return emulated_factory(factory, board, **options)
 
 
@@ -42,12 +42,12 @@ def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
     path = models / "kws_ref_model.tflite"
     made = graph_firmware(path, "mps2-an386")
     run = made.measure(seeded_inputs(made.inputs, 0))
-    module, params = mlforge.import_model(path)
-    aot = emulated_factory(mlforge.build(module, "c -mcpu=cortex-m4", params), need_board("mps2-an386"))
+    module, params = mlfc.import_model(path)
+    aot = emulated_factory(mlfc.build(module, "c -mcpu=cortex-m4", params), need_board("mps2-an386"))
     other = aot.measure(seeded_inputs(aot.inputs, 0))
     assert run.instructions is not None
     assert run.instructions < 1.02 * (other.instructions or 0)
-    sizes = mlforge.build(module, "c -mcpu=cortex-m4", params, executor="graph").code.sizes
+    sizes = mlfc.build(module, "c -mcpu=cortex-m4", params, executor="graph").code.sizes
     assert run.ram_bytes is not None
     # no parameter is copied; tables of the executor and of the graph's text come in addition
     assert run.ram_bytes < sizes.workspace + sizes.io + 20_000
@@ -74,7 +74,7 @@ def test_odd_names_views_and_inputs_that_are_outputs(name: str) -> None:
         "twice": lambda v: ir.call("add", [v["µ"], ir.call("nn.relu", [v["in put/0"]])]),
     }
     board = need_board(name)
-    factory = mlforge.build(module_of({"in put/0": x, "µ": x - 6}, bodies), board.target, executor="graph")
+    factory = mlfc.build(module_of({"in put/0": x, "µ": x - 6}, bodies), board.target, executor="graph")
     outputs = emulated_factory(factory, board, cflags=WARNINGS).run({"in put/0": x, "µ": x - 6})
     np.testing.assert_allclose(
         outputs['a "quoted" \\ ?? name'], np.exp(x) / np.exp(x).sum(-1, keepdims=True), rtol=1e-5
@@ -88,8 +88,8 @@ def test_graphs_run_clean_under_sanitizers(models: Path) -> None:
     board = need_board("host")
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     checked = replace(board, toolchain=replace(board.toolchain, flags=flags))
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    factory = mlforge.build(module, board.target, params, executor="graph")
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    factory = mlfc.build(module, board.target, params, executor="graph")
     made = emulated_factory(factory, checked, cflags="-O1 -g")
     inputs = seeded_inputs(made.inputs, 0)
     for name, output in made.run(inputs).items():

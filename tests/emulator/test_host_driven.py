@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.load import load_factory
-from mlforge.errors import TransportClosedError
-from mlforge.micro.driven_model import driven_model
-from mlforge.micro.emulator import emulated_factory
-from mlforge.micro.graph_source import graph_of_factory
+import mlfc
+from mlfc.archive.load import load_factory
+from mlfc.errors import TransportClosedError
+from mlfc.micro.driven_model import driven_model
+from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.graph_source import graph_of_factory
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 
 
 def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> None:
     board = need_board("mps2-an386")
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, board.target, params, executor="graph", module_name="kws")
-    whole = emulated_factory(mlforge.build(module, board.target, params, module_name="kws"), board, profile=True)
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, board.target, params, executor="graph", module_name="kws")
+    whole = emulated_factory(mlfc.build(module, board.target, params, module_name="kws"), board, profile=True)
     with driven_model(graph_of_factory(factory), board) as model:
         inputs = seeded_inputs(model.inputs, 4)
         measured = model.profile(inputs)
@@ -42,8 +42,8 @@ def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> 
 
 def test_an_emulator_that_is_gone(models: Path) -> None:
     board = need_board("mps2-an386")
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    source = graph_of_factory(mlforge.build(module, board.target, params, executor="graph", module_name="hello"))
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    source = graph_of_factory(mlfc.build(module, board.target, params, executor="graph", module_name="hello"))
     with driven_model(source, board) as model:
         line = model._session._transport._line._device  # type: ignore[attr-defined]
         line._process.kill()

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import mlforge
-from mlforge.cli.main import app
-from mlforge.compiler import Factory
-from mlforge.errors import OptionError
-from mlforge.micro.board import Board, find_board
-from mlforge.micro.emulator import EmulatedModule, emulated_factory
-from mlforge.runtime.fill import fill
-from mlforge.support.content import to_bytes
-from mlforge.verify import compare, verify
-from mlforge.verify.board_layers import BoardLayers
+import mlfc
+from mlfc.cli.main import app
+from mlfc.compiler import Factory
+from mlfc.errors import OptionError
+from mlfc.micro.board import Board, find_board
+from mlfc.micro.emulator import EmulatedModule, emulated_factory
+from mlfc.runtime.fill import fill
+from mlfc.support.content import to_bytes
+from mlfc.verify import compare, verify
+from mlfc.verify.board_layers import BoardLayers
 
 BOARD = "mps2-an386"
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -31,7 +31,7 @@ def with_wrong_weight(factory: Factory, operator: int) -> dict[str, Any]:
     """Return the code with one byte of the weights of an operator changed."""
     path = f"src/{factory.module_name}_lib1.c"
     text = to_bytes(factory.code.files[path]).decode()
-    call = text.split(f"MLFORGE_TRACE_BEGIN({operator});")[1].split(";")[0]
+    call = text.split(f"MLFC_TRACE_BEGIN({operator});")[1].split(";")[0]
     arrays = {found[1]: found for found in re.finditer(r"(\w+)\[(\d+)\] [^;=]*= \{\s*\(?(-?\d+)", text)}
     weights = max((arrays[word] for word in re.findall(r"\w+", call) if word in arrays), key=lambda one: int(one[2]))
     wrong = text[: weights.start(3)] + str(int(weights[3]) ^ 64) + text[weights.end(3) :]
@@ -51,8 +51,8 @@ def test_every_operator_of_the_code_that_ships_is_compared(models: Path, board: 
     path = models / "kws_ref_model.tflite"
     result = verify(path, samples=1, layers=True, board=board)
     assert result.is_within
-    module, params = mlforge.import_model(path)
-    calls = mlforge.build(module, find_board(board).target, params).program.calls
+    module, params = mlfc.import_model(path)
+    calls = mlfc.build(module, find_board(board).target, params).program.calls
     assert [item.nodes for item in result.layers] == [call.nodes for call in calls]
     assert not any(item.is_unlike_host for item in result.layers)
 
@@ -80,8 +80,8 @@ def test_the_first_operator_that_a_board_computes_wrongly_is_named(
 
 
 def test_what_is_fetched_is_what_the_board_has(models: Path) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, find_board(BOARD).target, params, module_name="kws")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, find_board(BOARD).target, params, module_name="kws")
     layers = BoardLayers(factory, faulty_board(factory, find_board(BOARD), trace=True))
     inputs = fill(layers.inputs, seed=4)
     there, here = layers.run(inputs), layers.on_host(inputs)

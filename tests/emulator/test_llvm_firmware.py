@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import OptionError
-from mlforge.memory import Pool
-from mlforge.micro.emulator import EmulatedModule, emulated_factory
-from mlforge.micro.memory_table import MemoryTable
-from mlforge.micro.project.generate import generate_project
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import OptionError
+from mlfc.memory import Pool
+from mlfc.micro.emulator import EmulatedModule, emulated_factory
+from mlfc.micro.memory_table import MemoryTable
+from mlfc.micro.project.generate import generate_project
+from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, seeded_inputs
 
@@ -32,8 +32,8 @@ KWS = ("mps2-an386", "mps3-an547", "qemu-riscv32")
 
 
 def built(path: Path, target: str, **options: Any) -> Factory:
-    module, params = mlforge.import_model(path)
-    return mlforge.build(module, target, params, module_name="model", **options)
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, target, params, module_name="model", **options)
 
 
 def firmware(path: Path, board: str, **options: Any) -> EmulatedModule:
@@ -94,6 +94,6 @@ def test_what_objects_cannot_do_is_said(models: Path, tmp_path: Path) -> None:
     factory = built(models / "hello_world_int8.tflite", "llvm -mcpu=cortex-m4")
     with pytest.raises(OptionError, match="cannot be told apart as they run: it comes as objects"):
         emulated_factory(factory, need_board("mps2-an386"), profile=True)
-    path = mlforge.export_model_library_format(factory, tmp_path / "model.tar")
+    path = mlfc.export_model_library_format(factory, tmp_path / "model.tar")
     with pytest.raises(OptionError, match="comes as objects, which the template zephyr cannot build"):
         generate_project("zephyr", path, tmp_path / "project", {"board": "mps2-an386", "project_type": "standalone"})

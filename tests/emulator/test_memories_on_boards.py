@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.details import module_details
-from mlforge.compiler import Factory
-from mlforge.memory import ConstantPool, Pool
-from mlforge.micro.bare_metal import ELF, project_files
-from mlforge.micro.board import Board
-from mlforge.micro.board_pools import board_pools
-from mlforge.micro.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive.details import module_details
+from mlfc.compiler import Factory
+from mlfc.memory import ConstantPool, Pool
+from mlfc.micro.bare_metal import ELF, project_files
+from mlfc.micro.board import Board
+from mlfc.micro.board_pools import board_pools
+from mlfc.micro.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
+from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
@@ -55,8 +55,8 @@ def places(made: Firmware, board: Board, start: str) -> set[str]:
 
 
 def firmware(models: Path, board: Board, folder: Path, **choice: Any) -> Firmware:
-    module, params = mlforge.import_model(models / MODEL)
-    return Firmware(mlforge.build(module, board.target, params, module_name="kws", **choice), board, folder)
+    module, params = mlfc.import_model(models / MODEL)
+    return Firmware(mlfc.build(module, board.target, params, module_name="kws", **choice), board, folder)
 
 
 def check(made: BuiltFirmware, models: Path) -> None:
@@ -102,10 +102,10 @@ def test_a_boards_memories_are_pools_by_speed(models: Path, tmp_path: Path) -> N
     pools = board_pools(board)
     assert [pool.name for pool in pools] == ["dtcm", "ram", "ddr"]
     assert pools[1].nbytes == board.ram.nbytes - board.stack_bytes
-    module, params = mlforge.import_model(models / MODEL)
-    factory = mlforge.build(module, board.target, params, module_name="kws", pools=pools, workspace_io=True)
+    module, params = mlfc.import_model(models / MODEL)
+    factory = mlfc.build(module, board.target, params, module_name="kws", pools=pools, workspace_io=True)
     assert [span.name for span in factory.plan.spans] == ["dtcm"]
-    made = emulated_archive(mlforge.export_model_library_format(factory, tmp_path / "kws.tar"), board)
+    made = emulated_archive(mlfc.export_model_library_format(factory, tmp_path / "kws.tar"), board)
     planned, linked = made.memory()
     for table in (planned, linked):
         assert table.total("workspace", "dtcm") == factory.plan.workspace_bytes
@@ -115,10 +115,10 @@ def test_a_boards_memories_are_pools_by_speed(models: Path, tmp_path: Path) -> N
 
 def test_ram_falls_by_what_inputs_and_intermediates_share(models: Path) -> None:
     board = need_board("mps2-an386")
-    module, params = mlforge.import_model(models / "ad01_int8.tflite")
+    module, params = mlfc.import_model(models / "ad01_int8.tflite")
     ram = {}
     for io in (False, True):
-        factory = mlforge.build(module, board.target, params, workspace_io=io)
+        factory = mlfc.build(module, board.target, params, workspace_io=io)
         made = emulated_factory(factory, board)
         run = made.measure(seeded_inputs(made.inputs, 0))
         ram[io] = run.ram_bytes - run.stack_bytes - factory.code.sizes.workspace

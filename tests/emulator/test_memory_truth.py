@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.code_size import object_sizes
-from mlforge.errors import BudgetError
-from mlforge.memory.pools import ConstantPool, Pool
-from mlforge.micro.board import find_board, parse_board
-from mlforge.micro.emulator import EmulatedModule, emulated_factory
-from mlforge.micro.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
-from mlforge.micro.planned_memory import planned_table
-from mlforge.micro.stack_bound import interrupt_bytes
-from mlforge.micro.trial_build import trial_build
-from mlforge.relay import ir
+import mlfc
+from mlfc.archive.code_size import object_sizes
+from mlfc.errors import BudgetError
+from mlfc.memory.pools import ConstantPool, Pool
+from mlfc.micro.board import find_board, parse_board
+from mlfc.micro.emulator import EmulatedModule, emulated_factory
+from mlfc.micro.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
+from mlfc.micro.planned_memory import planned_table
+from mlfc.micro.stack_bound import interrupt_bytes
+from mlfc.micro.trial_build import trial_build
+from mlfc.relay import ir
 from tests.conftest import need
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
@@ -32,9 +32,9 @@ UNPAINTED = 64
 
 
 def firmware(path: Path, board: str, cflags: str) -> EmulatedModule:
-    module, params = mlforge.import_model(path)
+    module, params = mlfc.import_model(path)
     chosen = find_board(board)
-    factory = mlforge.build(module, chosen.target, params, module_name="model")
+    factory = mlfc.build(module, chosen.target, params, module_name="model")
     return emulated_factory(factory, chosen, cflags=cflags)
 
 
@@ -71,9 +71,9 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
     ],
 )
 def test_promises_are_kept_in_every_region(placement: dict[str, Any], models: Path) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     board = find_board("mps3-an547")
-    made = emulated_factory(mlforge.build(module, board.target, params, module_name="model", **placement), board)
+    made = emulated_factory(mlfc.build(module, board.target, params, module_name="model", **placement), board)
     before, after = made.memory()
     assert not differences(before, after)
     for region in ("ram", "dtcm"):
@@ -110,12 +110,12 @@ def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
 
 
 def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
-    from mlforge.micro.disassembly import RULES, read_functions
-    from mlforge.micro.stack_bound import disassembled, stated_frames
+    from mlfc.micro.disassembly import RULES, read_functions
+    from mlfc.micro.stack_bound import disassembled, stated_frames
 
     board = find_board("mps3-an547")
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, board.target, params, module_name="model")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, board.target, params, module_name="model")
     with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as build:
         machine = read_functions(disassembled(build.elf, board), RULES["cortex-m"])
         stated = stated_frames(build.folder)
@@ -135,7 +135,7 @@ def test_calls_of_the_compilers_own_are_counted(name: str) -> None:
     x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
     module = module_of({"x": x}, {"y": lambda v: ir.call("nn.softmax", [ir.call("tanh", [v["x"]])])})
     board = find_board(name)
-    factory = mlforge.build(module, board.target, module_name="model")
+    factory = mlfc.build(module, board.target, module_name="model")
     made = emulated_factory(factory, board)
     before, after = made.memory()
     assert any(not frame.function.startswith("tvmgen_") for frame in before.stack.path)
@@ -183,8 +183,8 @@ def test_what_has_no_bound_is_said(body: bytes, message: str) -> None:
 
 def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_path: Path) -> None:
     text = (Path(find_board.__code__.co_filename).parent / "boards" / "mps2-an386.toml").read_text()
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", params, module_name="model")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", params, module_name="model")
 
     def board(flash: int, ram: int, stack: int) -> Any:
         sized = text.replace("0x00400000", hex(flash), 1).replace("0x00400000", hex(ram), 1)
@@ -202,28 +202,28 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
         emulated_factory(factory, board(0x40000, plan.workspace + plan.io + 2048, 4096))
 
 
-def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlforge", *arguments]
+def mlfc_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlfc", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
 
 
 def test_command_line(models: Path, tmp_path: Path) -> None:
     model = str(models / "ad01_int8.tflite")
-    shown = mlforge_program("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path)
+    shown = mlfc_program("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path)
     before = json.loads(shown.stdout)
     rows = {row["what"]: row["bytes"] for row in before["rows"]}
     assert rows[IO] == 1280
     assert before["stack"]["bytes"] == sum(item["bytes"] for item in before["stack"]["path"])
-    compiled = mlforge_program("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
+    compiled = mlfc_program("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
     assert "stack of an inference" in compiled.stdout
-    ran = mlforge_program("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
+    ran = mlfc_program("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
     memory = json.loads(ran.stdout)["memory"]
     assert memory["differences"] == []
     linked = {row["what"]: row["bytes"] for row in memory["linked"]["rows"] if row["region"] == "code"}
     assert linked[CONSTANTS] == rows[CONSTANTS]
     # the budget counts the stack: inputs, outputs and workspace alone would fit
     needed = rows[WORKSPACE] + rows[IO]
-    refused = mlforge_program(
+    refused = mlfc_program(
         "compile", model, "--board", "mps3-an547", "--ram", str(needed + 100), "-o", "no.tar", cwd=tmp_path
     )
     assert refused.returncode == 1
@@ -236,18 +236,18 @@ def test_without_a_compiler_the_table_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     model = str(models / "hello_world_int8.tflite")
-    shown = mlforge_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
+    shown = mlfc_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
     assert shown.returncode == 0
     assert "apt-get install gcc-arm-none-eabi" in shown.stdout
 
 
 def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path) -> None:
     model = str(models / "kws_ref_model.tflite")
-    made = mlforge_program(
+    made = mlfc_program(
         "project", "create", model, "kws", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path
     )
     assert made.returncode == 0, made.stderr
-    built = mlforge_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
+    built = mlfc_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
     assert built.returncode == 1
     assert "stack reserve" in built.stdout
     assert "bytes of stack, and firmware reserves 256" in built.stderr

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import emulated_factory
-from mlforge.relay import ir
+import mlfc
+import mlfc.ops
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import emulated_factory
+from mlfc.relay import ir
 from tests.harness import module_of, seeded_inputs
 from tests.native.test_mve_kernels import LAYERS, layer, scalar
 
@@ -31,9 +31,9 @@ BAR = {
 
 def check(module: ir.IRModule, inputs: dict[str, np.ndarray], cflags: str = "-O3") -> None:
     """Compare every output on the emulated core with the host's."""
-    factory = mlforge.build(module, find_board(BOARD).target, module_name="model")
+    factory = mlfc.build(module, find_board(BOARD).target, module_name="model")
     expected = factory.runtime.run(inputs)
-    by_llvm = mlforge.build(module, LLVM, module_name="model")
+    by_llvm = mlfc.build(module, LLVM, module_name="model")
     for made in (factory, by_llvm) if cflags == "-O3" else (factory,):  # compilers' flags do not change objects
         for name, output in emulated_factory(made, find_board(BOARD), cflags=cflags).run(inputs).items():
             np.testing.assert_array_equal(output, expected[name], err_msg=name)
@@ -94,9 +94,9 @@ def test_every_rounding_of_ties_and_extremes(rounding: str) -> None:
 @pytest.mark.parametrize("target", ["c", "llvm"])
 @pytest.mark.parametrize("name", BAR)
 def test_models_take_two_thirds_of_the_instructions_of_the_best_other(name: str, target: str, models: Path) -> None:
-    module, params = mlforge.import_model(models / f"{name}.tflite")
+    module, params = mlfc.import_model(models / f"{name}.tflite")
     board = find_board(BOARD)
-    factory = mlforge.build(module, board.target if target == "c" else LLVM, params, module_name="model")
+    factory = mlfc.build(module, board.target if target == "c" else LLVM, params, module_name="model")
     made = emulated_factory(factory, board)
     run = made.measure(seeded_inputs(made.inputs, 1))
     assert run.instructions < 0.65 * BAR[name]

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge import inspect
-from mlforge.micro.board import find_board
-from mlforge.runtime.npz import write_npz
-from mlforge.runtime.tensor_info import TensorInfo
-from mlforge.verify.litert import Reference
+from mlfc import inspect
+from mlfc.micro.board import find_board
+from mlfc.runtime.npz import write_npz
+from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
-from tests.unit.test_cli import mlforge, succeeded
+from tests.unit.test_cli import mlfc, succeeded
 
 MODEL = "hello_world_int8.tflite"
 CASES = [
@@ -79,7 +79,7 @@ def test_a_build_says_what_memory_it_takes(models: Path, tmp_path: Path, templat
     succeeded(*command, cwd=tmp_path)
     memory = json.loads(succeeded("project", "build", "made", "--json", cwd=tmp_path))["memory"]
     assert memory["differences"] == []
-    again = mlforge("project", "build", "made", cwd=tmp_path)
+    again = mlfc("project", "build", "made", cwd=tmp_path)
     assert again.returncode == 2
     assert "There is already a build in made. To force rebuild it use '-f' or '--force'." in again.stderr
     text = succeeded("project", "build", "made", "--force", "--option", "cflags=-Os", cwd=tmp_path)
@@ -94,7 +94,7 @@ def test_test_vectors_are_checked_on_the_board(models: Path, tmp_path: Path) -> 
     place = text.rindex("{", 0, text.rindex("}")) + 1
     vectors.write_text(f"{text[:place]} 1 + {text[place:]}")
     succeeded("project", "build", project, "--force", cwd=tmp_path)
-    result = mlforge("project", "run", project, cwd=tmp_path)
+    result = mlfc("project", "run", project, cwd=tmp_path)
     assert result.returncode == 1, result.stdout
     assert "FAIL" in result.stdout
 
@@ -117,7 +117,7 @@ def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Pat
     for template in ("makefile", "cmake"):
         command = ("project", "create", models / MODEL, template, "--template", template, "--board", board)
         succeeded(*command, cwd=tmp_path)
-        result = mlforge("project", "build", template, cwd=tmp_path)
+        result = mlfc("project", "build", template, cwd=tmp_path)
         assert result.returncode == 1, result.stderr
         assert "exceeds the 4,096 bytes of 'flash' by" in result.stderr
         assert "largest" in result.stderr
@@ -130,11 +130,11 @@ def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_pa
     assert "run" not in record["steps"]
     (*_, tool) = record["steps"]["flash"]
     assert any("firmware." in argument for argument in tool["arguments"])
-    result = mlforge("project", "run", project, cwd=tmp_path)
+    result = mlfc("project", "run", project, cwd=tmp_path)
     assert result.returncode == 2
     assert f"no emulator is known for the board '{board}'" in result.stderr
     if shutil.which(tool["arguments"][0]) is None:  # else it would look for a board
-        missing = mlforge("project", "flash", project, cwd=tmp_path)
+        missing = mlfc("project", "flash", project, cwd=tmp_path)
         assert f"{tool['arguments'][0]} is not on the PATH. {tool['install']}" in missing.stderr
 
 
@@ -147,13 +147,13 @@ def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch
     blocks = [
         "\n".join(line[4:] for line in block.splitlines()) for block in re.findall(r"(?:^ {4}.*\n)+|^\n", page, re.M)
     ]
-    shown = [block for block in blocks if block.startswith("mlforge project create")]
+    shown = [block for block in blocks if block.startswith("mlfc project create")]
     assert len(shown) == 1
     for line in shown[0].splitlines():
         succeeded(*line.split()[1:], cwd=tmp_path)
     with np.load("out.npz") as outputs:
         assert outputs["Identity"].shape == (1, 12)
     shutil.rmtree("kws_m4")
-    python = page.partition("    import mlforge\n")[2].partition("\n\nThese are the names")[0]
-    exec("import mlforge\n" + "\n".join(line[4:] for line in python.splitlines()), {})
+    python = page.partition("    import mlfc\n")[2].partition("\n\nThese are the names")[0]
+    exec("import mlfc\n" + "\n".join(line[4:] for line in python.splitlines()), {})
     assert Path("kws_m4/firmware.elf").exists()

@@ -14,23 +14,21 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.errors import OptionError
-from mlforge.micro.board import find_board
-from mlforge.micro.selftest import run_selftest
+import mlfc
+from mlfc.errors import OptionError
+from mlfc.micro.board import find_board
+from mlfc.micro.selftest import run_selftest
 from tests.native.extracted import imported, make
 
 
 @pytest.fixture(scope="module")
 def archive(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     factory = imported(models / "hello_world_int8.tflite", "hello")
-    return mlforge.export_model_library_format(
-        factory, tmp_path_factory.mktemp("selftest") / "hello.tar", test_vectors=2
-    )
+    return mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("selftest") / "hello.tar", test_vectors=2)
 
 
-def mlforge_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlforge", *arguments]
+def mlfc_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlfc", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
 
 
@@ -46,11 +44,11 @@ def test_vectors_of_the_host_hold_on_boards(archive: Path, board: str) -> None:
 
 
 def test_code_for_another_core_runs_with_a_warning(models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    factory = mlforge.build(module, "c -mcpu=cortex-m55", params, module_name="hello")
-    mlforge.export_model_library_format(factory, tmp_path / "hello.tar", test_vectors=1)
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    factory = mlfc.build(module, "c -mcpu=cortex-m55", params, module_name="hello")
+    mlfc.export_model_library_format(factory, tmp_path / "hello.tar", test_vectors=1)
     arguments = ("run", "hello.tar", "--board", "mps2-an385", "--selftest", "--json")
-    result = mlforge_program(*arguments, cwd=tmp_path)
+    result = mlfc_program(*arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["passed"]
@@ -67,7 +65,7 @@ def test_floats_are_allowed_the_tolerance_of_the_archive(models: Path) -> None:
 
 def test_a_wrong_weight_in_a_project_fails(archive: Path, tmp_path: Path) -> None:
     options = ("--template", "makefile", "--board", "mps2-an386", "--type", "selftest")
-    made = mlforge_program("project", "create", str(archive), "hello", *options, cwd=tmp_path)
+    made = mlfc_program("project", "create", str(archive), "hello", *options, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "PASS 2 of 2, largest difference 0" in make(tmp_path / "hello", "selftest")
     kernels = tmp_path / "hello" / "model" / "codegen" / "host" / "src" / "hello_lib1.c"
@@ -98,21 +96,21 @@ def test_the_command_line_fails_where_a_vector_is_wrong(
     with tarfile.open(tmp_path / "broken.tar", "w") as tar:
         for name, (member, data) in contents.items():
             tar.addfile(member, BytesIO({vectors: wrong, metadata: known}.get(name, data)))
-    result = mlforge_program("run", "broken.tar", "--board", board, "--selftest", cwd=tmp_path)
+    result = mlfc_program("run", "broken.tar", "--board", board, "--selftest", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert result.stdout.splitlines()[-1] == "FAIL 1 of 2, largest difference 1"
-    assert f"mlforge verify MODEL {advice}" in result.stderr
+    assert f"mlfc verify MODEL {advice}" in result.stderr
     # the advice works there
     arguments = [str(models / "hello_world_int8.tflite"), *shlex.split(advice), "--samples", "1"]
-    advised = mlforge_program("verify", *arguments, cwd=tmp_path)
+    advised = mlfc_program("verify", *arguments, cwd=tmp_path)
     assert advised.returncode == 0, advised.stderr
 
 
 def test_what_a_self_test_takes_is_said(models: Path, tmp_path: Path) -> None:
     factory = imported(models / "hello_world_int8.tflite", "hello")
-    path = mlforge.export_model_library_format(factory, tmp_path / "bare.tar")
+    path = mlfc.export_model_library_format(factory, tmp_path / "bare.tar")
     with pytest.raises(OptionError, match=r"no test vectors.*--test-vectors"):
         run_selftest(path, find_board("mps2-an386"))
-    result = mlforge_program("run", "bare.tar", "--selftest", "--profile", cwd=tmp_path)
+    result = mlfc_program("run", "bare.tar", "--selftest", "--profile", cwd=tmp_path)
     assert result.returncode == 2
     assert "Leave out --inputs" in result.stderr

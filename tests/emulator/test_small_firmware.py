@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.micro.board import find_board
-from mlforge.micro.emulator import emulated_factory
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.micro.board import find_board
+from mlfc.micro.emulator import emulated_factory
+from mlfc.verify.litert import Reference
 from tests.harness import seeded_inputs
 
 # weights, biases and eight bytes a channel
@@ -29,10 +29,8 @@ INSTRUCTIONS = {
 @pytest.mark.parametrize(("name", "board"), INSTRUCTIONS)
 def test_small_firmware_is_exact_small_and_quick(name: str, board: str, models: Path) -> None:
     path, chosen = models / f"{name}.tflite", find_board(board)
-    module, params = mlforge.import_model(path)
-    firmware = emulated_factory(
-        mlforge.build(module, chosen.target, params, module_name="model", optimize="size"), chosen
-    )
+    module, params = mlfc.import_model(path)
+    firmware = emulated_factory(mlfc.build(module, chosen.target, params, module_name="model", optimize="size"), chosen)
     inputs = seeded_inputs(firmware.inputs, 4)
     run = firmware.measure(inputs)
     expected = Reference(path).run(inputs)

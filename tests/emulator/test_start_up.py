@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.errors import RunError, ToolchainError
-from mlforge.micro.bare_metal import ELF, Firmware, project_files
-from mlforge.micro.board import Board, Memory
-from mlforge.micro.emulator import emulated_factory
-from mlforge.micro.firmware_build import build, section_sizes
-from mlforge.micro.firmware_run import emulate
-from mlforge.micro.standalone import REPORT
+import mlfc
+from mlfc.errors import RunError, ToolchainError
+from mlfc.micro.bare_metal import ELF, Firmware, project_files
+from mlfc.micro.board import Board, Memory
+from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.firmware_build import build, section_sizes
+from mlfc.micro.firmware_run import emulate
+from mlfc.micro.standalone import REPORT
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 
@@ -84,8 +84,8 @@ def test_regions_that_nobody_uses_take_an_entry_of_the_table_at_most(tmp_path: P
 @pytest.mark.parametrize("name", BARE)
 def test_start_up_takes_few_instructions(name: str, models: Path) -> None:
     board = need_board(name)
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    made = emulated_factory(mlforge.build(module, board.target, params, module_name="model"), board)
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    made = emulated_factory(mlfc.build(module, board.target, params, module_name="model"), board)
     startup = made.measure(seeded_inputs(made.inputs, 0)).startup_instructions
     assert startup is not None
     # at least a load, a store and a branch for each word of data
@@ -171,8 +171,8 @@ def test_faults_of_a_stack_outside_its_memory_are_said(name: str, tmp_path: Path
 )
 def test_a_stack_that_runs_out_is_said(name: str, executor: str, models: Path) -> None:
     board = need_board(name)
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, board.target, params, module_name="model", executor=executor)
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, board.target, params, module_name="model", executor=executor)
     made = emulated_factory(factory, replace(board, stack_bytes=256))
     with pytest.raises(RunError, match="stack ran out"):
         made.measure(seeded_inputs(made.inputs, 0))

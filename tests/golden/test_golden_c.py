@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.codegen.kernel_values import KernelValues
-from mlforge.codegen.operators import OperatorsFile, kernel_comment
-from mlforge.tir.ir import PrimFunc
-from mlforge.tir.unify import unify
+from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.kernel_values import KernelValues
+from mlfc.codegen.operators import OperatorsFile, kernel_comment
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.unify import unify
 from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
 

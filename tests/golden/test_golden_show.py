@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.archive.picture import memory_picture
+import mlfc
+from mlfc.archive.picture import memory_picture
 from tests.show_archive import HEADER, HEADER_PATH, document, write_archive
-from tests.unit.test_cli import mlforge as program
+from tests.unit.test_cli import mlfc as program
 
 FOLDER = Path(__file__).parent / "show"
 
@@ -19,7 +19,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("show")
     write_archive(folder / "net.tar")
     metadata = document()
-    details = metadata["modules"]["net"]["mlforge"]
+    details = metadata["modules"]["net"]["mlfc"]
     details["operators"][0]["nodes"] = ["conv_1", "relu6_1"]
     details["operators"][2]["macs"] = 256
     details["constants"][0]["sha256"] = "a" * 64
@@ -36,7 +36,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "inspect.txt": shown("inspect", "net.tar"),
         "inspect_all.txt": shown("inspect", "net.tar", "--layers", "--weights", "--files"),
         "diff.txt": shown("diff", "net.tar", "other.tar"),
-        "memory.svg": memory_picture(mlforge.inspect(folder / "net.tar")["modules"]["net"], "net"),
+        "memory.svg": memory_picture(mlfc.inspect(folder / "net.tar")["modules"]["net"], "net"),
     }
 
 

@@ -69,7 +69,7 @@ def add_large(name: str, expected: str, write: Callable[[Path], object], *, refu
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar of files, with nothing of mlforge's in the way of making it."""
+    """Return a tar of files, with nothing of mlfc's in the way of making it."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as out:
         for name, data in files.items():
@@ -91,7 +91,7 @@ def with_manifest(files: Mapping[str, bytes], document: Mapping[str, Any]) -> Fi
         for name, data in sorted(files.items())
         if name != "metadata.json"
     }
-    complete = {**document, "mlforge": {**document["mlforge"], "files": listed}}
+    complete = {**document, "mlfc": {**document["mlfc"], "files": listed}}
     return {**files, "metadata.json": encoded(complete)}
 
 

@@ -68,9 +68,9 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     ),
 }
 
-# in the archive that mlforge compiles
+# in the archive that mlfc compiles
 _DIGITS = "modules/digits"
-_OURS = f"{_DIGITS}/mlforge"
+_OURS = f"{_DIGITS}/mlfc"
 LIES: dict[str, tuple[str, Any, str]] = {
     "lie_shape_larger_than_the_size": (f"{_OURS}/inputs/0/shape", [1, 8, 8, 2], "do not give the size|input"),
     "lie_shape_beyond_memory": (f"{_OURS}/inputs/0/shape", [2**31 - 1] * 8, "do not give the size|input"),
@@ -157,7 +157,7 @@ def _with_device_module(data: bytes, type_key: str = "onnxruntime") -> Callable[
 
     def build() -> bytes:
         document = compiled_metadata()
-        document["modules"]["digits"]["mlforge"]["module_tree"].append(
+        document["modules"]["digits"]["mlfc"]["module_tree"].append(
             {"type_key": type_key, "files": [path], "parent": 0}
         )
         return packed(with_manifest({**compiled_files(), path: data}, document))
@@ -218,7 +218,7 @@ def files_one_longer() -> bytes:
 @fault("does not match", refused=True)
 def files_hash_that_is_none() -> bytes:
     document = compiled_metadata()
-    document["mlforge"]["files"][_LIB1]["sha256"] = "0" * 63 + "\n"
+    document["mlfc"]["files"][_LIB1]["sha256"] = "0" * 63 + "\n"
     return packed({**compiled_files(), "metadata.json": encoded(document)})
 
 

@@ -1,4 +1,4 @@
-"""The good archives that the corpus spoils: one that mlforge compiles, one as TVM writes graph models, by hand."""
+"""The good archives that the corpus spoils: one that mlfc compiles, one as TVM writes graph models, by hand."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_i
 
 @cache
 def compiled(executor: str = "aot") -> bytes:
-    """Return the archive of a small model as mlforge writes it."""
-    import mlforge
+    """Return the archive of a small model as mlfc writes it."""
+    import mlfc
 
-    module, params = mlforge.import_model(DIGITS)
-    factory = mlforge.build(module, params=params, module_name="digits", executor=executor)
+    module, params = mlfc.import_model(DIGITS)
+    factory = mlfc.build(module, params=params, module_name="digits", executor=executor)
     with tempfile.TemporaryDirectory() as folder:
-        return mlforge.export_model_library_format(factory, Path(folder) / "digits.tar").read_bytes()
+        return mlfc.export_model_library_format(factory, Path(folder) / "digits.tar").read_bytes()
 
 
 def compiled_files(executor: str = "aot") -> Files:

@@ -95,19 +95,19 @@ class Reader:
 
 
 def _inspect(path: Path) -> str:
-    from mlforge import archive
+    from mlfc import archive
 
     return str(archive.inspect(path))
 
 
 def _validate(path: Path) -> str:
-    from mlforge import archive
+    from mlfc import archive
 
     return "\n".join(archive.validate(path))
 
 
 def _load(path: Path) -> str:
-    from mlforge import archive
+    from mlfc import archive
 
     # CC is a program that fails, so what gets as far as being compiled ends there
     archive.load(path)
@@ -115,25 +115,25 @@ def _load(path: Path) -> str:
 
 
 def _load_module(path: Path) -> str:
-    from mlforge import archive
+    from mlfc import archive
 
     return archive.load_module(path).type_key
 
 
 def _rebuild(path: Path) -> str:
-    from mlforge.archive.rebuild import rebuild
+    from mlfc.archive.rebuild import rebuild
 
     return str(len(rebuild(path)))
 
 
 def _diff(path: Path) -> str:
-    from mlforge import archive
+    from mlfc import archive
 
     return str(archive.diff(path, path))
 
 
 def _migrate(path: Path) -> str:
-    from mlforge.archive.migrate import migrate
+    from mlfc.archive.migrate import migrate
 
     target = Path("migrated.tar")
     try:
@@ -156,8 +156,8 @@ ACTIONS: dict[str, Callable[[Path], str]] = {
 
 def _read_blob(abi: str) -> Callable[[Path], str]:
     def read(path: Path) -> str:
-        from mlforge.runtime import Module
-        from mlforge.runtime.blob import read_tree
+        from mlfc.runtime import Module
+        from mlfc.runtime.blob import read_tree
 
         with path.open("rb") as file:
             # the modules may keep views of it
@@ -171,23 +171,23 @@ BLOB_ACTIONS: dict[str, Callable[[Path], str]] = {abi: _read_blob(abi) for abi i
 
 
 def _check(path: Path) -> str:
-    import mlforge
+    import mlfc
 
-    return "\n".join(f"[{problem.code}] {problem}" for problem in mlforge.check(path))
+    return "\n".join(f"[{problem.code}] {problem}" for problem in mlfc.check(path))
 
 
 def _compile(path: Path) -> str:
-    import mlforge
-    from mlforge.errors import ProblemsError
+    import mlfc
+    from mlfc.errors import ProblemsError
 
     target = Path("compiled.tar")
     try:
-        mod, params = mlforge.import_model(path)
-        factory = mlforge.build(mod, params=params)
-        mlforge.export_model_library_format(factory, target)
+        mod, params = mlfc.import_model(path)
+        factory = mlfc.build(mod, params=params)
+        mlfc.export_model_library_format(factory, target)
     except ProblemsError as error:
         return "\n".join(f"[{problem.code}] {problem}" for problem in error.problems)
-    except mlforge.errors.MlforgeError as error:
+    except mlfc.errors.MlfcError as error:
         return f"[{error.code}] {error}"
     finally:
         target.unlink(missing_ok=True)

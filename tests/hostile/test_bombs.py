@@ -10,10 +10,10 @@ import pytest
 from onnx import helper
 from typer.testing import CliRunner
 
-import mlforge
-from mlforge.cli.main import app
-from mlforge.errors import LimitError, OptionError
-from mlforge.support.cost import LIMITS, limited, require, spend
+import mlfc
+from mlfc.cli.main import app
+from mlfc.errors import LimitError, OptionError
+from mlfc.support.cost import LIMITS, limited, require, spend
 from tests.hostile.corpus_models import BOMBS
 from tests.hostile.reading import MODEL_ACTIONS, Reader, Reading
 from tests.onnx_models import model
@@ -58,7 +58,7 @@ def test_weights_in_the_file_pay_for_themselves() -> None:
     nodes.append(helper.make_node("Sum", [f"a{i}" for i in range(24)], ["y"]))
     data = model(nodes, {"x": (1,)}, ["y"], weights).SerializeToString()
     assert len(data) > LIMITS["constants"].base
-    assert mlforge.check(data) == []
+    assert mlfc.check(data) == []
 
 
 def test_a_factor_raises_the_limits() -> None:
@@ -66,14 +66,14 @@ def test_a_factor_raises_the_limits() -> None:
     nodes.append(helper.make_node("Sum", ["x", *(f"c{i}" for i in range(20))], ["y"]))
     data = model(nodes, {"x": (1,)}, ["y"], {"shape": np.array([1 << 20])}).SerializeToString()
     with pytest.raises(LimitError, match=r"exceed 67,\d+,\d+ bytes by .*raise the limits: --limit-factor 3"):
-        mlforge.import_model(data)
-    assert len(mlforge.import_model(data, limit_factor=3)[1]) == 20
-    (problem,) = mlforge.check(data)
+        mlfc.import_model(data)
+    assert len(mlfc.import_model(data, limit_factor=3)[1]) == 20
+    (problem,) = mlfc.check(data)
     assert isinstance(problem, LimitError)
-    assert mlforge.check(data, limit_factor=3) == mlforge.check(data, limit_factor=1e308) == []
+    assert mlfc.check(data, limit_factor=3) == mlfc.check(data, limit_factor=1e308) == []
     for factor in (0, -1, float("inf"), float("nan")):
         with pytest.raises(OptionError, match="expected a positive number"):
-            mlforge.import_model(data, limit_factor=factor)
+            mlfc.import_model(data, limit_factor=factor)
 
 
 @pytest.mark.parametrize("command", ["check", "compile", "verify"])

@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import mlforge
-from mlforge.errors import InternalError, MlforgeError, ModelError, OptionError
+import mlfc
+from mlfc.errors import InternalError, MlfcError, ModelError, OptionError
 from tests.onnx_models import model, single, small_network
 
 
 def refused(data: Any, message: str, **options: Any) -> None:
     data = data if isinstance(data, (bytes, str, Path)) else data.SerializeToString()
-    with pytest.raises(MlforgeError, match=message) as found:
-        mlforge.import_model(data, **options)
+    with pytest.raises(MlfcError, match=message) as found:
+        mlfc.import_model(data, **options)
     assert not isinstance(found.value, InternalError)
 
 
@@ -48,7 +48,7 @@ def test_places_that_are_no_files(tmp_path: Path) -> None:
 
 def test_unknown_numerics() -> None:
     with pytest.raises(OptionError, match="litert, tflm"):
-        mlforge.import_model(b"", numerics="exact")
+        mlfc.import_model(b"", numerics="exact")
 
 
 def test_cycle() -> None:
@@ -143,9 +143,9 @@ def test_external_data_comes_from_the_models_folder_alone(tmp_path: Path) -> Non
     (tmp_path / "outside.bin").write_bytes(plain.graph.initializer[0].raw_data)
     (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
     path = folder / "m.onnx"
-    expected = mlforge.import_model(plain.SerializeToString())[1]["w"]
+    expected = mlfc.import_model(plain.SerializeToString())[1]["w"]
     path.write_bytes(external(small_network(), "w.bin").SerializeToString())
-    np.testing.assert_array_equal(mlforge.import_model(path)[1]["w"], expected)
+    np.testing.assert_array_equal(mlfc.import_model(path)[1]["w"], expected)
     for location, message in (
         ("../outside.bin", "outside the model's folder"),
         (str(tmp_path / "outside.bin"), "outside the model's folder"),
@@ -173,10 +173,10 @@ def test_mutated_models_never_give_foreign_errors() -> None:
             if mutated:
                 mutated[int(rng.integers(len(mutated)))] = int(rng.integers(256))
         try:
-            mlforge.import_model(bytes(mutated))
+            mlfc.import_model(bytes(mutated))
         except InternalError:
             raise
-        except MlforgeError:
+        except MlfcError:
             failures += 1
     assert failures > 100
 
@@ -184,4 +184,4 @@ def test_mutated_models_never_give_foreign_errors() -> None:
 def test_names_that_are_no_utf8() -> None:
     data = small_network().SerializeToString().replace(b"product", b"prod\xff\xfet")
     with pytest.raises(ModelError):
-        mlforge.import_model(data)
+        mlfc.import_model(data)

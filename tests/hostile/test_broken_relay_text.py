@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TextError
-from mlforge.relay import ir
-from mlforge.relay.text import from_text, to_text
-from mlforge.relay.text_source import MAX_CODE, MAX_NAME, MAX_TOKENS
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TextError
+from mlfc.relay import ir
+from mlfc.relay.text import from_text, to_text
+from mlfc.relay.text_source import MAX_CODE, MAX_NAME, MAX_TOKENS
 
 HEAD = '#[version = "0.0.5"]\n'
 

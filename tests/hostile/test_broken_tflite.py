@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.errors import MlforgeError, ModelError, ProblemsError, UnsupportedError
-from mlforge.frontend.tflite import import_tflite
+from mlfc.errors import MlfcError, ModelError, ProblemsError, UnsupportedError
+from mlfc.frontend.tflite import import_tflite
 from tests.counting import counted_calls
 from tests.tflite_builder import Op, T, build
 
@@ -22,11 +22,11 @@ def _imports_or_refuses(data: bytes) -> str:
         try:
             import_tflite(data, "broken")
             result, message = "imported", "none"
-        except MlforgeError as error:
+        except MlfcError as error:
             result, message = error.code, str(error)
     assert message
     assert calls.number < MAX_CALLS
-    assert result != "MLF900", "a damaged file must not look like a bug of mlforge"
+    assert result != "MLF900", "a damaged file must not look like a bug of mlfc"
     return result
 
 
@@ -121,5 +121,5 @@ def test_open_dimensions_take_given_shapes() -> None:
     data = build(tensors, [Op("RELU", ["x"], ["y"])], ["x"], ["y"])
     module, _ = import_tflite(data, "m", shapes={"x": (3, 4)})
     assert str(module.main.body.type) == "Tensor[(3, 4), float32]"
-    with pytest.raises(MlforgeError, match="no input 'z'"):
+    with pytest.raises(MlfcError, match="no input 'z'"):
         import_tflite(data, "m", shapes={"z": (3, 4)})

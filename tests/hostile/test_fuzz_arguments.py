@@ -12,12 +12,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import InputError, MlforgeError, RunError
-from mlforge.runtime import LibraryModule
-from mlforge.runtime.c_abi import DLTensor, array_tensor
-from mlforge.runtime.device import cpu
-from mlforge.runtime.ffi_func import FfiFunc
+import mlfc
+from mlfc.errors import InputError, MlfcError, RunError
+from mlfc.runtime import LibraryModule
+from mlfc.runtime.c_abi import DLTensor, array_tensor
+from mlfc.runtime.device import cpu
+from mlfc.runtime.ffi_func import FfiFunc
 from tests.native.test_abi_entries import MAIN, exported
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -77,7 +77,7 @@ VALUES = st.one_of(
     st.binary().map(bytearray),
     st.lists(st.integers(), max_size=2),
     st.complex_numbers(),
-    st.sampled_from([np.int8(3), np.float16(1), np.uint64(2**64 - 1), np.bool_(True), mlforge.cpu(), object, len]),
+    st.sampled_from([np.int8(3), np.float16(1), np.uint64(2**64 - 1), np.bool_(True), mlfc.cpu(), object, len]),
     st.one_of(st.none(), st.integers(), st.text(), st.just(ValueError("no"))).map(Exports),
 )
 FITTING = st.builds(lambda value: np.full((1, 1), value, np.int8), st.integers(-128, 127))
@@ -121,7 +121,7 @@ def test_any_objects_through_tvm_ffi(library: LibraryModule, args: list[Any]) ->
     if error is None:
         assert len(args) in (1, 2)
     else:
-        assert not isinstance(error, MlforgeError)  # what it raises is Python's own
+        assert not isinstance(error, MlfcError)  # what it raises is Python's own
 
 
 SMALL = st.integers(-3, 9)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-import mlforge
+import mlfc
 from fuzz.model_files import compiles_as_checked, targets
 from fuzz.python_readers import Target, failure_of, inputs
-from mlforge.errors import InternalError, MlforgeError
+from mlfc.errors import InternalError, MlfcError
 from tests.onnx_models import model
 from tests.tflite_builder import Op, T, build
 
@@ -38,12 +38,12 @@ def test_what_check_passes_compiles(name: str) -> None:
     for data in islice(inputs(target, random.Random(name)), MODELS[name]):
         failure = failure_of(Target(target.name, target.read, (), (), float("inf")), data)
         assert failure is None, failure
-        refused += bool(mlforge.check(data))
+        refused += bool(mlfc.check(data))
     assert 0 < refused < MODELS[name]
 
 
 def _refused(data: bytes, message: str) -> None:
-    with pytest.raises(MlforgeError, match=message) as caught:
+    with pytest.raises(MlfcError, match=message) as caught:
         compiles_as_checked(data)
     assert not isinstance(caught.value, InternalError)
 

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from fuzz.python_readers import Target, failure_of, fuzz, inputs, targets
-from mlforge.errors import ArchiveError, MlforgeError
-from mlforge.support.params import load_params
+from mlfc.errors import ArchiveError, MlfcError
+from mlfc.support.params import load_params
 
 NAMES = (
     "tar", "archive", "parameters", "parameters as JSON", "parameters as BSON", "BSON", "graph JSON", "Relay text",
@@ -48,7 +48,7 @@ def test_the_damage_is_noticed(name: str) -> None:
     for data in islice(inputs(target, random.Random(3)), 40):
         try:
             target.read(data)
-        except MlforgeError:
+        except MlfcError:
             refused += 1
     assert refused > 5
 

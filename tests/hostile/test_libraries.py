@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError
-from mlforge.library.cache import cache_folder
-from mlforge.library.toolchain import compile_shared
-from mlforge.runtime.description import read_description
-from mlforge.support import elf_image
-from mlforge.support.elf_check import check_image
-from mlforge.support.elf_image import GNU_HASH, STRSZ, ElfImage
-from mlforge.support.platforms import this_platform
+import mlfc
+from mlfc.errors import ArchiveError
+from mlfc.library.cache import cache_folder
+from mlfc.library.toolchain import compile_shared
+from mlfc.runtime.description import read_description
+from mlfc.support import elf_image
+from mlfc.support.elf_check import check_image
+from mlfc.support.elf_image import GNU_HASH, STRSZ, ElfImage
+from mlfc.support.platforms import this_platform
 from tests.hostile.corpus_blobs import LIB, classic, rows, string, u64
 
 pytestmark = pytest.mark.skipif(
@@ -33,17 +33,17 @@ SOURCE = """
 #include <string.h>
 extern const unsigned char __tvm_dev_mblob[%d];
 const unsigned char __tvm_dev_mblob[] = {%s};
-extern const char mlforge_description[];
-const char mlforge_description[] = {%s, 0};
-extern const int mlforge_abi_version;
-const int mlforge_abi_version = %d;
+extern const char mlfc_description[];
+const char mlfc_description[] = {%s, 0};
+extern const int mlfc_abi_version;
+const int mlfc_abi_version = %d;
 static __thread int calls;
 int twice(int value);
 int twice(int value) { return 2 * value + calls; }
 void *__tvm_module_ctx = NULL;
 int (*pointer)(int) = twice;
 __attribute__((constructor)) static void loaded(void) {
-  const char *mark = getenv("MLFORGE_TEST_MARK");
+  const char *mark = getenv("MLFC_TEST_MARK");
   FILE *file = mark == NULL ? NULL : fopen(mark, "w");
   if (file != NULL) fclose(file);
   calls = (int)strlen("") + (pointer == NULL);
@@ -64,12 +64,12 @@ def built(path: Path, blob: bytes = GOOD, description: object = DESCRIPTION, ver
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "mark"
-    monkeypatch.setenv("MLFORGE_TEST_MARK", str(place))
+    monkeypatch.setenv("MLFC_TEST_MARK", str(place))
     return place
 
 
 def test_a_sound_library_is_loaded(tmp_path: Path, mark: Path) -> None:
-    loaded = mlforge.load_module(built(tmp_path / "good.so"))
+    loaded = mlfc.load_module(built(tmp_path / "good.so"))
     assert [module.type_key for module in loaded.walk()] == ["library", "metadata_module"]
     assert mark.exists()
 
@@ -81,7 +81,7 @@ def test_a_sound_library_is_loaded(tmp_path: Path, mark: Path) -> None:
         ({"blob": classic(LIB, string(b"nobody's"), tree=rows((1,), ()))}, "kind 'nobody's' cannot be read"),
         ({"blob": classic(LIB, LIB, tree=rows((), ()))}, "twice"),
         ({"blob": classic(LIB, string(b"const_loader") + u64(0, 1, 0, 0), tree=rows((1,), ()))}, "const_loader"),
-        ({"version": 7}, "mlforge_abi_version is 7"),
+        ({"version": 7}, "mlfc_abi_version is 7"),
         ({"description": {"modules": {"m": {}}}}, "there is no executor"),
         ({"description": []}, "it has no modules"),
     ],
@@ -90,7 +90,7 @@ def test_no_code_runs_of_what_is_refused(damaged: dict[str, object], expected: s
     path = built(tmp_path / "damaged.so", **damaged)  # type: ignore[arg-type]  # what differs from the defaults
     for source in (path, path.read_bytes()):
         with pytest.raises(ArchiveError, match=expected):
-            mlforge.load_module(source)
+            mlfc.load_module(source)
     assert not mark.exists()
 
 
@@ -163,7 +163,7 @@ class Damage:
         return [place for place in places if self.data[place + 8] == kind][-1]
 
 
-RODATA, BLOB, HANDLE = "mlforge_description", "__tvm_dev_mblob", "__tvm_module_ctx"
+RODATA, BLOB, HANDLE = "mlfc_description", "__tvm_dev_mblob", "__tvm_module_ctx"
 X86_64 = 62
 DAMAGES: dict[str, tuple[Callable[[Damage], object], str]] = {
     "what is called at first is data": (lambda d: d.dynamic(12, d.address(RODATA)), "no code"),
@@ -220,7 +220,7 @@ def test_damaged_tables_never_reach_the_loader(name: str, sound: bytes, tmp_path
     path = tmp_path / "damaged.so"
     path.write_bytes(damage.data)
     with pytest.raises(ArchiveError, match=expected) as caught:
-        mlforge.load_module(path)
+        mlfc.load_module(path)
     assert str(caught.value).startswith(str(path))
     assert not mark.exists()
 
@@ -277,5 +277,5 @@ def test_whole_pages_may_be_locked(sound: bytes) -> None:
 def test_a_description_is_checked(change: dict[str, object], expected: str) -> None:
     assert read_description(json.dumps(DESCRIPTION).encode(), "x.so") == DESCRIPTION["modules"]
     text = json.dumps({"modules": {"m": {**MODULE, **change}}}).encode()
-    with pytest.raises(ArchiveError, match=f"^x.so: mlforge_description: module 'm': .*{expected}"):
+    with pytest.raises(ArchiveError, match=f"^x.so: mlfc_description: module 'm': .*{expected}"):
         read_description(text, "x.so")

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
+import mlfc
 from benchmarks.library_load import large_model
-from mlforge.errors import ArchiveError
-from mlforge.library.toolchain import compile_shared
-from mlforge.runtime.description import DESCRIPTION_SYMBOL
-from mlforge.support.elf_image import ElfImage
-from mlforge.support.library_digest import MAX_RANGES, SYMBOL, check_digest, write_digest
+from mlfc.errors import ArchiveError
+from mlfc.library.toolchain import compile_shared
+from mlfc.runtime.description import DESCRIPTION_SYMBOL
+from mlfc.support.elf_image import ElfImage
+from mlfc.support.library_digest import MAX_RANGES, SYMBOL, check_digest, write_digest
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -59,13 +59,13 @@ def left_out(data: bytes) -> list[tuple[int, int]]:
     """Return what the digest of a library leaves out, read here once more from the documented form."""
     address, _ = image_of(data).find(SYMBOL) or pytest.fail("there is no digest")
     record = bytes(image_of(data).content(address, 56 + 16 * MAX_RANGES, SYMBOL))
-    assert record.startswith(b"mlforge digest\0\0\1\0\0\0")
+    assert record.startswith(b"mlfc digest\0\0\1\0\0\0")
     numbers = np.frombuffer(record[56:], "<u8").reshape(-1, 2).tolist()
     return [(start, start + size) for start, size in numbers[: int.from_bytes(record[20:24], "little")]]
 
 
 def load_and_run(data: bytes) -> None:
-    model = mlforge.load_module(data)
+    model = mlfc.load_module(data)
     model.run(*(np.ones(info.shape, info.dtype) for info in model.inputs))
 
 
@@ -169,9 +169,9 @@ def record_at(data: bytes) -> int:
 @pytest.mark.parametrize(
     ("at", "value", "expected"),
     [
-        (0, b"X", "its mlforge_digest is none"),
+        (0, b"X", "its mlfc_digest is none"),
         (16, b"\2", "its digest is of the unknown kind 2"),
-        (20, b"\xff", "its mlforge_digest is none"),
+        (20, b"\xff", "its mlfc_digest is none"),
         (20, b"\1", "content that was exported"),
         (24, bytes(32), "content that was exported"),
         (56, b"\xff" * 16, "content that was exported"),
@@ -182,7 +182,7 @@ def test_a_damaged_digest_is_an_error(at: int, value: bytes, expected: str, smal
     start = record_at(data) + at
     data[start : start + len(value)] = value
     with pytest.raises(ArchiveError, match=f"bytes: the library is damaged or cut off: .*{expected}"):
-        mlforge.load_module(bytes(data))
+        mlfc.load_module(bytes(data))
 
 
 def test_a_library_without_a_digest_loads(small: dict[str, Path]) -> None:
@@ -200,10 +200,10 @@ def test_a_library_without_a_digest_loads(small: dict[str, Path]) -> None:
 
 CHANGED = """
 #include <string.h>
-extern const int mlforge_abi_version;
-const int mlforge_abi_version = 1;
-char mlforge_description[] = "{text}";
-__attribute__((constructor)) static void change(void) {{ memcpy(mlforge_description, "!!!", 3); }}
+extern const int mlfc_abi_version;
+const int mlfc_abi_version = 1;
+char mlfc_description[] = "{text}";
+__attribute__((constructor)) static void change(void) {{ memcpy(mlfc_description, "!!!", 3); }}
 """
 
 
@@ -212,5 +212,5 @@ def test_the_description_is_read_from_the_file(tmp_path: Path) -> None:
     text = json.dumps({"modules": {}}).replace('"', '\\"')
     source = CHANGED.format(text=text).encode()
     assert DESCRIPTION_SYMBOL.encode() in source
-    loaded = mlforge.load_module(compile_shared({"a.c": source}, tmp_path / "a.so"))
+    loaded = mlfc.load_module(compile_shared({"a.c": source}, tmp_path / "a.so"))
     assert loaded.description() == {}

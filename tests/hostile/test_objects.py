@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.errors import ToolchainError
-from mlforge.library.jit import LinkedObjects
-from mlforge.library.object_check import check_object
-from mlforge.support.content import to_bytes
-from mlforge.target.llvm import host_triple
+import mlfc
+from mlfc.errors import ToolchainError
+from mlfc.library.jit import LinkedObjects
+from mlfc.library.object_check import check_object
+from mlfc.support.content import to_bytes
+from mlfc.target.llvm import host_triple
 from tests.conftest import need
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
@@ -37,8 +37,8 @@ int twice(int value) { calls += value; zeros[value & 7]++; return common + elsew
 @cache
 def objects(triple: str) -> dict[str, bytes]:
     """Return the objects of a small model."""
-    module, params = mlforge.import_model(DIGITS)
-    files = mlforge.build(module, f"llvm -mtriple={triple}", params).lib.files
+    module, params = mlfc.import_model(DIGITS)
+    files = mlfc.build(module, f"llvm -mtriple={triple}", params).lib.files
     return {name: to_bytes(data) for name, data in files.items() if name.endswith(".o")}
 
 
@@ -138,8 +138,8 @@ def test_objects_that_c_compilers_write_are_sound(compiler: str, flags: str, tmp
 
 ALL_LINKED = """
 import os, sys
-from mlforge.errors import ToolchainError
-from mlforge.library.jit import LinkedObjects
+from mlfc.errors import ToolchainError
+from mlfc.library.jit import LinkedObjects
 
 for line in sys.stdin:
     child = os.fork()

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, Tensor
-from mlforge.archive.read import open_archive
-from mlforge.archive.validate import validate
-from mlforge.errors import ArchiveError
-from mlforge.support.params import load_params
+import mlfc
+from mlfc.archive.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, Tensor
+from mlfc.archive.read import open_archive
+from mlfc.archive.validate import validate
+from mlfc.errors import ArchiveError
+from mlfc.support.params import load_params
 from tests.interop.archive_versions import (
     PLACES,
     VERSIONS,
@@ -90,7 +90,7 @@ def test_the_files_of_an_old_archive_are_found(graph: Path, tmp_path: Path, vers
 @pytest.mark.parametrize("version", OLDER)
 def test_migration_brings_back_version_7(tvm: Path, tmp_path: Path, version: int) -> None:
     old = older_archive(tvm, version, tmp_path / "old.tar")
-    done = mlforge.migrate(old, tmp_path / "new.tar")
+    done = mlfc.migrate(old, tmp_path / "new.tar")
     assert validate(done.path) == []
     assert [warning for warning in done.warnings if "main function" not in warning] == []
     assert bool(done.warnings) == (version == 1)
@@ -106,22 +106,22 @@ def test_migration_brings_back_version_7(tvm: Path, tmp_path: Path, version: int
         assert module["memory"] == flat["memory"]
     assert (document["version"], module["executors"], module["style"]) == (7, flat["executors"], "full-model")
     assert ("external_dependencies" in module) == (version == 6 and flat["executors"] == ["aot"])
-    assert document["mlforge"]["files"].keys() == found.keys() - {"metadata.json"}
+    assert document["mlfc"]["files"].keys() == found.keys() - {"metadata.json"}
 
 
 def test_migration_is_reproducible_and_at_rest(tvm: Path, tmp_path: Path) -> None:
     old = older_archive(tvm, 3, tmp_path / "old.tar")
-    one, two = mlforge.migrate(old, tmp_path / "a.tar").path, mlforge.migrate(old, tmp_path / "b.tar").path
+    one, two = mlfc.migrate(old, tmp_path / "a.tar").path, mlfc.migrate(old, tmp_path / "b.tar").path
     assert one.read_bytes() == two.read_bytes()
-    again = mlforge.migrate(one, tmp_path / "c.tar")
+    again = mlfc.migrate(one, tmp_path / "c.tar")
     assert again.renamed == {}
     assert again.path.read_bytes() == one.read_bytes()
-    in_place = mlforge.migrate(one, one)
+    in_place = mlfc.migrate(one, one)
     assert in_place.path.read_bytes() == two.read_bytes()
     with tarfile.open(one) as tar:
         exported = json.loads(members(tvm)["metadata.json"])["modules"]["kws"]["export_datetime"]
         assert {np.datetime64(exported[:-1].replace(" ", "T")).astype(int)} == {info.mtime for info in tar}
-    dated = mlforge.migrate(old, tmp_path / "d.tar", timestamp=5).path
+    dated = mlfc.migrate(old, tmp_path / "d.tar", timestamp=5).path
     with tarfile.open(dated) as tar:
         assert {info.mtime for info in tar} == {5}
 
@@ -130,7 +130,7 @@ def test_migration_is_reproducible_and_at_rest(tvm: Path, tmp_path: Path) -> Non
 def test_an_old_archive_is_described(graph: Path, tmp_path: Path, version: int) -> None:
     old = older_archive(graph, version, tmp_path / "old.tar")
     assert validate(old) == []
-    found = mlforge.inspect(old)
+    found = mlfc.inspect(old)
     assert found["version"] == version
     assert found["modules"]["kws"]["executor"] == "graph"
     assert {file["path"] for file in found["files"]} == members(old).keys()
@@ -140,7 +140,7 @@ def test_unknown_keys_and_files_are_kept(graph: Path, tmp_path: Path) -> None:
     old = members(older_archive(graph, 2, tmp_path / "old.tar"))
     document = json.loads(old["metadata.json"]) | {"contexts": [{"device_type": "cpu"}]}
     old |= {"metadata.json": text(document), "notes/why.txt": b"because", "codegen/host/src/devc.c": b"int devc;\n"}
-    done = mlforge.migrate(write_as_tvm(old, tmp_path / "more.tar"), tmp_path / "new.tar")
+    done = mlfc.migrate(write_as_tvm(old, tmp_path / "more.tar"), tmp_path / "new.tar")
     found = members(done.path)
     assert found["notes/why.txt"] == b"because"
     assert found["codegen/host/src/devc.c"] == b"int devc;\n"
@@ -151,7 +151,7 @@ def test_two_files_that_would_meet_are_refused(graph: Path, tmp_path: Path) -> N
     old = members(older_archive(graph, 2, tmp_path / "old.tar")) | {"src/kws.relay": b"another"}
     path = write_as_tvm(old, tmp_path / "clash.tar")
     with pytest.raises(ArchiveError, match=r"would both become src/kws\.relay"):
-        mlforge.migrate(path, tmp_path / "new.tar")
+        mlfc.migrate(path, tmp_path / "new.tar")
     assert not (tmp_path / "new.tar").exists()
 
 
@@ -170,7 +170,7 @@ def test_a_registry_with_a_count_of_one_byte_is_warned_of(
     old = members(older_archive(graph, 5, tmp_path / "old.tar"))
     source = b"static const TVMFuncRegistry _tvm_func_registry = {\n    " + names + b",\n    _tvm_func_array,\n};\n"
     old["codegen/host/src/kws_lib0.c"] = source
-    done = mlforge.migrate(write_as_tvm(old, tmp_path / "v5.tar"), tmp_path / "new.tar")
+    done = mlfc.migrate(write_as_tvm(old, tmp_path / "v5.tar"), tmp_path / "new.tar")
     assert any("in one byte" in warning for warning in done.warnings) == warned
     assert members(done.path)["codegen/host/src/kws_lib0.c"] == source
 
@@ -178,7 +178,7 @@ def test_a_registry_with_a_count_of_one_byte_is_warned_of(
 @pytest.mark.parametrize("version", [4, 5, 6, 7])
 def test_operator_style_reads_and_migrates(tmp_path: Path, version: int) -> None:
     old = operator_archive(version, tmp_path / "old.tar")
-    done = mlforge.migrate(old, tmp_path / "new.tar")
+    done = mlfc.migrate(old, tmp_path / "new.tar")
     assert done.renamed == {}
     for path, expected in ((old, version), (done.path, 7)):
         with open_archive(path) as archive:
@@ -198,7 +198,7 @@ def test_operator_style_reads_and_migrates(tmp_path: Path, version: int) -> None
     assert {**found, "metadata.json": b""} == {**members(old), "metadata.json": b""}
     document = json.loads(found["metadata.json"])
     assert (document["version"], document["target"], document["executors"]) == (7, ["c -keys=cpu "], [])
-    assert document["mlforge"]["files"].keys() == found.keys() - {"metadata.json"}
+    assert document["mlfc"]["files"].keys() == found.keys() - {"metadata.json"}
 
 
 def test_the_proposed_form_reads_and_migrates(graph: Path, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_proposed_form_reads_and_migrates(graph: Path, tmp_path: Path) -> No
     expected, found = record_of(graph), record_of(old)
     for field in ("name", "executors", "targets", "export_datetime", "storages"):
         assert getattr(found, field) == getattr(expected, field), field
-    done = mlforge.migrate(old, tmp_path / "new.tar")
+    done = mlfc.migrate(old, tmp_path / "new.tar")
     assert done.renamed["metadata-1.json"] == "metadata.json"
     new = members(done.path)
     assert new["runtime/include/crt.h"] == b"int crt;\n"
@@ -224,7 +224,7 @@ def test_the_proposed_form_reads_and_migrates(graph: Path, tmp_path: Path) -> No
 def test_parameters_in_another_form_alone_become_tvms(graph: Path, tmp_path: Path, form: str) -> None:
     weights = np.array([[1.5, -0.0], [np.nan, 2e-45]], "<f4")
     tensor: dict[str, Any] = {"name": "p0", "dtype": "float32", "shape": [2, 2]}
-    head = {"format": "mlforge-params", "version": 1}
+    head = {"format": "mlfc-params", "version": 1}
     if form == "json":
         tensor["data"] = base64.b64encode(weights.tobytes()).decode()
         data = json.dumps({**head, "params": [tensor]}).encode()
@@ -234,7 +234,7 @@ def test_parameters_in_another_form_alone_become_tvms(graph: Path, tmp_path: Pat
     del old["parameters/kws.params"]
     path = write_as_tvm(old | {f"parameters/kws.{form}": data}, tmp_path / "old.tar")
     assert record_of(path).files.params == f"parameters/kws.{form}"
-    done = mlforge.migrate(path, tmp_path / "new.tar")
+    done = mlfc.migrate(path, tmp_path / "new.tar")
     found = members(done.path)
     assert found[f"parameters/kws.{form}"] == data
     (loaded,) = load_params(found["parameters/kws.params"]).values()
@@ -260,7 +260,7 @@ def bson(extent: bytes, data: bytes) -> bytes:
     )
     version = b"\x10version\0" + struct.pack("<i", 1)
     params = b"\x04params\0" + document(b"\x030\0" + tensor)
-    return document(string(b"format", b"mlforge-params"), version, params)
+    return document(string(b"format", b"mlfc-params"), version, params)
 
 
 GRAPH_EXAMPLE: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The programs of examples/callers, built and run by the commands of their page, write what mlforge computes."""
+"""The programs of examples/callers, built and run by the commands of their page, write what mlfc computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
+import mlfc
 from tests.conftest import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ PROGRAMS = {"rustc": "rustc", "node": "nodejs", "cc": "gcc", "c++": "g++"}
 
 
 def shell(command: str, folder: Path) -> None:
-    """Run commands where the page runs them, with this Python and the mlforge that is tested."""
+    """Run commands where the page runs them, with this Python and the mlfc that is tested."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
     result = subprocess.run(
@@ -45,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(checkout: Path) -> np.ndarray:
     image = np.fromfile(checkout / "build" / "image.bin", np.float32)
-    (found,) = mlforge.load(checkout / "build" / "digits.so").run(image.reshape(1, 1, 8, 8)).values()
+    (found,) = mlfc.load(checkout / "build" / "digits.so").run(image.reshape(1, 1, 8, 8)).values()
     # the image is one that the model reads right
     assert found.argmax() == np.load(ROOT / "examples" / "digits" / "held_out.npz")["labels"][7]
     return found.reshape(-1)

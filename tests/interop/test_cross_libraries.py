@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.library.toolchain import cross_compiler, run_tool
-from mlforge.support.content import to_bytes
-from mlforge.support.platforms import parse_platform
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.library.toolchain import cross_compiler, run_tool
+from mlfc.support.content import to_bytes
+from mlfc.support.platforms import parse_platform
 from tests.conftest import need
 from tests.native.extracted import imported
 
 pytest.importorskip("ziglang", reason="pip install ziglang")
 
 SAMPLES = 3
-ENTRIES = {"tvmgen_kws_run", "tvmgen_kws___tvm_main__", "__tvm_ffi_kws", "__tvm_dev_mblob", "mlforge_abi_version"}
+ENTRIES = {"tvmgen_kws_run", "tvmgen_kws___tvm_main__", "__tvm_ffi_kws", "__tvm_dev_mblob", "mlfc_abi_version"}
 
 # loads the library, reads inputs from standard input, and writes the outputs of both of the module's functions
 PROGRAM = """
@@ -90,7 +90,7 @@ def compiled(factory: Factory, target: str, triple: str) -> Factory:
     """Return the model for another machine: its C serves all, objects one."""
     if target == "c":
         return factory
-    return mlforge.build(factory.module, f"{target} -mtriple={triple}", factory.source_params, module_name="kws")
+    return mlfc.build(factory.module, f"{target} -mtriple={triple}", factory.source_params, module_name="kws")
 
 
 @pytest.mark.parametrize("target", ["c", "llvm"])
@@ -105,7 +105,7 @@ def test_libraries_of_other_processors_compute_the_same(
     compiled(factory, target, triple).export_library(tmp_path / "kws.so", target_triple=triple)
     (tmp_path / "main.c").write_text(PROGRAM)
     (tmp_path / "tvmgen_kws.h").write_bytes(to_bytes(factory.code.files["include/tvmgen_kws.h"]))
-    include = Path(mlforge.__file__).parent / "crt" / "include"
+    include = Path(mlfc.__file__).parent / "crt" / "include"
     compiler = cross_compiler(parse_platform(triple))
     flags = ["-O1", "-g0", "-I.", f"-I{include}", "-DTVM_CRT_SYSTEM_LIB=0"]
     run_tool([*compiler.command, *flags, "main.c", "-ldl", "-o", "main"], tmp_path)
@@ -220,11 +220,11 @@ def test_webassembly_computes_the_same_in_node(wasm: Path, inputs: Any, expected
 
 def test_a_library_for_another_machine_says_so(factory: Factory, tmp_path: Path) -> None:
     path = factory.export_library(tmp_path / "kws.so", target_triple="riscv64-linux-gnu")
-    with pytest.raises(mlforge.errors.ArchiveError, match="it is for RISC-V Linux; this machine is"):
-        mlforge.load_module(path)
+    with pytest.raises(mlfc.errors.ArchiveError, match="it is for RISC-V Linux; this machine is"):
+        mlfc.load_module(path)
 
 
 def test_machines_that_nobody_knows_are_refused(factory: Factory, tmp_path: Path) -> None:
-    with pytest.raises(mlforge.errors.OptionError, match="no machine 'pdp11-linux'"):
+    with pytest.raises(mlfc.errors.OptionError, match="no machine 'pdp11-linux'"):
         factory.export_library(tmp_path / "kws.so", target_triple="pdp11-linux")
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
+import mlfc
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "deploy-a-library.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILI
 
 
 def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tvm_ffi", reason="pip install 'mlforge[ffi]'")
+    pytest.importorskip("tvm_ffi", reason="pip install 'mlfc[ffi]'")
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -40,4 +40,4 @@ def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Mo
     assert [result.argmax() for result in results] == [held_out["labels"][7]] * 2
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
     assert names["loaded"].type_key == names["from_memory"].type_key == "GraphExecutorFactory"
-    assert mlforge.load_module(tmp_path / "digits.so").type_key == "AotExecutorFactory"
+    assert mlfc.load_module(tmp_path / "digits.so").type_key == "AotExecutorFactory"

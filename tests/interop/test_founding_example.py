@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
+import mlfc
+from mlfc.compiler import Factory
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resnet18"
 
@@ -42,13 +42,13 @@ def expected(model: Path, image: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=["opencl", "cuda"])
 def built(request: pytest.FixtureRequest, model: Path) -> tuple[str, Factory]:
-    resnet18_mod, resnet18_params = mlforge.import_model(model)
-    return request.param, mlforge.build(resnet18_mod, request.param, params=resnet18_params)
+    resnet18_mod, resnet18_params = mlfc.import_model(model)
+    return request.param, mlfc.build(resnet18_mod, request.param, params=resnet18_params)
 
 
 def runs_here(target: str) -> bool:
     """Tell whether there is a device; CI has one for OpenCL."""
-    there = mlforge.device(target, 0).exists
+    there = mlfc.device(target, 0).exists
     if target == "opencl" and not there:
         pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
     return there
@@ -65,12 +65,12 @@ def test_the_library_is_loaded_back_with_its_device_module(
     graph_json, resnet18_lib, params = factory
     path_lib = tmp_path / "deploy.so"
     resnet18_lib.export_library(path_lib)
-    loaded_lib = mlforge.load_module(path_lib)
+    loaded_lib = mlfc.load_module(path_lib)
     assert loaded_lib.type_key == "library"
     assert loaded_lib.imported_modules[0].type_key == target
     assert loaded_lib.imported_modules[0].save_to_bytes() == resnet18_lib.imported_modules[0].save_to_bytes()
     if runs_here(target):
-        executor = mlforge.runtime.GraphExecutor(graph_json, loaded_lib, [mlforge.device(target, 0)])
+        executor = mlfc.runtime.GraphExecutor(graph_json, loaded_lib, [mlfc.device(target, 0)])
         executor.set_input(**params)
         executor.run(data=image)
         assert_like(executor.get_output(0), expected)
@@ -82,10 +82,10 @@ def test_the_factory_in_the_library_is_all_that_it_takes(
     target, factory = built
     path = tmp_path / "resnet.so"
     factory.export_library(path)
-    loaded = mlforge.load_module(path)
+    loaded = mlfc.load_module(path)
     assert [module.type_key for module in loaded.walk()] == ["GraphExecutorFactory", "library", target]
     if runs_here(target):
-        executor = loaded["default"](mlforge.device(target, 0))
+        executor = loaded["default"](mlfc.device(target, 0))
         executor.run(data=image)
         assert_like(executor.get_output(0), expected)
 

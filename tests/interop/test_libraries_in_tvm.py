@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlforge
-from mlforge.compiler import Factory, library_root
-from mlforge.errors import OptionError
-from mlforge.library.export import export_library
-from mlforge.relay import ir
-from mlforge.runtime import cpu
-from mlforge.support.c_names import names_in_tables
+import mlfc
+from mlfc.compiler import Factory, library_root
+from mlfc.errors import OptionError
+from mlfc.library.export import export_library
+from mlfc.relay import ir
+from mlfc.runtime import cpu
+from mlfc.support.c_names import names_in_tables
 from tests.interop.tvm_runtime import TvmLibrary, sanitized
 from tests.native.extracted import imported
 
@@ -38,26 +38,24 @@ def expected(factories: dict[str, Factory]) -> Any:
 
 def two_inputs(*names: str) -> Factory:
     inputs = [ir.Var(name, ir.TensorType((2,), "float32")) for name in names]
-    return mlforge.build(
-        ir.IRModule({"main": ir.Function(tuple(inputs), ir.call("subtract", inputs))}), module_name="m"
-    )
+    return mlfc.build(ir.IRModule({"main": ir.Function(tuple(inputs), ir.call("subtract", inputs))}), module_name="m")
 
 
 def test_inputs_are_set_by_their_own_names(factories: dict[str, Factory], expected: Any, tmp_path: Path) -> None:
     path = factories["aot"].export_library(tmp_path / "hello.so", options=["-O1"])
     for name in (INPUT, sanitized(INPUT)):
-        for executor in (TvmLibrary(path).executor("default"), mlforge.load_module(path)["default"](cpu(0))):
+        for executor in (TvmLibrary(path).executor("default"), mlfc.load_module(path)["default"](cpu(0))):
             executor.set_input(name, X)
             executor.run()
             np.testing.assert_array_equal(executor.get_output(0), expected)
-    assert list(mlforge.load(path).run({INPUT: X}).values()) == [expected]
-    assert mlforge.load_module(path)["default"](cpu(0)).get_input_name(0) == INPUT
+    assert list(mlfc.load(path).run({INPUT: X}).values()) == [expected]
+    assert mlfc.load_module(path)["default"](cpu(0)).get_input_name(0) == INPUT
 
 
 def test_names_that_differ_in_signs_alone_are_told_apart(tmp_path: Path) -> None:
     path = two_inputs("a:0", "a/0").export_library(tmp_path / "m.so", options=["-O1"])
     one, two = np.array([5, 6], np.float32), np.array([1, 1], np.float32)
-    ours = mlforge.load_module(path)["default"](cpu(0))
+    ours = mlfc.load_module(path)["default"](cpu(0))
     ours.set_input("a/0", two)
     ours.set_input("a:0", one)
     ours.run()
@@ -84,7 +82,7 @@ def test_tables_have_each_name_once_and_lookups_find_the_first(names: list[str])
 def test_the_key_is_default_whatever_the_name(executor: str, factories: dict[str, Factory], tmp_path: Path) -> None:
     path = factories[executor].export_library(tmp_path / "hello.so", options=["-O1"])
     assert TvmLibrary(path).key == "default"
-    loaded = mlforge.load_module(path)
+    loaded = mlfc.load_module(path)
     assert loaded.name == f"hello_{executor}"
     assert loaded["list_module_names"]() == [f"hello_{executor}"]
     for key in ("default", f"hello_{executor}"):
@@ -96,7 +94,7 @@ def test_the_key_is_default_whatever_the_name(executor: str, factories: dict[str
 def test_several_models_have_no_default_and_say_so(factories: dict[str, Factory], tmp_path: Path) -> None:
     root = library_root(list(factories.values()))
     for abi in (("classic", "ffi"), ("ffi",)):
-        loaded = mlforge.load_module(export_library(root, tmp_path / "both.so", abi=abi, options=["-O1"]))
+        loaded = mlfc.load_module(export_library(root, tmp_path / "both.so", abi=abi, options=["-O1"]))
         with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: hello_aot, hello_graph"):
             loaded["default"](cpu(0))
         for name in ("hello_aot", "hello_graph"):
@@ -114,8 +112,8 @@ def test_code_for_tvm_ffi_alone_has_no_blob_for_others(
     module = tvm_ffi.load_module(str(path))
     for name in names:
         np.testing.assert_array_equal(np.from_dlpack(module[name](X)), expected)
-        np.testing.assert_array_equal(next(iter(mlforge.load(path, name).run(X).values())), expected)
-    loaded = mlforge.load_module(path)
+        np.testing.assert_array_equal(next(iter(mlfc.load(path, name).run(X).values())), expected)
+    loaded = mlfc.load_module(path)
     if len(names) > 1:
         with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: hello_aot, other"):
             loaded["default"](cpu(0))
@@ -146,5 +144,5 @@ def test_every_library_opens_in_every_generation(
         theirs.run()
         np.testing.assert_array_equal(theirs.get_output(0), expected)
     else:
-        operators = mlforge.load_module(path).lib.description()["hello_graph"]["operators"]
+        operators = mlfc.load_module(path).lib.description()["hello_graph"]["operators"]
         assert all(library.function(operator["function"]) is not None for operator in operators)

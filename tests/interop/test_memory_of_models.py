@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge import memory, transform
-from mlforge.errors import InternalError
-from mlforge.target.target import parse_target
+import mlfc
+from mlfc import memory, transform
+from mlfc.errors import InternalError
+from mlfc.target.target import parse_target
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from mlforge.target.target import parse_target
     ],
 )  # fmt: skip
 def test_workspace_is_at_most_three_percent_above_its_lower_bound(models: Path, file: str) -> None:
-    module, params = mlforge.import_model(models / f"{file}.tflite")
+    module, params = mlfc.import_model(models / f"{file}.tflite")
     program = transform.lower(transform.run(module, dict(params)), parse_target("c", "speed").features)
     plan = memory.plan(program)
     memory.prove(program, plan)
@@ -45,7 +45,7 @@ def test_workspace_is_at_most_three_percent_above_its_lower_bound(models: Path, 
     ],
 )
 def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file: str, cpu: str, largest: int) -> None:
-    module, params = mlforge.import_model(models / f"{file}.tflite")
+    module, params = mlfc.import_model(models / f"{file}.tflite")
     program = transform.lower(transform.run(module, dict(params)), parse_target(f"c -mcpu={cpu}").features)
     plan = memory.plan(program)
     memory.prove(program, plan)
@@ -63,8 +63,8 @@ def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file:
 def test_every_way_to_compile_for_a_microcontroller_is_proved(
     models: Path, cpu: str, optimize: str, workspace_io: bool
 ) -> None:
-    module, params = mlforge.import_model(models / "vww_96_int8.tflite")
+    module, params = mlfc.import_model(models / "vww_96_int8.tflite")
     # building proves the plan
-    factory = mlforge.build(module, f"c -mcpu={cpu}", params, optimize=optimize, workspace_io=workspace_io)
+    factory = mlfc.build(module, f"c -mcpu={cpu}", params, optimize=optimize, workspace_io=workspace_io)
     largest = max(call.output.nbytes for call in factory.program.calls)
     assert largest <= factory.plan.size <= largest + (largest // 3 if workspace_io else 4_096)

@@ -18,10 +18,10 @@ import onnx
 import pytest
 from onnx import compose, numpy_helper
 
-import mlforge
-from mlforge.errors import MlforgeError
-from mlforge.frontend.onnx import families, table
-from mlforge.relay import ir
+import mlfc
+from mlfc.errors import MlfcError
+from mlfc.frontend.onnx import families, table
+from mlfc.relay import ir
 from tests.harness import compiled
 
 Array = npt.NDArray[Any]
@@ -144,7 +144,7 @@ def _merged(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Array], list[tupl
     params: dict[str, Array] = {}
     places = []
     for case in cases:
-        module, weights = mlforge.import_model(case.model.SerializeToString(), name=case.name)
+        module, weights = mlfc.import_model(case.model.SerializeToString(), name=case.name)
         variables += module.main.params
         params |= weights
         body = module.main.body
@@ -172,8 +172,8 @@ def test_every_claimed_test_is_imported(capsys: pytest.CaptureFixture[str]) -> N
     faults = []
     for case in claimed():
         try:
-            mlforge.import_model(case.model.SerializeToString(), name=case.name)
-        except MlforgeError as error:
+            mlfc.import_model(case.model.SerializeToString(), name=case.name)
+        except MlfcError as error:
             faults.append(f"{case.name}: {error}")
     with capsys.disabled():
         print(f"ONNX node tests claimed: {len(claimed())}")  # noqa: T201  (the count is what readers look for)

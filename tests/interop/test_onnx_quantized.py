@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-import mlforge
+import mlfc
 from tests.harness import compiled
 from tests.onnx_models import small_network
 
@@ -63,7 +63,7 @@ def test_quantized_network_is_bit_exact(form: Any, per_channel: bool, activation
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    module, params = mlforge.import_model(path)
+    module, params = mlfc.import_model(path)
     ours = compiled(module, params, tmp_path)
     results = []
     for inputs in samples(1, 20):

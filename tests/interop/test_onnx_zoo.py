@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-import mlforge
+import mlfc
 from tests.harness import assert_close, compiled, seeded_inputs
 
 SMALL = ("squeezenet", "shufflenet", "densenet121", "inception_v1", "inception_v2", "resnet50")
@@ -28,7 +28,7 @@ def test_architecture_agrees_with_onnx_runtime(name: str, shared: Path, tmp_path
     subprocess.run([sys.executable, shared / "tools" / "onnx_zoo.py", tmp_path, name], check=True, capture_output=True)
     path = tmp_path / f"{name}.onnx"
     with_logits(path)
-    mod, params = mlforge.import_model(path)
+    mod, params = mlfc.import_model(path)
     ours = compiled(mod, params, tmp_path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     inputs = seeded_inputs(ours.inputs, 0)

@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-import mlforge
-from mlforge.cli.main import app
-from mlforge.errors import ModelError, OptionError, ProblemsError, UnsupportedError
+import mlfc
+from mlfc.cli.main import app
+from mlfc.errors import ModelError, OptionError, ProblemsError, UnsupportedError
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(11)
@@ -158,12 +158,12 @@ MODELS: dict[str, Callable[[], bytes]] = {
 def test_results_are_those_of_onnx_runtime_alone(name: str, tmp_path: Path) -> None:
     data = MODELS[name]()
     session = onnxruntime.InferenceSession(data)
-    module, params = mlforge.import_model(data, byoc=["onnxruntime"])
-    factory = mlforge.build(module, "c", params, executor="graph", module_name="m", byoc=["onnxruntime"])
+    module, params = mlfc.import_model(data, byoc=["onnxruntime"])
+    factory = mlfc.build(module, "c", params, executor="graph", module_name="m", byoc=["onnxruntime"])
     assert {part.type_key for part in factory.lib.imported_modules} == {"onnxruntime"}
-    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
-    loaded = mlforge.load(tmp_path / "m.tar")
-    (again,) = mlforge.rebuild(tmp_path / "m.tar")
+    mlfc.export_model_library_format(factory, tmp_path / "m.tar")
+    loaded = mlfc.load(tmp_path / "m.tar")
+    (again,) = mlfc.rebuild(tmp_path / "m.tar")
     x = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
     expected = session.run(None, {"x": x})
     for runs in (factory.runtime, loaded, again.runtime):
@@ -173,22 +173,22 @@ def test_results_are_those_of_onnx_runtime_alone(name: str, tmp_path: Path) -> N
 
 
 def test_nodes_that_follow_each_other_are_one_module() -> None:
-    module, params = mlforge.import_model(two_in_a_row_and_a_view(), byoc=["onnxruntime"])
-    factory = mlforge.build(module, "c", params, executor="graph", byoc=["onnxruntime"])
+    module, params = mlfc.import_model(two_in_a_row_and_a_view(), byoc=["onnxruntime"])
+    factory = mlfc.build(module, "c", params, executor="graph", byoc=["onnxruntime"])
     assert len(factory.lib.imported_modules) == 1
 
 
 def test_without_the_generator_every_such_node_is_a_problem() -> None:
     with pytest.raises(UnsupportedError, match="TopK"):
-        mlforge.import_model(top_k())
-    assert mlforge.check(top_k(), byoc=["onnxruntime"]) == []
+        mlfc.import_model(top_k())
+    assert mlfc.check(top_k(), byoc=["onnxruntime"]) == []
 
 
 def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
-    module, params = mlforge.import_model(top_k(), byoc=["onnxruntime"])
+    module, params = mlfc.import_model(top_k(), byoc=["onnxruntime"])
     with pytest.raises(OptionError, match=r"the_TopK.*cannot call the runtime module.*--executor graph"):
-        mlforge.build(module, "c", params, executor="aot", byoc=["onnxruntime"])
-    assert mlforge.build(module, "c", params, byoc=["onnxruntime"]).executor == "graph"
+        mlfc.build(module, "c", params, executor="aot", byoc=["onnxruntime"])
+    assert mlfc.build(module, "c", params, byoc=["onnxruntime"]).executor == "graph"
 
 
 def test_firmware_cannot_have_it(tmp_path: Path) -> None:
@@ -240,27 +240,27 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
 )
 def test_nodes_that_cannot_stand_alone_are_refused_with_both_causes(nodes: list[onnx.NodeProto], cause: str) -> None:
     with pytest.raises((UnsupportedError, ModelError, ProblemsError), match=f"({cause})") as refused:
-        mlforge.import_model(model(nodes, {"y": 1}), byoc=["onnxruntime"])
+        mlfc.import_model(model(nodes, {"y": 1}), byoc=["onnxruntime"])
     assert "--byoc onnxruntime" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["%%%", "AAAA", ""])
 def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
-    import mlforge.relay.ir as ir
-    from mlforge.relay.ir import Function, IRModule, TensorType, Var
+    import mlfc.relay.ir as ir
+    from mlfc.relay.ir import Function, IRModule, TensorType, Var
 
     x = Var("x", TensorType((2,), "float32"))
     body = ir.call("onnx.call", [x], model=text, shape=(2,), dtype="float32")
     with pytest.raises(ModelError):
-        mlforge.build(IRModule({"main": Function((x,), body)}), "c", executor="graph")
+        mlfc.build(IRModule({"main": Function((x,), body)}), "c", executor="graph")
 
 
 def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
     nodes = [node("TopK", "w k", "v i"), node("ReduceSum", "v", "s", keepdims=0), node("Add", "x s", "y")]
-    module, params = mlforge.import_model(
+    module, params = mlfc.import_model(
         model(nodes, {"y": 1}, {"w": weights, "k": np.array([3], np.int64)}), byoc=["onnxruntime"]
     )
-    monkeypatch.setattr("mlforge.byoc.onnxruntime._MOST_BYTES", weights.nbytes + 7)
+    monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes + 7)
     with pytest.raises(UnsupportedError, match=r"the_TopK: .* cannot be handed 584 bytes of weights"):
-        mlforge.build(module, "c", params)
+        mlfc.build(module, "c", params)

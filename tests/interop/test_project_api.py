@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.micro.project_api import get_microtvm_template_projects
+import mlfc
+from mlfc.micro.project_api import get_microtvm_template_projects
 
 # what firmware that a host drives is to a server: a program that answers on its standard streams
 ECHO = """\
@@ -95,9 +95,9 @@ def connect() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     digits = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
-    mod, params = mlforge.import_model(digits)
-    factory = mlforge.build(mod, params=params, module_name="digits")
-    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("archive") / "digits.tar")
+    mod, params = mlfc.import_model(digits)
+    factory = mlfc.build(mod, params=params, module_name="digits")
+    return mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("archive") / "digits.tar")
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,7 @@ def test_a_step_that_fails_says_why(connect: Any, echoing: Path) -> None:
 
 
 def test_a_launcher_beside_the_server_starts_it(echoing: Path) -> None:
-    from mlforge.micro.project_api import GeneratedProject
+    from mlfc.micro.project_api import GeneratedProject
 
     launcher = echoing / "launch_microtvm_api_server.sh"
     launcher.write_text(f'#!/bin/sh\ntouch launched\nexec "{sys.executable}" "$@"\n')

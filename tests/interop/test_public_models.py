@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
-from mlforge.cli.main import app
-from mlforge.cli.options import parse_shapes
-from mlforge.verify import Comparison, verify
+from mlfc.cli.main import app
+from mlfc.cli.options import parse_shapes
+from mlfc.verify import Comparison, verify
 
 # small ones of both formats; basic-pitch rounds far more than any fixed tolerance allows
 SMALL = {

@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import mlforge
-from mlforge.transform import PASSES, pipeline
-from mlforge.transform.bind_params import BindParams
+import mlfc
+from mlfc.transform import PASSES, pipeline
+from mlfc.transform.bind_params import BindParams
 from tests import pytorch_graphs
 from tests.harness import assert_close, compiled
 from tests.onnx_models import Array
@@ -44,7 +44,7 @@ def inputs_of(name: str) -> dict[str, Array]:
 
 
 def groups(name: str, opset: int) -> Counter[str]:
-    module, params = mlforge.import_model(exported(name, opset), shapes=SHAPES[name])
+    module, params = mlfc.import_model(exported(name, opset), shapes=SHAPES[name])
     return Counter(operators(pipeline.run(module, params)))
 
 
@@ -54,7 +54,7 @@ def test_exported_network_agrees_with_onnx_runtime(name: str, opset: int, tmp_pa
     data, inputs = exported(name, opset), inputs_of(name)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, inputs)
-    mod, params = mlforge.import_model(data, shapes=SHAPES[name])
+    mod, params = mlfc.import_model(data, shapes=SHAPES[name])
     (found,) = compiled(mod, params, tmp_path).run(inputs).values()
     assert np.ptp(expected) > 0
     assert_close(found, expected, 1e-5, name)
@@ -83,7 +83,7 @@ def test_only_inputs_and_outputs_are_transposed(name: str, transposes: int) -> N
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_passes_change_nothing_when_they_run_again(name: str) -> None:
-    module, params = mlforge.import_model(exported(name, 13), shapes=SHAPES[name])
+    module, params = mlfc.import_model(exported(name, 13), shapes=SHAPES[name])
     module = BindParams(params)(module)
     for step in PASSES[:-1]:
         module = step(module)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-import mlforge
+import mlfc
 from tests.harness import compiled
 from tests.onnx_models import Array, model
 
@@ -116,7 +116,7 @@ def network(case: Case, it: Layer, *, qdq: bool) -> ModelProto:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.activations.__name__}-{case.weights.__name__}")
 def test_convolution_is_the_definition(case: Case, qdq: bool, tmp_path: Path) -> None:
     it = layer(case)
-    module, params = mlforge.import_model(network(case, it, qdq=qdq).SerializeToString())
+    module, params = mlfc.import_model(network(case, it, qdq=qdq).SerializeToString())
     (found,) = compiled(module, params, tmp_path).run({"x": it.x}).values()
     expected = defined(case, it)
     assert len(np.unique(expected)) > 50

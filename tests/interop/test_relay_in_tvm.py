@@ -14,16 +14,16 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-import mlforge
-from mlforge.archive.source import source_files
-from mlforge.errors import TextError
-from mlforge.relay import ir
-from mlforge.relay.ir import IRModule
-from mlforge.relay.op import OPERATORS
-from mlforge.relay.text import from_text, to_text
-from mlforge.relay.text_metadata import SECTION
-from mlforge.relay.visitor import children, post_order
-from mlforge.support.content import to_bytes
+import mlfc
+from mlfc.archive.source import source_files
+from mlfc.errors import TextError
+from mlfc.relay import ir
+from mlfc.relay.ir import IRModule
+from mlfc.relay.op import OPERATORS
+from mlfc.relay.text import from_text, to_text
+from mlfc.relay.text_metadata import SECTION
+from mlfc.relay.visitor import children, post_order
+from mlfc.support.content import to_bytes
 from tests.interop.tvm_relay_types import faults
 from tests.onnx_models import small_network
 from tests.tflite_cases import float_cases, quantized_cases
@@ -82,7 +82,7 @@ def assert_same(one: IRModule, other: IRModule) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_types_in_tvm(models: Path, name: str) -> None:
-    module, params = mlforge.import_model(models / f"{name}.tflite")
+    module, params = mlfc.import_model(models / f"{name}.tflite")
     check(module)
     # all that archives have under src/<M>.relay
     factory: Any = SimpleNamespace(module=module, source_params=params, module_name="m")
@@ -92,7 +92,7 @@ def test_models_have_types_in_tvm(models: Path, name: str) -> None:
 
 @pytest.mark.parametrize("cases", [quantized_cases, float_cases])
 def test_operators_of_tflite_have_types_in_tvm(cases: Any) -> None:
-    module, _ = mlforge.import_model(model_of(cases(7)))
+    module, _ = mlfc.import_model(model_of(cases(7)))
     theirs = check(module)
     used = {expr.op.name for expr in post_order(module.main.body) if isinstance(expr, ir.Call)}
     if cases is quantized_cases:
@@ -117,7 +117,7 @@ def test_quantized_models_of_onnx_have_types_in_tvm(form: Any, activations: Any,
     onnx.save(network, tmp_path / "float.onnx")
     path = tmp_path / "quantized.onnx"
     quantize_static(tmp_path / "float.onnx", path, _Samples(), form, per_channel=True, activation_type=activations)
-    module, _ = mlforge.import_model(path)
+    module, _ = mlfc.import_model(path)
     check(module)
 
 
@@ -149,7 +149,7 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
     module = IRModule({"main": ir.Function((x, f), ir.Tuple((*calls, *stand_ins)))})
     rng = np.random.default_rng(4)
     values = {"x": rng.integers(-128, 128, (1, 4, 4, 4), np.int8), "f": rng.normal(size=(2, 8)).astype(np.float32)}
-    found = list(mlforge.build(module).runtime.run(values).values())
+    found = list(mlfc.build(module).runtime.run(values).values())
     for call, ours, theirs in zip(calls, found[: len(calls)], found[len(calls) :], strict=True):
         assert ours.dtype == theirs.dtype
         assert np.abs(ours.astype(np.float64) - theirs).max() <= (1e-6 if ours.dtype == np.float32 else 1), call.op.name

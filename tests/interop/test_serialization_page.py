@@ -1,4 +1,4 @@
-"""The page on module serialization is enough for a loader: its own reads what TVM and mlforge wrote."""
+"""The page on module serialization is enough for a loader: its own reads what TVM and mlfc wrote."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.runtime.blob import SYMBOLS
+import mlfc
+from mlfc.runtime.blob import SYMBOLS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "module-serialization.md"
 
@@ -53,7 +53,7 @@ def blob_of(library: Path) -> bytes:
         ("opencl", None, ["GraphExecutorFactory", "_lib", "opencl"], [[1], [2], []]),
     ],
 )
-def test_it_reads_what_mlforge_wrote(
+def test_it_reads_what_mlfc_wrote(
     page: dict[str, Any],
     models: Path,
     tmp_path: Path,
@@ -62,8 +62,8 @@ def test_it_reads_what_mlforge_wrote(
     kinds: list[str],
     imports: list[list[int]],
 ) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, target, params, executor=executor, module_name="kws")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, target, params, executor=executor, module_name="kws")
     library = factory.export_library(tmp_path / "kws.so")
     assert page["classic"](blob_of(library)) == (kinds, imports)
 

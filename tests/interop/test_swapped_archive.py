@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.crt import crt_files
+import mlfc
+from mlfc.crt import crt_files
 from tests.conftest import need
 
 FIRMWARE = Path(__file__).parent / "firmware"
@@ -40,9 +40,9 @@ def test_the_file_is_swapped_and_nothing_else(shared: Path, models: Path, tmp_pa
     theirs = shared / f"fixtures/tvm-0.14/kws_{executor}_c.tar.xz"
     assert firmware_outputs(tmp_path / "theirs", theirs, executor, inputs) == arrays["outputs"].tobytes()
 
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(module, params=params, module_name="kws", executor=executor)
-    ours = mlforge.export_model_library_format(factory, tmp_path / "kws.tar")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(module, params=params, module_name="kws", executor=executor)
+    ours = mlfc.export_model_library_format(factory, tmp_path / "kws.tar")
     interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(models / "kws_ref_model.tflite"))
     interpreter.allocate_tensors()
     expected = []

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.verify.layers import with_all_tensors
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.verify.layers import with_all_tensors
+from mlfc.verify.litert import Reference
 from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -27,7 +27,7 @@ SAMPLES = 200
 
 def check_every_layer(path: Path, folder: Path, target: str, samples: int) -> None:
     """Compare all named tensors, and the outputs of the model compiled without extra outputs."""
-    mod, params = mlforge.import_model(path)
+    mod, params = mlfc.import_model(path)
     layers = with_all_tensors(mod)
     exposed = compiled(layers, params, folder, module_name="layers", target=target)
     plain = compiled(mod, params, folder, module_name="plain", target=target)
@@ -62,7 +62,7 @@ def test_the_digits_model_is_bit_exact(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["c", "c -mcpu=cortex-m4"])
 def test_float_models_agree_with_the_reference(name: str, target: str, models: Path, tmp_path: Path) -> None:
     path = models / f"{name}.tflite"
-    mod, params = mlforge.import_model(path)
+    mod, params = mlfc.import_model(path)
     ours = compiled(mod, params, tmp_path, target=target)
     reference = Reference(path)
     for seed in range(20):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import mlforge
-from mlforge.archive import load_profiled
-from mlforge.cli.main import app
-from mlforge.errors import OptionError, RunError
-from mlforge.runtime import GraphExecutor, LibraryModule, cpu
-from mlforge.runtime.graph_json import parse_graph
-from mlforge.support.params import load_params
+import mlfc
+from mlfc.archive import load_profiled
+from mlfc.cli.main import app
+from mlfc.errors import OptionError, RunError
+from mlfc.runtime import GraphExecutor, LibraryModule, cpu
+from mlfc.runtime.graph_json import parse_graph
+from mlfc.support.params import load_params
 from tests.conftest import need
 
 CASES = [("kws_graph_c", "kws"), ("kws_aot_c", "kws"), ("multi", "kws"), ("multi", "ad")]
@@ -36,7 +36,7 @@ def recorded(folder: Path, module: str) -> tuple[str, Any, Any]:
 @pytest.mark.parametrize(("archive", "module"), CASES)
 def test_outputs_are_those_of_tvm(folder: Path, archive: str, module: str) -> None:
     name, inputs, outputs = recorded(folder, module)
-    model = mlforge.load(folder / f"{archive}.tar.xz", module)
+    model = mlfc.load(folder / f"{archive}.tar.xz", module)
     # neither metadata nor Relay text say the shapes of AOT outputs, so they come flat
     assert [(info.name, info.shape, info.dtype) for info in model.inputs] == [(name, inputs.shape[1:], "int8")]
     assert [info.name for info in model.outputs] == ["Identity"]
@@ -48,7 +48,7 @@ def test_outputs_are_those_of_tvm(folder: Path, archive: str, module: str) -> No
 @pytest.mark.parametrize(("archive", "module"), CASES)
 def test_bound_buffers_and_executors_give_the_same(folder: Path, archive: str, module: str) -> None:
     name, inputs, outputs = recorded(folder, module)
-    factory = mlforge.load_module(folder / f"{archive}.tar.xz", module)
+    factory = mlfc.load_module(folder / f"{archive}.tar.xz", module)
     buffer = inputs[0].copy()
     call = factory.bind([buffer])
     for given, expected in zip(inputs, outputs, strict=True):
@@ -67,17 +67,17 @@ def test_clang_builds_them_as_well(folder: Path, archive: str, tmp_path: Path, m
     monkeypatch.setenv("CC", need("clang", "clang"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     _, inputs, outputs = recorded(folder, "kws")
-    (found,) = mlforge.load(folder / f"{archive}.tar.xz", "kws").run(inputs[3]).values()
+    (found,) = mlfc.load(folder / f"{archive}.tar.xz", "kws").run(inputs[3]).values()
     np.testing.assert_array_equal(found.reshape(-1), outputs[3].reshape(-1))
 
 
 def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:
     name, inputs, outputs = recorded(folder, "kws")
-    factory = mlforge.load_module(folder / "kws_graph_c.tar.xz")
+    factory = mlfc.load_module(folder / "kws_graph_c.tar.xz")
     graph_json, lib, params = factory
     assert (factory.type_key, lib.type_key) == ("GraphExecutorFactory", "c")
     assert sorted(params) == sorted(f"p{index}" for index in range(50))
-    executor = mlforge.runtime.GraphExecutor(graph_json, lib, mlforge.runtime.cpu(0))
+    executor = mlfc.runtime.GraphExecutor(graph_json, lib, mlfc.runtime.cpu(0))
     assert (executor.get_num_inputs(), executor.get_num_outputs()) == (51, 1)
     executor.run(**{name: inputs[2]})
     np.testing.assert_array_equal(executor.get_output(0), outputs[2])
@@ -89,7 +89,7 @@ def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:
 
 
 def test_an_aot_factory_has_no_graph(folder: Path) -> None:
-    graph_json, lib, params = mlforge.load_module(folder / "kws_aot_c.tar.xz")
+    graph_json, lib, params = mlfc.load_module(folder / "kws_aot_c.tar.xz")
     assert (graph_json, params, lib.format) == ("", {}, "c")
     assert "tvmgen_kws_run" in lib.get_source()
 
@@ -127,4 +127,4 @@ def test_another_graph_and_its_parameters_fit_each_other(folder: Path) -> None:
     layouts = {node.function: node.attrs.get("kernel_layout") for node in graph.nodes if node.function}
     assert layouts["tvmgen_default_fused_nn_contrib_conv2d_NCHWc_nn_relu"] == "OIHW4i4o"
     with pytest.raises(RunError, match="lacks functions of the graph: tvmgen_default_fused_layout_transform, "):
-        GraphExecutor(graph, mlforge.load_module(folder / "kws_graph_c.tar.xz").lib)
+        GraphExecutor(graph, mlfc.load_module(folder / "kws_graph_c.tar.xz").lib)

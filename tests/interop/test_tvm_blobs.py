@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.errors import ArchiveError
-from mlforge.library.module_tree import pack
-from mlforge.runtime import FactoryModule, Module
-from mlforge.runtime.blob import parse_tree, read_tree
-from mlforge.runtime.tvm_kinds import ConstLoader
-from mlforge.support.content import to_bytes
+from mlfc.errors import ArchiveError
+from mlfc.library.module_tree import pack
+from mlfc.runtime import FactoryModule, Module
+from mlfc.runtime.blob import parse_tree, read_tree
+from mlfc.runtime.tvm_kinds import ConstLoader
+from mlfc.support.content import to_bytes
 
 ROWS = {
     "llvm_factory": (["GraphExecutorFactory", "_lib"], ((1,), ())),

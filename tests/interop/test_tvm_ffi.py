@@ -1,4 +1,4 @@
-"""Libraries of mlforge in tvm-ffi's own loader, and libraries that others made for it in ours."""
+"""Libraries of mlfc in tvm-ffi's own loader, and libraries that others made for it in ours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import InputError, RunError
+import mlfc
+from mlfc.errors import InputError, RunError
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -88,18 +88,18 @@ def test_outputs_that_are_not_given_are_returned(loaded: Any, spoken: tuple[np.n
 
 
 def test_several_outputs_come_as_an_array_of_tensors(tmp_path: Path) -> None:
-    from mlforge.relay import ir
+    from mlfc.relay import ir
 
     data = ir.Var("x", ir.TensorType((2, 3), "float32"))
     body = ir.Tuple((ir.call("nn.relu", [data]), ir.call("less", [data, ir.const(np.float32(0))])))
-    factory = mlforge.build(ir.IRModule({"main": ir.Function((data,), body)}), module_name="pair")
+    factory = mlfc.build(ir.IRModule({"main": ir.Function((data,), body)}), module_name="pair")
     path = factory.export_library(tmp_path / "pair.so", options=["-O1"])
     values = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     found = tvm_ffi.load_module(str(path)).pair(values)
     assert len(found) == 2
     np.testing.assert_array_equal(np.from_dlpack(found[0]), np.maximum(values, 0))
     np.testing.assert_array_equal(np.from_dlpack(found[1]), values < 0)
-    both = mlforge.load_module(path).imported_modules[0]["pair"]
+    both = mlfc.load_module(path).imported_modules[0]["pair"]
     first, second = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.bool_)
     both(values, first, second)
     np.testing.assert_array_equal(second, values < 0)
@@ -166,7 +166,7 @@ def test_operators_of_graphs_are_called_too(models: Path, tmp_path: Path) -> Non
     arrays = [rng.integers(-5, 5, buffer.shape).astype(buffer.dtype) for buffer in kernel.params]
     copies = [array.copy() for array in arrays]
     module[name](*arrays)
-    mlforge.load_module(path).get_function(name, query_imports=True)(*copies)
+    mlfc.load_module(path).get_function(name, query_imports=True)(*copies)
     np.testing.assert_array_equal(arrays[-1], copies[-1])
     with pytest.raises(TypeError, match="num_args should be"):
         module[name]()
@@ -230,7 +230,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_libraries_of_others_are_called(foreign: Path) -> None:
-    module = mlforge.load_module(foreign)
+    module = mlfc.load_module(foreign)
     assert module["half"](5.0) == 2.5
     assert module["nothing"]() is None
     assert module["short_text"]() == "abc"
@@ -239,7 +239,7 @@ def test_libraries_of_others_are_called(foreign: Path) -> None:
     for value in (-5, 0, 2**62, 2.5, True, None, "text", b"bytes"):
         if not isinstance(value, bytes):
             assert module["echo"](value) == value
-    assert module["echo"](mlforge.cpu(3)) == mlforge.cpu(3)
+    assert module["echo"](mlfc.cpu(3)) == mlfc.cpu(3)
     array = np.zeros((2, 3), np.float32)
     assert module["types"](1, 1.5, True, None, "text", array, b"x") == 1_03_02_00_08_07_09
     assert module["last_stride"](array) == 13
@@ -253,10 +253,10 @@ def test_libraries_of_others_are_called(foreign: Path) -> None:
 WITHOUT = """
 import sys
 sys.modules["tvm_ffi"] = None
-import mlforge
+import mlfc
 try:
-    mlforge.load_module(sys.argv[1])
-except mlforge.errors.MlforgeError as error:
+    mlfc.load_module(sys.argv[1])
+except mlfc.errors.MlfcError as error:
     print(error)
 """
 
@@ -276,8 +276,8 @@ def test_our_functions_return_arrays_to_our_callers(words: Path, spoken: tuple[n
 
 
 def imported_code(path: Path) -> Any:
-    from mlforge.runtime import LibraryModule
-    from mlforge.runtime.ffi_func import FfiFunc
+    from mlfc.runtime import LibraryModule
+    from mlfc.runtime.ffi_func import FfiFunc
 
     library = LibraryModule(path)
     address = library.address("__tvm_ffi_kws")
@@ -286,7 +286,7 @@ def imported_code(path: Path) -> Any:
 
 
 def test_long_descriptions_are_whole(tmp_path: Path) -> None:
-    from mlforge.relay import ir
+    from mlfc.relay import ir
 
     names = [f"{'long_' * 30}{number} \\ ä" for number in range(40)]
     inputs = [ir.Var(name, ir.TensorType((1,), "float32")) for name in names]
@@ -294,7 +294,7 @@ def test_long_descriptions_are_whole(tmp_path: Path) -> None:
     for other in inputs[1:]:
         body = ir.call("add", [body, other])
     module = ir.IRModule({"main": ir.Function(tuple(inputs), body)})
-    factory = mlforge.build(module, module_name="sum40")
+    factory = mlfc.build(module, module_name="sum40")
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-std=c99", "-O1"]
     loaded = tvm_ffi.load_module(str(factory.export_library(tmp_path / "sum40.so", options=strict)))
     assert [entry["name"] for entry in loaded.get_function_metadata("sum40")["inputs"]] == names

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError, OptionError, RunError
-from mlforge.runtime import cpu
+import mlfc
+from mlfc.errors import ArchiveError, OptionError, RunError
+from mlfc.runtime import cpu
 from tests.interop.tvm_libraries import (
     PACKED_HEAD,
     PACKED_MAIN,
@@ -47,11 +47,11 @@ def spoken(fixtures: Path) -> tuple[Any, Any]:
 def loaded(files: dict[str, str], form: str, folder: Path) -> Any:
     """Load sources in one of the forms in which they come."""
     if form == "tar":
-        return mlforge.load_module(tar(files, folder / "lib.tar"))
+        return mlfc.load_module(tar(files, folder / "lib.tar"))
     if form == "object":
-        return mlforge.load_module(linked(files, folder / "lib.o"))
+        return mlfc.load_module(linked(files, folder / "lib.o"))
     path = linked(files, folder / "lib.so", *(["-Wl,-z,now"] if form == "now" else []))
-    return mlforge.load_module(path.read_bytes() if form == "bytes" else path)
+    return mlfc.load_module(path.read_bytes() if form == "bytes" else path)
 
 
 def check(executor: Any, name: str | int, spoken: tuple[Any, Any]) -> None:
@@ -119,7 +119,7 @@ def test_a_library_of_code_alone(fixtures: Path, spoken: tuple[Any, Any], tmp_pa
     assert root.type_key == "library"
     check(root["default"](cpu(0)), "input_1", spoken)
     data, expected = spoken
-    np.testing.assert_array_equal(mlforge.load(tmp_path / "lib.so").run(data[0])["output0"], expected[0])
+    np.testing.assert_array_equal(mlfc.load(tmp_path / "lib.so").run(data[0])["output0"], expected[0])
 
 
 POOLED = f"""
@@ -151,7 +151,7 @@ def test_constants_and_workspaces_are_given_as_tables_ask(tmp_path: Path) -> Non
         {"b": (64, second), "a": (0, first)},
     )
     linked({"a.c": POOLED, "b.c": wanted}, tmp_path / "pooled.so")
-    model = mlforge.load(tmp_path / "pooled.so")
+    model = mlfc.load(tmp_path / "pooled.so")
     x = np.array([5, 6, 7], np.int8)
     np.testing.assert_array_equal(model.run(x)["output0"], [16, 28, 40])
     call = model.bind([x])
@@ -176,7 +176,7 @@ def test_tables_that_break_the_rules_are_named(change: tuple[str, str], fault: s
     assert change[0] in good
     linked({"a.c": POOLED, "b.c": good.replace(*change)}, tmp_path / "wrong.so")
     with pytest.raises(ArchiveError, match=fault):
-        mlforge.load(tmp_path / "wrong.so")
+        mlfc.load(tmp_path / "wrong.so")
 
 
 def test_a_failure_of_the_code_has_its_text(tmp_path: Path) -> None:
@@ -205,17 +205,17 @@ def test_what_nobody_defines_is_named(tmp_path: Path) -> None:
     code = "void *f(void) { return lost() ? TVMBackendAllocWorkspace() : 0; }"
     linked({"lib0.c": declared + code}, tmp_path / "lost.so", "-Wl,-z,now")
     with pytest.raises(ArchiveError, match=r"lost\.so: .*undefined symbol: lost") as caught:
-        mlforge.load_module(tmp_path / "lost.so")
+        mlfc.load_module(tmp_path / "lost.so")
     assert "ctypes.RTLD_GLOBAL" in str(caught.value)
-    assert "mlforge compile" not in str(caught.value)
+    assert "mlfc compile" not in str(caught.value)
 
 
 def test_functions_of_this_process_stay_out_of_sight(fixtures: Path, tmp_path: Path) -> None:
     """Libraries of a real TVM that is loaded later find its own functions."""
     path = linked(model_files(fixtures), tmp_path / "lib.so")
     program = f"""
-import ctypes, mlforge
-mlforge.load_module({str(path)!r})["default"](mlforge.cpu(0)).run()
+import ctypes, mlfc
+mlfc.load_module({str(path)!r})["default"](mlfc.cpu(0)).run()
 assert not hasattr(ctypes.CDLL(None), "TVMBackendAllocWorkspace")
 """
     subprocess.run([sys.executable, "-c", program], check=True)

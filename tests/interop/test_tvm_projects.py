@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.micro.project_api import TemplateProject, get_microtvm_template_projects
+from mlfc.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
-from tests.unit.test_cli import mlforge, succeeded
+from tests.unit.test_cli import mlfc, succeeded
 
 
 @pytest.mark.parametrize("project_type", ["standalone", "host_driven"])
@@ -66,14 +66,14 @@ def test_what_a_module_of_tvm_does_not_tell_is_refused(shared: Path, tmp_path: P
     need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
     need("qemu-system-arm", "qemu-system-arm")
     archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
-    result = mlforge("run", archive, "--board", "mps2-an386", option, cwd=tmp_path)
+    result = mlfc("run", archive, "--board", "mps2-an386", option, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
 
 
-def test_other_build_systems_take_what_mlforge_compiled(shared: Path, tmp_path: Path) -> None:
+def test_other_build_systems_take_what_mlfc_compiled(shared: Path, tmp_path: Path) -> None:
     archive = shared / "fixtures" / "tvm-0.14" / "kws_aot_c.tar.xz"
-    result = mlforge("project", "create", archive, "made", "--template", "package", cwd=tmp_path)
+    result = mlfc("project", "create", archive, "made", "--template", "package", cwd=tmp_path)
     assert result.returncode == 2
-    assert "module 'kws' was not compiled by mlforge" in result.stderr
+    assert "module 'kws' was not compiled by mlfc" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.relay import ir
-from mlforge.relay.text import from_text, to_text
-from mlforge.relay.text_metadata import SECTION, metadata_text
-from mlforge.relay.verify import verify
+import mlfc
+from mlfc.relay import ir
+from mlfc.relay.text import from_text, to_text
+from mlfc.relay.text_metadata import SECTION, metadata_text
+from mlfc.relay.verify import verify
 
 
 def archived(shared: Path, archive: str, name: str) -> str:
@@ -47,7 +47,7 @@ def test_tvm_text_is_read_and_printed_line_by_line_the_same(shared: Path, archiv
     "file", ["ad01_int8", "hello_world_int8", "kws_ref_model", "kws_ref_model_float32", "pretrainedResnet_quant"]
 )
 def test_real_models_survive_as_text(models: Path, file: str) -> None:
-    module, _ = mlforge.import_model(models / f"{file}.tflite")
+    module, _ = mlfc.import_model(models / f"{file}.tflite")
     verify(module)
     text = to_text(module)
     again = from_text(text)

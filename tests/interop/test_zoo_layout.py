@@ -10,8 +10,8 @@ from types import ModuleType
 import onnx
 import pytest
 
-from mlforge.frontend.onnx import import_onnx
-from mlforge.transform import pipeline
+from mlfc.frontend.onnx import import_onnx
+from mlfc.transform import pipeline
 from tests.relay_run import operators
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"

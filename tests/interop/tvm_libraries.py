@@ -1,7 +1,7 @@
 """Libraries as TVM 0.14 makes them of its C target: its own code, and around it what its exporter writes, by hand here.
 
 The code is that of archives that TVM wrote. Tables, blobs and commands follow the description of TVM's formats and
-nothing of mlforge.
+nothing of mlfc.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import mlforge
+import mlfc
 from tests.conftest import need
 
-INCLUDE = Path(mlforge.__file__).parent / "crt" / "include"
+INCLUDE = Path(mlfc.__file__).parent / "crt" / "include"
 
 PACKED_HEAD = (
     "(TVMValue* args, int* type_code, int num_args, TVMValue* out_value, int* out_type_code, void* resource_handle)"

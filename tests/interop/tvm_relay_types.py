@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mlforge.relay.ir import Call, Function, IRModule, TensorType, TupleType
-from mlforge.relay.op import Operator
-from mlforge.relay.visitor import post_order
+from mlfc.relay.ir import Call, Function, IRModule, TensorType, TupleType
+from mlfc.relay.op import Operator
+from mlfc.relay.visitor import post_order
 
 BYTES = ("int8", "uint8")
 _CONV = "strides padding dilation groups channels kernel_size data_layout kernel_layout out_layout out_dtype"

@@ -1,6 +1,6 @@
 """How programs of TVM 0.14 use a library: its loader, its factories and its AOT executor, as its formats are described.
 
-Nothing of mlforge is used: the blob is read here, symbols are looked up by the system, and functions are called by
+Nothing of mlfc is used: the blob is read here, symbols are looked up by the system, and functions are called by
 ctypes.
 """
 

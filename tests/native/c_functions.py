@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.library.toolchain import NATIVE, compile_shared
-from mlforge.tir.ir import PrimFunc
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import NATIVE, compile_shared
+from mlfc.tir.ir import PrimFunc
 from tests.native.llvm_functions import beside_c, run_kernel
 
 Array = npt.NDArray[Any]

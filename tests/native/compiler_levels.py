@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mlforge.library.toolchain import NATIVE, Compiler, has_zig, named_compiler
-from mlforge.target.target import native_cpu
+from mlfc.library.toolchain import NATIVE, Compiler, has_zig, named_compiler
+from mlfc.target.target import native_cpu
 
 _NAMES = re.compile(r"(gcc|clang)(-\d+)?")
 LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from mlforge.crt import crt_files
+from mlfc.crt import crt_files
 from tests.conftest import need
 
 PROGRAMS = Path(__file__).parent / "crt"

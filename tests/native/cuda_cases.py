@@ -11,18 +11,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import DeviceError, InputError
-from mlforge.library import cuda_compiler
-from mlforge.library.cuda_compiler import CudaCode, compile_cuda
-from mlforge.runtime import CudaModule, FunctionInfo, c_abi, load_from_bytes
-from mlforge.runtime.cuda_api import CudaApi
-from mlforge.runtime.dlpack import Described, to_capsule
-from mlforge.runtime.ndarray import array
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import DeviceError, InputError
+from mlfc.library import cuda_compiler
+from mlfc.library.cuda_compiler import CudaCode, compile_cuda
+from mlfc.runtime import CudaModule, FunctionInfo, c_abi, load_from_bytes
+from mlfc.runtime.cuda_api import CudaApi
+from mlfc.runtime.dlpack import Described, to_capsule
+from mlfc.runtime.ndarray import array
 from tests.native.cuda_on_host import host_code
 
-IS_STAND_IN = "MLFORGE_CUDA_STAND_IN" in os.environ
+IS_STAND_IN = "MLFC_CUDA_STAND_IN" in os.environ
 
 # sums of the rows of a matrix: each by a group, in a tree
 SUMS = """
@@ -62,7 +62,7 @@ EXPECTED = _POWERS / _POWERS.sum(axis=1, keepdims=True)
 
 @pytest.fixture(scope="module")
 def api() -> CudaApi:
-    found = mlforge.cuda(0).api
+    found = mlfc.cuda(0).api
     assert isinstance(found, CudaApi)
     return found
 
@@ -86,13 +86,13 @@ def from_device(api: CudaApi, handle: int, like: np.ndarray) -> np.ndarray:
 
 
 def test_the_device_says_what_it_is(api: CudaApi) -> None:
-    device = mlforge.cuda(0)
+    device = mlfc.cuda(0)
     assert device.exists
     assert device.name == api.name != ""
     assert api.memory_bytes > 1 << 30
     assert api.driver.startswith("CUDA 1")
     assert api.arch == "sm_{}{}".format(*api.capability)
-    assert not mlforge.device("cuda", 99).exists
+    assert not mlfc.device("cuda", 99).exists
 
 
 def test_kernels_run_in_order_and_as_stored(api: CudaApi) -> None:
@@ -230,16 +230,16 @@ def factory(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fa
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, tmp_path / "dense.onnx")
-    module, params = mlforge.import_model(tmp_path / "dense.onnx")
-    return mlforge.build(module, target=f"cuda -arch={api.arch}", params=params)
+    module, params = mlfc.import_model(tmp_path / "dense.onnx")
+    return mlfc.build(module, target=f"cuda -arch={api.arch}", params=params)
 
 
 def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
-    executor = factory["default"](mlforge.cuda(0))
+    executor = factory["default"](mlfc.cuda(0))
     executor.run(x=X)
     np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
     # two rows behind the start of memory that the executor is lent
-    lent = array(np.concatenate([np.zeros((2, 70), np.float32), X]), mlforge.cuda(0))
+    lent = array(np.concatenate([np.zeros((2, 70), np.float32), X]), mlfc.cuda(0))
     executor.set_input("x", np.zeros_like(X))
     executor.set_input_zero_copy("x", Part(lent.handle + 2 * 70 * 4, X.shape, lent))
     executor.run()
@@ -250,12 +250,12 @@ def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
 def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path) -> None:
     """The founding example, and the same with the factory as its root."""
     factory.lib.export_library(tmp_path / "deploy.so")
-    loaded = mlforge.load_module(tmp_path / "deploy.so")
+    loaded = mlfc.load_module(tmp_path / "deploy.so")
     assert loaded.type_key == "library"
     assert loaded.imported_modules[0].type_key == "cuda"
     assert loaded.imported_modules[0].format == "cubin"
     factory.export_library(tmp_path / "whole.so")
-    executor = mlforge.load_module(tmp_path / "whole.so")["default"](mlforge.cuda(0))
+    executor = mlfc.load_module(tmp_path / "whole.so")["default"](mlfc.cuda(0))
     executor.run(x=X)
     np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.relay import ir
+from mlfc.relay import ir
 
 Array = npt.NDArray[Any]
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.codegen.device import device_kernels, device_source
-from mlforge.support import dtypes
-from mlforge.tir.ir import Buffer, PrimFunc, Program, Value
+from mlfc.codegen.device import device_kernels, device_source
+from mlfc.support import dtypes
+from mlfc.tir.ir import Buffer, PrimFunc, Program, Value
 from tests.native.cuda_on_host import host_code
 from tests.native.kernel_runner import aligned
 

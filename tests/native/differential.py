@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.library.toolchain import compile_objects, link_shared
-from mlforge.relay import ir as relay
-from mlforge.support import dtypes
-from mlforge.target.target import parse_target
-from mlforge.tir import interpreter
-from mlforge.tir.ir import Program, Value
-from mlforge.tir.verify import verify
-from mlforge.transform.lower import LoweredGroup, lower_group
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import compile_objects, link_shared
+from mlfc.relay import ir as relay
+from mlfc.support import dtypes
+from mlfc.target.target import parse_target
+from mlfc.tir import interpreter
+from mlfc.tir.ir import Program, Value
+from mlfc.tir.verify import verify
+from mlfc.transform.lower import LoweredGroup, lower_group
 from tests.native.compiler_levels import Build
 from tests.native.fused_chains import Chain
 from tests.native.kernel_runner import aligned, group_of

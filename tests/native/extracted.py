@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-import mlforge
-import mlforge.ops
-from mlforge.compiler import Factory
-from mlforge.relay import ir
-from mlforge.support.dtypes import to_numpy
+import mlfc
+import mlfc.ops
+from mlfc.compiler import Factory
+from mlfc.relay import ir
+from mlfc.support.dtypes import to_numpy
 from tests.conftest import need
 
 WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
@@ -22,7 +22,7 @@ WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
 
 def extracted(factories: Factory | Sequence[Factory], folder: Path, **options: Any) -> Path:
     """Export, extract with a reader of its own, and return the folder."""
-    path = mlforge.export_model_library_format(factories, folder / "archive.tar", **options)
+    path = mlfc.export_model_library_format(factories, folder / "archive.tar", **options)
     with tarfile.open(path, "r:") as tar:
         tar.extractall(folder / "extracted", filter="data")
     return folder / "extracted"
@@ -38,8 +38,8 @@ def make(folder: Path, *arguments: str, fails: bool = False) -> str:
 
 def imported(path: Path, name: str, **options: Any) -> Factory:
     """Compile a model file."""
-    module, params = mlforge.import_model(path)
-    return mlforge.build(module, params=params, module_name=name, **options)
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, params=params, module_name=name, **options)
 
 
 def sum_factory(name: str, inputs: Mapping[str, tuple[tuple[int, ...], str]], output: str, **options: Any) -> Factory:
@@ -51,4 +51,4 @@ def sum_factory(name: str, inputs: Mapping[str, tuple[tuple[int, ...], str]], ou
         total = ir.call("add", [total, variable])
     body = ir.call("nn.relu", [total])
     module = ir.IRModule({"main": ir.Function(tuple(variables), body)}, (output,), {}, {"format": "test"})
-    return mlforge.build(module, module_name=name, **options)
+    return mlfc.build(module, module_name=name, **options)

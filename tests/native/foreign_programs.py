@@ -12,13 +12,13 @@ import llvmlite.ir as ll
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.codegen.llvm.kernel import emit_kernel
-from mlforge.codegen.llvm.machine import machine_of
-from mlforge.codegen.llvm.optimize import compile_object
-from mlforge.library.toolchain import run_tool
-from mlforge.support import dtypes
-from mlforge.target.target import parse_target
-from mlforge.tir.ir import PrimFunc
+from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.machine import machine_of
+from mlfc.codegen.llvm.optimize import compile_object
+from mlfc.library.toolchain import run_tool
+from mlfc.support import dtypes
+from mlfc.target.target import parse_target
+from mlfc.tir.ir import PrimFunc
 
 Array = npt.NDArray[Any]
 

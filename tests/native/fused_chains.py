@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
-from mlforge.relay.op import OPERATORS, Kind
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
+from mlfc.relay.op import OPERATORS, Kind
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Expr: TypeAlias = ir.Expr

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlforge.micro.rpc.line_transport import LineTransport
-from mlforge.micro.rpc.transport import Timeouts
+from mlfc.micro.rpc.line_transport import LineTransport
+from mlfc.micro.rpc.transport import Timeouts
 
 
 class KeptLine:

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.codegen.c import print_file, print_function
-from mlforge.library.toolchain import NATIVE, compile_shared
-from mlforge.relay import ir
-from mlforge.support import dtypes
-from mlforge.target.features import Features
-from mlforge.tir.verify import verify
-from mlforge.transform.lower import LoweredGroup, lower_group
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import NATIVE, compile_shared
+from mlfc.relay import ir
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.tir.verify import verify
+from mlfc.transform.lower import LoweredGroup, lower_group
 from tests.native.llvm_functions import beside_c
 
 Array = npt.NDArray[Any]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlforge import memory
-from mlforge.codegen import GeneratedCode, Unit, generate
-from mlforge.relay.ir import Quantization
-from mlforge.support import c_names
-from mlforge.target.features import Features
-from mlforge.target.target import Target
-from mlforge.tir import builder as tb
-from mlforge.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
+from mlfc import memory
+from mlfc.codegen import GeneratedCode, Unit, generate
+from mlfc.relay.ir import Quantization
+from mlfc.support import c_names
+from mlfc.target.features import Features
+from mlfc.target.target import Target
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
 
 NASTY_NODE = 'block/*1*/ "quoted" ??/ \\\n#define x'
 

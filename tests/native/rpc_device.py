@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlforge.micro.rpc.line_transport import LineTransport, program_transport
-from mlforge.micro.rpc.transport import Timeouts
+from mlfc.micro.rpc.line_transport import LineTransport, program_transport
+from mlfc.micro.rpc.transport import Timeouts
 from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, sources, write_tree
 
 # seconds that no answer of a program of this machine takes

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.support import dtypes
-from mlforge.tir.ir import PrimFunc
+from mlfc.codegen.c import print_file, print_function
+from mlfc.support import dtypes
+from mlfc.tir.ir import PrimFunc
 
 Array = npt.NDArray[Any]
 

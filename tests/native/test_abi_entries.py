@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.codegen.abi import library_files
-from mlforge.compiler import link
-from mlforge.crt import crt_files
-from mlforge.errors import InputError, OptionError, RunError
-from mlforge.library.toolchain import compile_shared
-from mlforge.memory import ConstantPool
-from mlforge.runtime import LibraryModule
-from mlforge.runtime.c_abi import DLTensor, array_tensor
-from mlforge.runtime.device import cpu
-from mlforge.support.content import write_data
+import mlfc
+from mlfc.codegen.abi import library_files
+from mlfc.compiler import link
+from mlfc.crt import crt_files
+from mlfc.errors import InputError, OptionError, RunError
+from mlfc.library.toolchain import compile_shared
+from mlfc.memory import ConstantPool
+from mlfc.runtime import LibraryModule
+from mlfc.runtime.c_abi import DLTensor, array_tensor
+from mlfc.runtime.device import cpu
+from mlfc.support.content import write_data
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -200,12 +200,12 @@ def test_elements_are_aligned_and_strides_compact(models: Path, tmp_path: Path) 
 
 
 def test_bool_has_both_of_its_names(tmp_path: Path) -> None:
-    from mlforge.relay import ir
+    from mlfc.relay import ir
 
     data = ir.Var("flag", ir.TensorType((3,), "bool"))
     body = ir.call("logical_not", [data])
     module = ir.IRModule({"main": ir.Function((data,), body)})
-    factory = mlforge.build(module, module_name="negate")
+    factory = mlfc.build(module, module_name="negate")
     library = LibraryModule(factory.export_library(tmp_path / "negate.so", options=["-O1"]))
     flags, out = np.array([True, False, True]), np.zeros(3, np.bool_)
     given = [array_tensor(array, cpu()) for array in (flags, out)]
@@ -228,7 +228,7 @@ def test_threads_wait_for_one_another(models: Path, tmp_path: Path) -> None:
     inputs = rng.integers(-128, 128, (8, 1, 49, 10, 1)).astype(np.int8)
     expected = [next(iter(factory.runtime.model.run(data).values())).tolist() for data in inputs]
 
-    model = mlforge.load(path)
+    model = mlfc.load(path)
 
     def repeat(data: np.ndarray) -> list[list[list[int]]]:
         found = []
@@ -265,7 +265,7 @@ def test_modules_that_share_their_workspace_wait_at_one_gate(models: Path, tmp_p
         data, out = tensors()
         library[name](data, out)
         assert out[0, 0] == SINE[1]
-    assert library.address("tvmgen_mlforge_shared_gate") is not None
+    assert library.address("tvmgen_mlfc_shared_gate") is not None
     assert library.address("get_c_metadata") is None  # of which one?
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.errors import InputError, ProblemsError, RunError, ToolchainError
-from mlforge.library.toolchain import compile_cached
-from mlforge.runtime import AotModule, SharedLibrary, cpu
+from mlfc.errors import InputError, ProblemsError, RunError, ToolchainError
+from mlfc.library.toolchain import compile_cached
+from mlfc.runtime import AotModule, SharedLibrary, cpu
 
 SOURCE = b"""
 #include <stdint.h>
@@ -29,7 +29,7 @@ int32_t with_pool(struct inputs *in, struct outputs *out, struct pools *pools) {
   for (int i = 0; i < 4096; ++i) pools->workspace[i] = 1;
   return scaled_sums(in, out);
 }
-const char mlforge_description[] = "{\\"modules\\": {\\"m\\": {\\"executor\\": \\"aot\\", "
+const char mlfc_description[] = "{\\"modules\\": {\\"m\\": {\\"executor\\": \\"aot\\", "
   "\\"entry\\": \\"scaled_sums\\","
   "\\"memory\\": {\\"workspace_bytes\\": 0},"
   "\\"inputs\\": [], \\"outputs\\": [{\\"name\\": \\"y\\", \\"shape\\": [], \\"dtype\\": \\"int8\\"}]}}}";
@@ -159,9 +159,9 @@ def test_a_library_describes_itself(library: Path) -> None:
 
 
 def test_importing_the_runtime_imports_no_compiler() -> None:
-    code = "import sys, mlforge.runtime; print(*sys.modules)"
+    code = "import sys, mlfc.runtime; print(*sys.modules)"
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    rooms = {name.split(".")[1] for name in names if name.startswith("mlforge.")}
+    rooms = {name.split(".")[1] for name in names if name.startswith("mlfc.")}
     assert rooms <= {"errors", "support", "runtime"}
     assert not {"onnx", "lark", "typer", "rich", "ml_dtypes"} & set(names)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.runtime.fill import fill
+import mlfc
+from mlfc.runtime.fill import fill
 from tests.projects import NAME, archive, odd_archive, printed_output, project, reference_output
 
 BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}
@@ -43,7 +43,7 @@ def test_odd_modules_print_their_outputs(template: str, compiler: str, odd: Path
     ]
     subprocess.run([*map(str, command), "-o", str(tmp_path / "app")], check=True)
     text = subprocess.run([str(tmp_path / "app")], check=True, capture_output=True, text=True).stdout
-    module = mlforge.load(odd)
+    module = mlfc.load(odd)
     inputs = fill(module.inputs, seed=0)
     lines = text.replace("long\nname", "long name").splitlines()
     assert len(lines) == 4
@@ -73,7 +73,7 @@ def test_inputs_in_the_workspace_are_zeros_without_test_vectors(models: Path, tm
         )
     subprocess.run([str(word) for word in ("gcc", *objects, "-lm", "-o", tmp_path / "app")], check=True)
     text = subprocess.run([str(tmp_path / "app")], check=True, capture_output=True, text=True).stdout
-    (info,) = mlforge.load(model).inputs
+    (info,) = mlfc.load(model).inputs
     zeros = np.zeros(info.shape, info.numpy_dtype)
     np.testing.assert_array_equal(printed_output(text), reference_output(models, {info.name: zeros}))
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.codegen.constants import BLOB_THRESHOLD
-from mlforge.errors import ToolchainError
-from mlforge.relay import ir
-from mlforge.support.params import load_params
+import mlfc
+from mlfc.codegen.constants import BLOB_THRESHOLD
+from mlfc.errors import ToolchainError
+from mlfc.relay import ir
+from mlfc.support.params import load_params
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make, sum_factory
 
@@ -52,7 +52,7 @@ def test_what_is_extracted_over_another_archive_is_built(tmp_path: Path) -> None
     printed = []
     for operator in ("exp", "sigmoid"):
         module = ir.IRModule({"main": ir.Function((x,), ir.call(operator, [x]))}, ("y",), {}, {"format": "test"})
-        folder = extracted(mlforge.build(module, module_name="same"), tmp_path)
+        folder = extracted(mlfc.build(module, module_name="same"), tmp_path)
         printed.append(make(folder, "test"))
     assert "same, zeros, y: 1 1 checksum" in printed[0]
     assert "same, zeros, y: 0.5 0.5 checksum" in printed[1]
@@ -199,7 +199,7 @@ def test_large_constants_and_a_workspace_of_the_caller(tmp_path: Path) -> None:
     body = ir.call("cumsum", [sums], axis=0)
     module = ir.IRModule({"main": ir.Function((x, weights), body)}, ("y",), {}, {"format": "test"})
     params = {"w": np.arange(size, dtype=np.float32) % 3}
-    factory = mlforge.build(module, params=params, module_name="large", external_workspace=True)
+    factory = mlfc.build(module, params=params, module_name="large", external_workspace=True)
     folder = extracted(factory, tmp_path, test_vectors=1)
     assert (folder / "codegen/host/src/large_lib2.S.bin").is_file()
     assert factory.code.external_workspace
@@ -210,7 +210,7 @@ def test_a_compiler_that_does_not_run_stops_the_export(tmp_path: Path, monkeypat
     monkeypatch.setenv("CC", "no-such-compiler")
     factory = sum_factory("sums", {"x": ((2,), "float32")}, "y")
     with pytest.raises(ToolchainError, match="no-such-compiler"):
-        mlforge.export_model_library_format(factory, tmp_path / "a.tar", test_vectors=1)
+        mlfc.export_model_library_format(factory, tmp_path / "a.tar", test_vectors=1)
     assert list(tmp_path.iterdir()) == []
 
 

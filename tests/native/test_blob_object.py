@@ -1,4 +1,4 @@
-"""Objects that mlforge writes itself are what linkers and LLVM's reader take them for, on every machine."""
+"""Objects that mlfc writes itself are what linkers and LLVM's reader take them for, on every machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from mlforge.errors import OptionError
-from mlforge.library.blob_object import blob_source, object_with_blob, object_with_data
-from mlforge.support.content import Content, to_bytes, write_data
-from mlforge.support.objects.elf import elf_machine_of
+from mlfc.errors import OptionError
+from mlfc.library.blob_object import blob_source, object_with_blob, object_with_data
+from mlfc.support.content import Content, to_bytes, write_data
+from mlfc.support.objects.elf import elf_machine_of
 from tests.conftest import need
 
 BLOB = bytes(range(256)) * 3 + b"xyz"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.archive.c_header import Field, Header, parse_header
+import mlfc
+from mlfc.archive.c_header import Field, Header, parse_header
 from tests.conftest import need
 from tests.show_archive import HEADER, HEADER_PATH, write_archive
 
@@ -87,7 +87,7 @@ def test_what_breaks_is_what_a_compiled_caller_does_not_survive(tmp_path: Path, 
     assert changed != HEADER
     survives = accepted(changed, "\n".join(assertions(parse_header(HEADER))))
     assert survives == (name in HARMLESS)
-    found = mlforge.diff(
+    found = mlfc.diff(
         write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", files={HEADER_PATH: changed})
     )
     assert found["breaks"] == (not survives)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.support import dtypes
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter, ir
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.tir.verify import verify
+from mlfc.codegen.c import print_file, print_function
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter, ir
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.c_functions import Functions
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import OutputError
-from mlforge.library import cache
-from mlforge.library.cache import cache_folder, find_entry, store_entry
-from mlforge.library.toolchain import compile_cached
-from mlforge.support.private_folder import private_folder
+from mlfc.errors import OutputError
+from mlfc.library import cache
+from mlfc.library.cache import cache_folder, find_entry, store_entry
+from mlfc.library.toolchain import compile_cached
+from mlfc.support.private_folder import private_folder
 
 FILES = {"src/answer.c": b"int answer(void) { return 42; }\n"}
 OTHERS = {"src/answer.c": b"int answer(void) { return 1; }\n"}
@@ -34,7 +34,7 @@ as_root = pytest.mark.skipif(
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_warned", set())
-    monkeypatch.setattr("mlforge.support.private_folder._folders", {})
+    monkeypatch.setattr("mlfc.support.private_folder._folders", {})
     return tmp_path / "cache"
 
 
@@ -73,10 +73,10 @@ def in_child(user: int, work: Callable[[], bool]) -> None:
 
 
 DISTRUSTED: dict[str, Callable[[Path], object]] = {
-    "the folder is another user's": lambda base: owned_by(OTHER_USER, base / "mlforge"),
+    "the folder is another user's": lambda base: owned_by(OTHER_USER, base / "mlfc"),
     "the root of caches is another user's": lambda base: owned_by(OTHER_USER, base),
-    "the group may write to the folder": lambda base: (base / "mlforge").chmod(0o770),
-    "all may write to the folder": lambda base: (base / "mlforge").chmod(0o707),
+    "the group may write to the folder": lambda base: (base / "mlfc").chmod(0o770),
+    "all may write to the folder": lambda base: (base / "mlfc").chmod(0o707),
     "all may write to the root of caches": lambda base: base.chmod(0o777),
     "all may write above": lambda base: base.parent.chmod(0o777),
     "a sticky folder of another user": lambda base: (owned_by(OTHER_USER, base.parent), base.parent.chmod(0o1777)),
@@ -87,7 +87,7 @@ DISTRUSTED: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", DISTRUSTED)
 def test_a_cache_that_others_could_have_written_is_not_used(base: Path, name: str) -> None:
     planted = compile_cached(FILES, FLAGS)
-    assert planted.parent == base / "mlforge"
+    assert planted.parent == base / "mlfc"
     DISTRUSTED[name](base)
     with pytest.warns(UserWarning, match=r"cache of built libraries in .* is not used: .*XDG_CACHE_HOME") as said:
         found, again = (compile_cached(FILES, FLAGS) for _ in range(2))
@@ -104,7 +104,7 @@ def test_a_link_into_a_folder_of_another_user_is_not_followed(base: Path, tmp_pa
     theirs.mkdir()
     owned_by(OTHER_USER, theirs)
     base.mkdir()
-    (base / "mlforge").symlink_to(theirs)
+    (base / "mlfc").symlink_to(theirs)
     with pytest.warns(UserWarning, match=f"theirs belongs to another user, whose number is {OTHER_USER}"):
         assert compile_cached(FILES, FLAGS).parent == private_folder()
     assert not any(theirs.iterdir())
@@ -113,7 +113,7 @@ def test_a_link_into_a_folder_of_another_user_is_not_followed(base: Path, tmp_pa
 def test_a_link_into_an_own_folder_is(base: Path, tmp_path: Path) -> None:
     (tmp_path / "large_disk").mkdir(mode=0o700)
     base.mkdir(mode=0o700)
-    (base / "mlforge").symlink_to(tmp_path / "large_disk")
+    (base / "mlfc").symlink_to(tmp_path / "large_disk")
     assert compile_cached(FILES, FLAGS).parent == tmp_path / "large_disk"
 
 
@@ -134,7 +134,7 @@ def test_a_home_of_another_user_is_no_place_for_a_cache(
 @as_root
 def test_users_with_one_home_load_nothing_of_each_other(passable: Path) -> None:
     planted = compile_cached(FILES, FLAGS)
-    assert planted.parent == passable / "mlforge"
+    assert planted.parent == passable / "mlfc"
 
     def loads_its_own() -> bool:
         with warnings.catch_warnings():
@@ -143,7 +143,7 @@ def test_users_with_one_home_load_nothing_of_each_other(passable: Path) -> None:
         return not found.is_relative_to(passable) and answer(found) == 42
 
     in_child(OTHER_USER, loads_its_own)
-    (passable / "mlforge").chmod(0o755)
+    (passable / "mlfc").chmod(0o755)
     in_child(OTHER_USER, loads_its_own)
     assert planted.is_file()
 
@@ -231,8 +231,8 @@ def test_a_full_cache_costs_a_build_for_each_process_and_nothing_else(
     found = compile_cached({"full.c": FILES["src/answer.c"]}, FLAGS)
     assert found.parent == private_folder()
     assert compile_cached({"full.c": FILES["src/answer.c"]}, FLAGS) == found
-    assert not any((base / "mlforge").glob(".mlforge-*"))
-    monkeypatch.setattr(cache, "private_folder", lambda: base / "mlforge")
+    assert not any((base / "mlfc").glob(".mlfc-*"))
+    monkeypatch.setattr(cache, "private_folder", lambda: base / "mlfc")
     with pytest.raises(OutputError, match="No space left on device"):
         store_entry("other", ".so", b"content")
 
@@ -240,8 +240,8 @@ def test_a_full_cache_costs_a_build_for_each_process_and_nothing_else(
 @as_root
 def test_a_cache_that_cannot_be_written_is_still_read(passable: Path) -> None:
     path = compile_cached(FILES, FLAGS)
-    owned_by(OTHER_USER, passable, passable / "mlforge", path)
-    (passable / "mlforge").chmod(0o500)
+    owned_by(OTHER_USER, passable, passable / "mlfc", path)
+    (passable / "mlfc").chmod(0o500)
 
     def reads_it() -> bool:
         own = compile_cached({"other.c": FILES["src/answer.c"]}, FLAGS)
@@ -255,7 +255,7 @@ def test_relative_folders_are_passed_over(base: Path, tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert cache_folder() == tmp_path / "home" / ".cache" / "mlforge"
+    assert cache_folder() == tmp_path / "home" / ".cache" / "mlfc"
     assert not (tmp_path / "relative").exists()
 
 
@@ -266,7 +266,7 @@ def test_folders_are_made_for_their_owner_alone(base: Path, tmp_path: Path, monk
         folder = cache_folder()
     finally:
         os.umask(before)
-    assert folder == tmp_path / "a" / "b" / "mlforge"
+    assert folder == tmp_path / "a" / "b" / "mlfc"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent, folder.parent.parent)} == {0o700}
 
 
@@ -282,5 +282,5 @@ def test_processes_that_build_the_same_at_once_both_have_it(base: Path) -> None:
                 os._exit(4)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
-    assert len(list((base / "mlforge").glob("*.so"))) == 1
-    assert not list((base / "mlforge").glob(".mlforge-*"))
+    assert len(list((base / "mlfc").glob("*.so"))) == 1
+    assert not list((base / "mlfc").glob(".mlfc-*"))

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import RunError, ToolchainError
-from mlforge.library.toolchain import compile_cached
-from mlforge.runtime import AotModule
-from mlforge.runtime.external_code import ExternalCode
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import RunError, ToolchainError
+from mlfc.library.toolchain import compile_cached
+from mlfc.runtime import AotModule
+from mlfc.runtime.external_code import ExternalCode
 from tests.conftest import need
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "cmsis_nn"
@@ -34,8 +34,8 @@ def built(factory: Factory) -> AotModule:
 
 
 def compiled(model: Path, byoc: tuple[str, ...], cpu: str) -> Factory:
-    module, params = mlforge.import_model(model, numerics="tflm")
-    return mlforge.build(module, f"c -mcpu={cpu}", params, module_name="m", numerics="tflm", byoc=byoc)
+    module, params = mlfc.import_model(model, numerics="tflm")
+    return mlfc.build(module, f"c -mcpu={cpu}", params, module_name="m", numerics="tflm", byoc=byoc)
 
 
 @pytest.mark.parametrize("name", ["pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8"])
@@ -54,15 +54,15 @@ def test_models_give_the_same_integers(models: Path, name: str) -> None:
 
 
 def test_targets_with_vectors_keep_their_own_code(models: Path) -> None:
-    module, params = mlforge.import_model(models / "ad01_int8.tflite", numerics="tflm")
-    factory = mlforge.build(module, "c", params, byoc=["cmsis_nn"])
+    module, params = mlfc.import_model(models / "ad01_int8.tflite", numerics="tflm")
+    factory = mlfc.build(module, "c", params, byoc=["cmsis_nn"])
     assert all(kernel.external is None for kernel in factory.program.kernels)
 
 
 def test_layers_that_round_once_keep_their_own_code(models: Path) -> None:
     """LiteRT's fully connected layers round once, the library twice: integers stay the reference's."""
-    module, params = mlforge.import_model(models / "ad01_int8.tflite")
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", params, byoc=["cmsis_nn"])
+    module, params = mlfc.import_model(models / "ad01_int8.tflite")
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", params, byoc=["cmsis_nn"])
     assert all(kernel.external is None for kernel in factory.program.kernels)
 
 
@@ -84,11 +84,11 @@ def test_archives_hold_the_code_and_are_compiled_again_to_the_same(
 ) -> None:
     factory = compiled(models / "kws_ref_model.tflite", ("cmsis_nn",), "cortex-m4")
     first, second = tmp_path / "kws.tar", tmp_path / "again.tar"
-    mlforge.export_model_library_format(factory, first)
+    mlfc.export_model_library_format(factory, first)
     assert "good" in command("validate", first)
     command("compile", first, "-o", second)
     assert first.read_bytes() == second.read_bytes()
-    (module,) = mlforge.load_module(first).lib.imported_modules
+    (module,) = mlfc.load_module(first).lib.imported_modules
     assert (module.type_key, module.format) == ("cmsis_nn", "c")
     assert "arm_convolve_wrapper_s8(" in module.get_source()
     assert "codegen/cmsis_nn/m_mod0.c" in command("inspect", first, "--json")
@@ -106,7 +106,7 @@ def test_a_library_in_the_environment_is_linked(
     monkeypatch.setenv("CPATH", str(STAND_IN))
     monkeypatch.setenv("LIBS", str(library))
     archive, project = tmp_path / "ad.tar", tmp_path / "firmware"
-    mlforge.export_model_library_format(compiled(models / "ad01_int8.tflite", ("cmsis_nn",), "cortex-m4"), archive)
+    mlfc.export_model_library_format(compiled(models / "ad01_int8.tflite", ("cmsis_nn",), "cortex-m4"), archive)
     assert "unknown" not in command("inspect", archive, "--board", "mps2-an386")
     command("project", "create", archive, project, "--template", "cmake", "--board", "mps2-an386")
     command("project", "build", project)
@@ -119,7 +119,7 @@ def test_a_library_in_the_environment_is_linked(
 def test_an_archive_says_what_its_code_needs(models: Path, tmp_path: Path) -> None:
     archive = tmp_path / "kws.tar"
     factory = compiled(models / "kws_ref_model.tflite", ("cmsis_nn",), "cortex-m4")
-    mlforge.export_model_library_format(factory, archive)
-    script = f"import mlforge; mlforge.load({str(archive)!r}).run({{}})"
+    mlfc.export_model_library_format(factory, archive)
+    script = f"import mlfc; mlfc.load({str(archive)!r}).run({{}})"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "It needs CMSIS-NN, whose arm_nnfunctions.h the compiler must find" in found.stderr

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.archive.code_size import object_sizes
-from mlforge.errors import ToolchainError
+import mlfc
+from mlfc.archive.code_size import object_sizes
+from mlfc.errors import ToolchainError
 from tests.conftest import need
 from tests.show_archive import CODE_PATH, write_archive
 
@@ -62,15 +62,15 @@ def test_a_diff_counts_compiled_code_when_asked(tmp_path: Path) -> None:
     a = write_archive(tmp_path / "a.tar", files=files)
     more = files[CODE_PATH] + "static int32_t kept[100];\nint32_t *place(void) { return kept; }\n"
     b = write_archive(tmp_path / "b.tar", files={CODE_PATH: more})
-    totals = mlforge.diff(a, b, compile_code=True)["totals"]
+    totals = mlfc.diff(a, b, compile_code=True)["totals"]
     assert totals["zeroed_bytes"] == [0, 400]
     assert totals["code_bytes"][0] < totals["code_bytes"][1]
-    assert mlforge.diff(a, b)["totals"] == {}
+    assert mlfc.diff(a, b)["totals"] == {}
 
 
 def test_code_of_tvm_compiles_with_our_headers(shared: Path) -> None:
     need("gcc", "gcc")
     folder = shared / "fixtures/tvm-0.14"
-    totals = mlforge.diff(folder / "kws_aot_c.tar.xz", folder / "multi.tar.xz", compile_code=True)["totals"]
+    totals = mlfc.diff(folder / "kws_aot_c.tar.xz", folder / "multi.tar.xz", compile_code=True)["totals"]
     # the second holds the first's module and one more, whose weights have at least 264,192 bytes
     assert totals["readonly_bytes"][1] - totals["readonly_bytes"][0] > 264_192

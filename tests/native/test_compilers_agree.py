@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.library.toolchain import NATIVE, run_tool
+import mlfc
+from mlfc.library.toolchain import NATIVE, run_tool
 from tests.native.compiler_levels import Build, builds, compilers, runnable_levels
 from tests.native.differential import Batch
 from tests.native.fused_chains import Chain, chain_of, covering, without_tail
@@ -20,7 +20,7 @@ SEED = 11
 # what compilers got wrong: a slope for each channel behind a residual, and copies that repeat
 KNOWN = [("conv_1x1_large", "where", 32), ("conv_1x1_large", "where", 48), ("tile", "residual", 4)]
 KNOWN += [("tile_twice", "copy", 8), ("tile_often", "copy", 4), ("concatenate", "where", 16)]
-SOURCES = Path(mlforge.__file__).parent
+SOURCES = Path(mlfc.__file__).parent
 
 
 def known() -> list[Chain]:
@@ -72,7 +72,7 @@ def imports(paths: Iterable[Path]) -> set[str]:
     while waiting:
         tree = ast.parse(waiting.pop().read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mlforge."):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mlfc."):
                 for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
                     file = SOURCES.parent / f"{name.replace('.', '/')}.py"
                     if name not in found and file.is_file():
@@ -82,8 +82,8 @@ def imports(paths: Iterable[Path]) -> set[str]:
 
 
 def test_the_interpreter_shares_no_code_with_the_printers() -> None:
-    meaning = {"mlforge.tir.interpreter", "mlforge.tir.numpy_expr", "mlforge.tir.lockstep"}
+    meaning = {"mlfc.tir.interpreter", "mlfc.tir.numpy_expr", "mlfc.tir.lockstep"}
     used = imports([SOURCES / "tir" / "interpreter.py"])
-    assert "mlforge.tir.numpy_expr" in used
-    assert not [name for name in used if name.startswith("mlforge.codegen")]
+    assert "mlfc.tir.numpy_expr" in used
+    assert not [name for name in used if name.startswith("mlfc.codegen")]
     assert not meaning & imports((SOURCES / "codegen").rglob("*.py"))

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from onnx import helper, numpy_helper
 
-import mlforge
-from mlforge.archive.load import load_factory
+import mlfc
+from mlfc.archive.load import load_factory
 
 Array = npt.NDArray[Any]
 # operator, attributes, shapes of the constant data and weights, shape of the result
@@ -43,6 +43,6 @@ def test_data_may_be_a_constant(operator: str, dtype: Any, target: str) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     x = rng.standard_normal(shape).astype(dtype)
     expected = onnxruntime.InferenceSession(model).run(None, {"x": x})[0]
-    module, params = mlforge.import_model(model)
-    outputs = load_factory(mlforge.build(module, target, params)).run({"x": x})
+    module, params = mlfc.import_model(model)
+    outputs = load_factory(mlfc.build(module, target, params)).run({"x": x})
     np.testing.assert_allclose(outputs["y"], expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.crt import crt_files
+from mlfc.crt import crt_files
 from tests.conftest import need
 from tests.native.crt_build import (
     NO_SYSTEM_LIB,
@@ -124,5 +124,5 @@ def test_cmake_makes_a_library_that_a_program_links(tree: Path, tmp_path: Path) 
     cmake = need("cmake", "cmake")
     subprocess.run([cmake, "-S", str(tree / "runtime"), "-B", str(tmp_path)], check=True, capture_output=True)
     subprocess.run([cmake, "--build", str(tmp_path)], check=True, capture_output=True)
-    library = tmp_path / "libmlforge_crt.a"
+    library = tmp_path / "libmlfc_crt.a"
     run(compile_c(tree, "linked", [PROGRAMS / "check_aot_executor.c", library]))

@@ -141,7 +141,7 @@ def test_own_tensor_of_an_input_can_be_set_as_that_input(crt: Crt) -> None:
 def test_keys_that_it_does_not_know_are_skipped(crt: Crt) -> None:
     graph = example()
     graph["attrs"]["storage_scope"] = ["list_str", ["global", "", "global"]]
-    graph["attrs"]["mlforge_offsets"] = ["list_int", [0, 64, 128]]
+    graph["attrs"]["mlfc_offsets"] = ["list_int", [0, 64, 128]]
     graph["nodes"][2] |= {"control_deps": [0], "note": {"deep": [[[{"er": [None, True, -1.5e-3, '\n"\\/']}]]]}}
     graph["nodes"][2]["attrs"] |= {"hash": "00ff", "out_layout": "NHWC"}
     graph["a_key_of_more_than_twenty_four_characters"] = {}

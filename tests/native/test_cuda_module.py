@@ -13,18 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError, DeviceError, OptionError, ToolchainError
-from mlforge.library import cuda_compiler
-from mlforge.library.cuda_compiler import compile_cuda
-from mlforge.runtime import CudaModule, FunctionInfo, cuda_module, load_from_bytes, nvrtc
+import mlfc
+from mlfc.errors import ArchiveError, DeviceError, OptionError, ToolchainError
+from mlfc.library import cuda_compiler
+from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.runtime import CudaModule, FunctionInfo, cuda_module, load_from_bytes, nvrtc
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
 
 ROOT = Path(__file__).parents[2]
 CASES = Path(cuda_cases.__file__)
 # in processes of their own: which driver a process has is settled when it first asks for a device
-DRIVERS = ("stand-in", *(("NVIDIA",) if mlforge.cuda(0).exists else ()))
+DRIVERS = ("stand-in", *(("NVIDIA",) if mlfc.cuda(0).exists else ()))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         **os.environ,
         "LD_LIBRARY_PATH": str(folder),
-        "MLFORGE_CUDA_STAND_IN": "1",
-        "MLFORGE_IMAGE": str(folder / "image"),
+        "MLFC_CUDA_STAND_IN": "1",
+        "MLFC_IMAGE": str(folder / "image"),
     }
 
 
@@ -57,15 +57,15 @@ def test_cases(driver: str, stand_in: dict[str, str]) -> None:
 SCRIPT = """
 import os
 from pathlib import Path
-import mlforge
-from mlforge.runtime import CudaModule, FunctionInfo
-print(mlforge.cuda(0).exists)
+import mlfc
+from mlfc.runtime import CudaModule, FunctionInfo
+print(mlfc.cuda(0).exists)
 try:
-    handle = mlforge.cuda(0).api.allocate(400)
+    handle = mlfc.cuda(0).api.allocate(400)
     table = {"twice": FunctionInfo("", ("handle",), ("threadIdx.x", "threadIdx.y"))}
-    CudaModule("cubin", table, Path(os.environ["MLFORGE_IMAGE"]).read_bytes())["twice"](handle, 10, 10)
-    mlforge.cuda(0).synchronize()
-except mlforge.errors.DeviceError as error:
+    CudaModule("cubin", table, Path(os.environ["MLFC_IMAGE"]).read_bytes())["twice"](handle, 10, 10)
+    mlfc.cuda(0).synchronize()
+except mlfc.errors.DeviceError as error:
     print(error)
 """
 
@@ -75,12 +75,12 @@ import os
 from pathlib import Path
 import numpy as np
 from cuda.bindings import driver
-import mlforge
-from mlforge.runtime import CudaModule, FunctionInfo
-from mlforge.runtime.device_api import set_device
+import mlfc
+from mlfc.runtime import CudaModule, FunctionInfo
+from mlfc.runtime.device_api import set_device
 table = {"twice": FunctionInfo("", ("handle",), ("threadIdx.x", "threadIdx.y"))}
-module = CudaModule("cubin", table, Path(os.environ["MLFORGE_IMAGE"]).read_bytes())
-apis = [mlforge.cuda(index).api for index in (0, 1)]
+module = CudaModule("cubin", table, Path(os.environ["MLFC_IMAGE"]).read_bytes())
+apis = [mlfc.cuda(index).api for index in (0, 1)]
 ours = [int(driver.cuDevicePrimaryCtxRetain(index)[1]) for index in (0, 1)]
 for other in ours:
     driver.cuCtxSetCurrent(driver.CUcontext(other))
@@ -132,7 +132,7 @@ def test_faults_of_the_driver_are_named(stand_in: dict[str, str], fault: str, th
 @pytest.mark.parametrize(
     ("before", "library", "message"),
     [
-        ("import sys; sys.modules['cuda.bindings'] = None\n", None, "Run: pip install mlforge[cuda]"),
+        ("import sys; sys.modules['cuda.bindings'] = None\n", None, "Run: pip install mlfc[cuda]"),
         ("", b"", "CUDA has no driver here: its library cannot be loaded. Install NVIDIA's driver"),
     ],
 )
@@ -168,7 +168,7 @@ def test_compilers_give_equal_bytes_without_paths(compiler: str, arch: str | Non
     assert code.data.startswith(head)
     assert b"twice" in code.data
     assert tempfile.gettempdir().encode() not in code.data
-    assert b"mlforge" not in code.data
+    assert b"mlfc" not in code.data
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_source_for_gpus_newer_than_the_compiler_is_left_to_the_driver(
 
 
 def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = SimpleNamespace(capability=(3, 5), arch="sm_35", device=mlforge.cuda(0), name="an old one")
+    api = SimpleNamespace(capability=(3, 5), arch="sm_35", device=mlfc.cuda(0), name="an old one")
     compiler = SimpleNamespace(version="12.9", architectures=lambda: (50, 90))
     with monkeypatch.context() as patch:
         patch.setattr(cuda_module, "require_nvrtc", lambda: compiler)
@@ -241,5 +241,5 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)
     monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
-    with pytest.raises(ToolchainError, match=r"NVRTC is not there. Run: pip install mlforge\[cuda\]"):
+    with pytest.raises(ToolchainError, match=r"NVRTC is not there. Run: pip install mlfc\[cuda\]"):
         CudaModule("cu", {}, "text")._image(api)

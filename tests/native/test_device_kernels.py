@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge import (
+import mlfc
+from mlfc import (
     ops,  # noqa: F401  (registers the operators)
     transform,
 )
-from mlforge.codegen.device import device_kernels
-from mlforge.library.cuda_compiler import compile_cuda
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.target.target import parse_target
-from mlforge.tir.ir import Program
-from mlforge.tir.launches import launches
-from mlforge.tir.verify import verify
+from mlfc.codegen.device import device_kernels
+from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+from mlfc.tir.ir import Program
+from mlfc.tir.launches import launches
+from mlfc.tir.verify import verify
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases
 from tests.native.device_runner import CudaOnHost, RunKernel, run_on_opencl, run_program
@@ -178,7 +178,7 @@ def test_cuda_text(family: str) -> None:
 @pytest.mark.parametrize("cases", [QUANTIZED, FLOAT], ids=["quantized", "float"])
 def test_cuda_text_of_tflite_operators(cases: list[TfliteCase]) -> None:
     """LiteRT's results, those of integers bit for bit."""
-    module, params = mlforge.import_model(model_of(cases))
+    module, params = mlfc.import_model(model_of(cases))
     program = transform.lower(transform.run(module, params), DEVICE)
     inputs = inputs_of(cases, np.random.default_rng(6))
     outputs = run_program(program, inputs, CudaOnHost(program.kernels))

@@ -17,12 +17,12 @@ import pytest
 from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import InputError
-from mlforge.runtime import Device, FunctionInfo, GraphExecutor, Module, OpenClModule
-from mlforge.runtime.c_abi import DLTensor
-from mlforge.runtime.ndarray import array, empty
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import InputError
+from mlfc.runtime import Device, FunctionInfo, GraphExecutor, Module, OpenClModule
+from mlfc.runtime.c_abi import DLTensor
+from mlfc.runtime.ndarray import array, empty
 
 SHAPE = (1, 3, 8, 8)
 # host -> device, a kernel there, device -> device, back, an operator here
@@ -59,13 +59,13 @@ __kernel void twice(__global const float* x, __global float* out) {
 SEVERAL = """
 import sys
 import numpy as np
-import mlforge
-from mlforge.runtime.ndarray import array
+import mlfc
+from mlfc.runtime.ndarray import array
 
-first, second = mlforge.opencl(0), mlforge.opencl(1)
+first, second = mlfc.opencl(0), mlfc.opencl(1)
 assert first.name != second.name
-assert not mlforge.opencl(2).exists
-factory = mlforge.load_module(sys.argv[1])
+assert not mlfc.opencl(2).exists
+factory = mlfc.load_module(sys.argv[1])
 image = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
 results = []
 for device, other in ((first, second), (second, first)):
@@ -100,7 +100,7 @@ class Operators(Module):
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    found = mlforge.opencl(0)
+    found = mlfc.opencl(0)
     if not found.exists:
         pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
     return found
@@ -123,8 +123,8 @@ def factory(tmp_path_factory: pytest.TempPathFactory) -> Factory:
     )
     path = tmp_path_factory.mktemp("model") / "small.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    module, params = mlforge.import_model(path)
-    return mlforge.build(module, target="opencl", params=params)
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, target="opencl", params=params)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def images(count: int) -> list[np.ndarray]:
 
 
 def test_tensors_are_copied_where_the_graph_says_so(device: Device) -> None:
-    executor = GraphExecutor(json.dumps(GRAPH), Operators(), [device, mlforge.cpu()])
+    executor = GraphExecutor(json.dumps(GRAPH), Operators(), [device, mlfc.cpu()])
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     for values in (x, x + 10):
         executor.run(x=values)
@@ -241,7 +241,7 @@ def test_a_machine_may_have_several_devices(device: Device, tmp_path: Path, fact
     """PoCL makes two of the processor: the model runs on each, on what the other one has."""
     if "Portable Computing Language" not in device.api.driver:
         pytest.skip("only PoCL makes several devices of one; on Debian: apt-get install pocl-opencl-icd")
-    mlforge.export_model_library_format(factory, tmp_path / "model.tar")
+    mlfc.export_model_library_format(factory, tmp_path / "model.tar")
     done = subprocess.run(
         [sys.executable, "-c", SEVERAL, str(tmp_path / "model.tar")],
         capture_output=True, text=True, check=False, env={**os.environ, "POCL_DEVICES": "pthread basic"},

@@ -8,14 +8,14 @@ from math import prod
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.codegen.device import device_kernels
-from mlforge.library.cuda_compiler import compile_cuda
-from mlforge.target.features import Features
-from mlforge.tir import interpreter
-from mlforge.tir.launches import launches
-from mlforge.tir.verify import verify
-from mlforge.transform.lower import LoweredGroup, lower_group
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.codegen.device import device_kernels
+from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.target.features import Features
+from mlfc.tir import interpreter
+from mlfc.tir.launches import launches
+from mlfc.tir.verify import verify
+from mlfc.transform.lower import LoweredGroup, lower_group
 from tests.native.device_products import ProductCase, product_cases
 from tests.native.device_runner import CudaOnHost, run_on_opencl
 

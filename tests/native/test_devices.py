@@ -14,12 +14,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import DeviceError, OptionError, RunError
-from mlforge.frontend.onnx import import_onnx
-from mlforge.runtime import GraphExecutor
-from mlforge.transform import places
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import DeviceError, OptionError, RunError
+from mlfc.frontend.onnx import import_onnx
+from mlfc.runtime import GraphExecutor
+from mlfc.transform import places
 from tests.harness import seeded_inputs
 from tests.interop.test_onnxruntime_nodes import lstm_between_compiled_layers, top_k
 from tests.onnx_graphs import GraphMaker
@@ -33,8 +33,8 @@ INTEGERS = ("kws_ref_model", "ad01_int8", "hello_world_int8")
 
 
 @pytest.fixture(autouse=True)
-def device() -> mlforge.runtime.Device:
-    found = mlforge.opencl(0)
+def device() -> mlfc.runtime.Device:
+    found = mlfc.opencl(0)
     if not found.exists:
         pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
     return found
@@ -52,7 +52,7 @@ def network() -> bytes:
 
 def built(data: bytes, target: str = "opencl", **options: Any) -> Factory:
     module, params = import_onnx(data, "network")
-    return mlforge.build(module, target, params=params, module_name="network", **options)
+    return mlfc.build(module, target, params=params, module_name="network", **options)
 
 
 @pytest.fixture(params=["c", "llvm"])
@@ -73,13 +73,13 @@ def expected() -> list[np.ndarray]:
 
 
 def test_host_and_device_work_on_one_model(
-    divided: Factory, expected: list[np.ndarray], device: mlforge.runtime.Device
+    divided: Factory, expected: list[np.ndarray], device: mlfc.runtime.Device
 ) -> None:
     kinds = [call.kernel.device for call in divided.program.calls if not call.is_copy]
     assert set(kinds) == {"opencl", None}
     assert sum(call.is_copy for call in divided.program.calls) == 2
     executor = divided["default"](device)
-    assert executor.devices == (device, mlforge.cpu(0))
+    assert executor.devices == (device, mlfc.cpu(0))
     for sign in (1, -1, 1):
         executor.run(x=sign * image())
     for index, wanted in enumerate(expected):
@@ -87,17 +87,17 @@ def test_host_and_device_work_on_one_model(
 
 
 def test_archives_and_libraries_carry_the_kernels(
-    divided: Factory, expected: list[np.ndarray], device: mlforge.runtime.Device, tmp_path: Path
+    divided: Factory, expected: list[np.ndarray], device: mlfc.runtime.Device, tmp_path: Path
 ) -> None:
-    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    mlfc.export_model_library_format(divided, tmp_path / "network.tar")
     divided.export_library(tmp_path / "network.so")
     for name in ("network.tar", "network.so"):
-        loaded = mlforge.load_module(tmp_path / name)
+        loaded = mlfc.load_module(tmp_path / name)
         assert loaded.lib.imported_modules[0].type_key == "opencl"
-        executor = loaded["network"](mlforge.cpu(0), device)
+        executor = loaded["network"](mlfc.cpu(0), device)
         executor.run(x=image())
         assert_like(executor.get_output(0), expected[0])
-        outputs = mlforge.load(tmp_path / name).run({"x": image()})
+        outputs = mlfc.load(tmp_path / name).run({"x": image()})
         assert_like(next(iter(outputs.values())), expected[0])
 
 
@@ -126,16 +126,16 @@ def test_executors_do_not_share_memory(divided: Factory, expected: list[np.ndarr
     assert_like(first.get_output(0), expected[0])
 
 
-def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: mlforge.runtime.Device) -> None:
+def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: mlfc.runtime.Device) -> None:
     graph_json, lib, _ = divided
     with pytest.raises(RunError, match=r"tensors on opencl, and is given cpu\(0\) alone"):
-        GraphExecutor(graph_json, lib, mlforge.cpu(0))
+        GraphExecutor(graph_json, lib, mlfc.cpu(0))
     with pytest.raises(RunError, match=r"runs on the CPU and opencl, not on cuda\(0\)"):
-        GraphExecutor(graph_json, lib, [mlforge.cuda(0), mlforge.cpu(0)])
+        GraphExecutor(graph_json, lib, [mlfc.cuda(0), mlfc.cpu(0)])
     with pytest.raises(RunError, match="one device of a kind"):
-        GraphExecutor(graph_json, lib, [device, mlforge.opencl(1)])
+        GraphExecutor(graph_json, lib, [device, mlfc.opencl(1)])
     with pytest.raises(DeviceError, match=r"no device opencl\(99\)"):
-        divided["default"](mlforge.opencl(99))
+        divided["default"](mlfc.opencl(99))
     with pytest.raises(RunError, match=r"runs on the CPU, not on opencl\(0\)"):
         built(network(), "c", executor="graph")["default"](device)
     with pytest.raises(RunError, match=r"runs on the CPU, not on opencl\(0\)"):
@@ -193,15 +193,15 @@ def test_options_that_no_device_has(target: str, message: str) -> None:
 
 def test_the_same_bytes_every_time(tmp_path: Path) -> None:
     for name in ("first.tar", "second.tar"):
-        mlforge.export_model_library_format(built(network()), tmp_path / name)
+        mlfc.export_model_library_format(built(network()), tmp_path / name)
     assert (tmp_path / "first.tar").read_bytes() == (tmp_path / "second.tar").read_bytes()
 
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_quantized_models_give_the_hosts_bytes(name: str, models: Path) -> None:
-    module, params = mlforge.import_model(models / f"{name}.tflite")
-    on_host = mlforge.build(module, "c", params=params, module_name="m").runtime
-    factory = mlforge.build(module, "opencl", params=params, module_name="m")
+    module, params = mlfc.import_model(models / f"{name}.tflite")
+    on_host = mlfc.build(module, "c", params=params, module_name="m").runtime
+    factory = mlfc.build(module, "opencl", params=params, module_name="m")
     assert {call.kernel.device for call in factory.program.calls} == {"opencl"}
     for seed in range(2):
         inputs = seeded_inputs(on_host.inputs, seed)
@@ -211,10 +211,10 @@ def test_quantized_models_give_the_hosts_bytes(name: str, models: Path) -> None:
 
 
 def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path) -> None:
-    from mlforge.archive.read import open_archive
+    from mlfc.archive.read import open_archive
 
     path = tmp_path / "network.tar"
-    mlforge.export_model_library_format(divided, path)
+    mlfc.export_model_library_format(divided, path)
     with open_archive(path) as archive:
         record = archive.record.modules["network"]
         storages = divided.code.storages
@@ -239,7 +239,7 @@ def test_commands_say_what_runs_where(
     divided: Factory, expected: list[np.ndarray], tmp_path: Path, command: Callable[..., str]
 ) -> None:
     path, given, made = tmp_path / "network.tar", tmp_path / "in.npz", tmp_path / "out.npz"
-    mlforge.export_model_library_format(divided, path)
+    mlfc.export_model_library_format(divided, path)
     assert "operators run on opencl, with 2 copies between devices; on the host: Softmax" in command("inspect", path)
     told = json.loads(command("inspect", path, "--json"))["modules"]["network"]["operators"]
     assert {item["device"] for item in told} == {"cpu", "opencl"}
@@ -253,16 +253,16 @@ def test_commands_say_what_runs_where(
 
 
 def test_archives_for_devices_have_no_demo_that_could_not_run(divided: Factory, tmp_path: Path) -> None:
-    from mlforge.archive import object_files, source_folder
-    from mlforge.archive.options import ExportOptions
-    from mlforge.archive.read import open_archive
+    from mlfc.archive import object_files, source_folder
+    from mlfc.archive.options import ExportOptions
+    from mlfc.archive.read import open_archive
 
-    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    mlfc.export_model_library_format(divided, tmp_path / "network.tar")
     with open_archive(tmp_path / "network.tar") as archive:
         assert not {"Makefile", "CMakeLists.txt", "demo/demo.c"} & set(archive.tar.sizes)
-        assert b"mlforge run ARCHIVE --device opencl" in bytes(archive.tar.view("README.md"))
+        assert b"mlfc run ARCHIVE --device opencl" in bytes(archive.tar.view("README.md"))
     with pytest.raises(OptionError, match="C runtime, which has no devices"):
-        mlforge.export_model_library_format(divided, tmp_path / "tested.tar", options=ExportOptions(test_vectors=1))
+        mlfc.export_model_library_format(divided, tmp_path / "tested.tar", options=ExportOptions(test_vectors=1))
     sources = [object_files([divided])]
     if divided.unit.target.kind == "c":
         sources.append(source_folder([divided]))
@@ -272,9 +272,9 @@ def test_archives_for_devices_have_no_demo_that_could_not_run(divided: Factory, 
 
 
 def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_path: Path) -> None:
-    from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
+    from mlfc.micro.graph_source import graph_of_archive, graph_of_factory
 
-    mlforge.export_model_library_format(divided, tmp_path / "network.tar")
+    mlfc.export_model_library_format(divided, tmp_path / "network.tar")
     with pytest.raises(OptionError, match="parts of module 'network' are run by opencl, which firmware does not have"):
         graph_of_archive(tmp_path / "network.tar")
     with pytest.raises(OptionError, match="'network' are run by opencl"):
@@ -282,17 +282,17 @@ def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_pat
 
 
 def test_what_another_generator_takes_stays_on_the_host(
-    device: mlforge.runtime.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    device: mlfc.runtime.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(places, "SMALL_WORK", 1)
     data = lstm_between_compiled_layers()
     x = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     wanted = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    module, params = mlforge.import_model(data, byoc=["onnxruntime"])
-    factory = mlforge.build(module, "opencl", params=params, module_name="lstm", byoc=["onnxruntime"])
+    module, params = mlfc.import_model(data, byoc=["onnxruntime"])
+    factory = mlfc.build(module, "opencl", params=params, module_name="lstm", byoc=["onnxruntime"])
     assert {call.kernel.device for call in factory.program.calls} == {"opencl", None}
     factory.export_library(tmp_path / "lstm.so")
-    loaded = mlforge.load_module(tmp_path / "lstm.so")
+    loaded = mlfc.load_module(tmp_path / "lstm.so")
     assert {module.type_key for module in loaded.lib.imported_modules} == {"opencl", "onnxruntime"}
     for made in (factory, loaded):
         executor = made["default"](device)

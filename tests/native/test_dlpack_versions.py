@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
+import mlfc
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
 from tests.native.crt_build import PROGRAMS, check_c, sources, write_tree
 
 DLPACK_0_7 = PROGRAMS / "dlpack_0_7"
@@ -36,9 +36,9 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     outputs = [ir.call("cast", [x], dtype=dtype) for x, dtype in zip(floats, DTYPES, strict=True)]
     names = tuple(f"y_{dtype}" for dtype in DTYPES)
     module = ir.IRModule({"main": ir.Function(inputs, ir.Tuple(tuple(outputs)))}, names)
-    graph = mlforge.build(module, executor="graph", module_name="graph")
-    aot = mlforge.build(module, module_name="aot")
-    archive = mlforge.export_model_library_format([graph, aot], folder / "both.tar", system_lib=True)
+    graph = mlfc.build(module, executor="graph", module_name="graph")
+    aot = mlfc.build(module, module_name="aot")
+    archive = mlfc.export_model_library_format([graph, aot], folder / "both.tar", system_lib=True)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     found = sorted((folder / "codegen/host/src").glob("*.c"))

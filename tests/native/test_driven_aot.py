@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import InputError, OptionError, RemoteError
-from mlforge.memory import ConstantPool
-from mlforge.micro import Session
-from mlforge.micro.board import find_board
-from mlforge.micro.host_driven import host_driven_aot_firmware
-from mlforge.micro.project_api import TemplateProject, get_microtvm_template_projects
+import mlfc
+from mlfc.errors import InputError, OptionError, RemoteError
+from mlfc.memory import ConstantPool
+from mlfc.micro import Session
+from mlfc.micro.board import find_board
+from mlfc.micro.host_driven import host_driven_aot_firmware
+from mlfc.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
 from tests.harness import seeded_inputs
 from tests.unit.test_cli import succeeded
@@ -32,10 +32,10 @@ def _toolchain() -> None:
 
 
 def archive_of(model: Path, folder: Path, **options: Any) -> Path:
-    module, params = mlforge.import_model(model)
+    module, params = mlfc.import_model(model)
     exported = {"system_lib": options.pop("system_lib", False)}
-    factory = mlforge.build(module, params=params, module_name="hello", **options)
-    return mlforge.export_model_library_format(factory, folder / "hello.tar", **exported)
+    factory = mlfc.build(module, params=params, module_name="hello", **options)
+    return mlfc.export_model_library_format(factory, folder / "hello.tar", **exported)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def session_of(archive: Path, folder: Path) -> Iterator[Session]:
 )
 def test_a_host_creates_executors_on_the_device(models: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     archive = archive_of(models / MODEL, tmp_path, **options)
-    local = mlforge.load(archive)
+    local = mlfc.load(archive)
     with session_of(archive, tmp_path) as session:
         # microTVM's hosts know no other name
         first, second = session.create_aot_executor("default"), session.create_aot_executor("hello")
@@ -115,8 +115,8 @@ def test_the_commands_drive_modules_of_tvm_too(shared: Path, tmp_path: Path) -> 
 
 
 def test_constants_that_the_caller_loads_are_refused(models: Path) -> None:
-    module, params = mlforge.import_model(models / MODEL)
+    module, params = mlfc.import_model(models / MODEL)
     pools = [ConstantPool("flash", external=True)]
-    details = mlforge.build(module, params=params, module_name="hello", constants=pools).interface()
+    details = mlfc.build(module, params=params, module_name="hello", constants=pools).interface()
     with pytest.raises(OptionError, match=r"constants that the caller loads.*without --load-constants"):
         host_driven_aot_firmware("hello", details, find_board("host"))

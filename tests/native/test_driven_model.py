@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import mlforge
-from mlforge.archive.load import load_factory
-from mlforge.cli.main import app
-from mlforge.compiler import Factory
-from mlforge.errors import InputError, OptionError, RemoteError, RunError
-from mlforge.micro import Session
-from mlforge.micro.bare_metal import ELF
-from mlforge.micro.board import find_board
-from mlforge.micro.driven_model import DrivenModel, build_host_driven, driven_model
-from mlforge.micro.graph_source import graph_of_archive, graph_of_factory
-from mlforge.micro.host_driven import host_driven_firmware, linked_storages
-from mlforge.micro.rpc.line_transport import program_transport
-from mlforge.micro.rpc.minrpc import RemoteTensor
-from mlforge.relay import ir
-from mlforge.runtime import GraphExecutor, GraphModule, cpu
+import mlfc
+from mlfc.archive.load import load_factory
+from mlfc.cli.main import app
+from mlfc.compiler import Factory
+from mlfc.errors import InputError, OptionError, RemoteError, RunError
+from mlfc.micro import Session
+from mlfc.micro.bare_metal import ELF
+from mlfc.micro.board import find_board
+from mlfc.micro.driven_model import DrivenModel, build_host_driven, driven_model
+from mlfc.micro.graph_source import graph_of_archive, graph_of_factory
+from mlfc.micro.host_driven import host_driven_firmware, linked_storages
+from mlfc.micro.rpc.line_transport import program_transport
+from mlfc.micro.rpc.minrpc import RemoteTensor
+from mlfc.relay import ir
+from mlfc.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.spec_host import DeviceError, SpecGraph, SpecHost
@@ -43,8 +43,8 @@ def _toolchain() -> None:
 
 @pytest.fixture(scope="module")
 def factory(models: Path) -> Factory:
-    module, params = mlforge.import_model(models / MODEL)
-    return mlforge.build(module, HOST.target, params, executor="graph", module_name="kws")
+    module, params = mlfc.import_model(models / MODEL)
+    return mlfc.build(module, HOST.target, params, executor="graph", module_name="kws")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_views_and_several_outputs() -> None:
         inputs,
         {"sum": lambda x: ir.call("add", [turned(x), turned(x)]), "power": lambda x: ir.call("exp", [turned(x)])},
     )
-    factory = mlforge.build(module, HOST.target, executor="graph", module_name="several")
+    factory = mlfc.build(module, HOST.target, executor="graph", module_name="several")
     expected = load_factory(factory).run(inputs)
     with driven_model(graph_of_factory(factory), HOST) as model:
         got = model.run(inputs)
@@ -128,9 +128,9 @@ def test_an_archive_of_tvm(shared: Path) -> None:
 def test_modules_for_other_executors_are_refused(shared: Path, models: Path) -> None:
     with pytest.raises(OptionError, match=r"for the executor aot.*--executor graph"):
         graph_of_archive(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz")
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
     with pytest.raises(OptionError, match="for the executor aot"):
-        graph_of_factory(mlforge.build(module, "c", params))
+        graph_of_factory(mlfc.build(module, "c", params))
 
 
 def test_boards_without_a_driver_are_refused(factory: Factory) -> None:
@@ -142,20 +142,20 @@ def test_boards_without_a_driver_are_refused(factory: Factory) -> None:
 def test_one_of_several_modules_brings_its_own_table_of_functions(models: Path, tmp_path: Path) -> None:
     factories = []
     for name in ("kws_ref_model", "hello_world_int8"):
-        module, params = mlforge.import_model(models / f"{name}.tflite")
-        factories.append(mlforge.build(module, HOST.target, params, executor="graph", module_name=name))
-    archive = mlforge.export_model_library_format(factories, tmp_path / "both.tar")
+        module, params = mlfc.import_model(models / f"{name}.tflite")
+        factories.append(mlfc.build(module, HOST.target, params, executor="graph", module_name=name))
+    archive = mlfc.export_model_library_format(factories, tmp_path / "both.tar")
     with driven_model(graph_of_archive(archive, "hello_world_int8"), HOST) as model:
         inputs = seeded_inputs(model.inputs, 1)
-        expected = mlforge.load(archive, "hello_world_int8").run(inputs)
+        expected = mlfc.load(archive, "hello_world_int8").run(inputs)
         for name, output in model.run(inputs).items():
             np.testing.assert_array_equal(output, expected[name])
 
 
 def test_a_project_is_driven_by_the_names_of_microtvm(factory: Factory, tmp_path: Path) -> None:
     options = {"board": "host", "project_type": "host_driven"}
-    template = mlforge.micro.get_microtvm_template_projects("makefile")
-    project = mlforge.micro.generate_project(template, factory, tmp_path / "project", options)
+    template = mlfc.micro.get_microtvm_template_projects("makefile")
+    project = mlfc.micro.generate_project(template, factory, tmp_path / "project", options)
     project.build()
     inputs = seeded_inputs(load_factory(factory).inputs, 0)
     with Session(project.transport()) as session:
@@ -214,9 +214,9 @@ def test_options_that_do_not_go_together(options: tuple[str, ...], fault: str, m
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo terminals are POSIX's")
 def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callable[..., str]) -> None:
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    factory = mlforge.build(module, HOST.target, params, executor="graph", module_name="hello")
-    archive = mlforge.export_model_library_format(factory, tmp_path / "hello.tar")
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    factory = mlfc.build(module, HOST.target, params, executor="graph", module_name="hello")
+    archive = mlfc.export_model_library_format(factory, tmp_path / "hello.tar")
     source = graph_of_archive(archive)
     build_host_driven(source, HOST, tmp_path)
     ours, theirs = os.openpty()
@@ -230,7 +230,7 @@ def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callabl
             expected = load_factory(factory).run(inputs)
             for name, output in model.run(inputs).items():
                 np.testing.assert_array_equal(output, expected[name])
-        other = graph_of_factory(mlforge.build(module, HOST.target, params, executor="graph", module_name="other"))
+        other = graph_of_factory(mlfc.build(module, HOST.target, params, executor="graph", module_name="other"))
         with pytest.raises(RunError, match="firmware is of another model"), driven_model(other, HOST, port):
             pass
     finally:
@@ -243,8 +243,8 @@ def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callabl
 
 
 def test_parameters_are_in_the_firmware_and_others_are_sent(models: Path) -> None:
-    module, params = mlforge.import_model(models / "hello_world_int8.tflite")
-    factory = mlforge.build(module, HOST.target, params, executor="graph", module_name="hello")
+    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
+    factory = mlfc.build(module, HOST.target, params, executor="graph", module_name="hello")
     local = load_factory(factory)
     assert isinstance(local, GraphModule)
     with driven_model(graph_of_factory(factory), HOST) as model:

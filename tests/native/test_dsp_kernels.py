@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge.ops  # noqa: F401  (templates import operators: these come first)
-from mlforge.codegen.c import print_file, print_function
-from mlforge.kernels import dsp_weights
-from mlforge.kernels.dsp_depthwise import RESULTS, _Row
-from mlforge.kernels.templates import Weights
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.target.target import parse_target
-from mlforge.tir import interpreter
-from mlforge.transform.lower import lower_group
+import mlfc.ops  # noqa: F401  (templates import operators: these come first)
+from mlfc.codegen.c import print_file, print_function
+from mlfc.kernels import dsp_weights
+from mlfc.kernels.dsp_depthwise import RESULTS, _Row
+from mlfc.kernels.templates import Weights
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+from mlfc.tir import interpreter
+from mlfc.transform.lower import lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import BuiltKernel, build, group_of
 from tests.native.test_kernels import CASES, Array, Case, attributes, random_integers, reference

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-import mlforge
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
+import mlfc
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
 from tests.harness import compiled, module_of
 
 
@@ -30,5 +30,5 @@ def test_constants_that_are_no_numbers_compile(tmp_path: Path) -> None:
 def test_float_literals_do_not_depend_on_the_version_of_numpy() -> None:
     x = ir.Var("x", ir.TensorType((3,), "float32"))
     module = ir.IRModule({"main": ir.Function((x,), ir.call("add", [x, ir.const(np.float32(12582912))]))}, ("y",))
-    code = mlforge.build(module).code.files
+    code = mlfc.build(module).code.files
     assert any(b"12582912.0f" in data for data in code.values())

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import yaml
 
-from mlforge.errors import OptionError
+from mlfc.errors import OptionError
 from tests.conftest import need
 from tests.projects import NAME, archive, expected_output, printed_output, project
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "esp_idf"
-SYMBOL = "MLFORGE_HELLO_WORLD"
+SYMBOL = "MLFC_HELLO_WORLD"
 BOARD = "esp32c3"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import InputError
+import mlfc
+from mlfc.errors import InputError
 from tests.native.extracted import imported
 
 SOUND = np.zeros((1, 49, 10, 1), np.int8)
@@ -40,16 +40,16 @@ def factory(request: pytest.FixtureRequest, models: Path) -> Any:
 def test_a_fault_names_its_argument(factory: Any, fault: str) -> None:
     call, text = FAULTS[fault]
     with pytest.raises(InputError, match=text):
-        call(factory["default"](mlforge.cpu(0)))
+        call(factory["default"](mlfc.cpu(0)))
 
 
 @pytest.mark.parametrize("device", ["cpu", None, 1, ["cpu"]])
 def test_what_is_no_device_is_said(factory: Any, device: Any) -> None:
-    with pytest.raises(InputError, match=r"a device is expected, not .*Give mlforge.cpu\(0\)"):
+    with pytest.raises(InputError, match=r"a device is expected, not .*Give mlfc.cpu\(0\)"):
         factory["default"](device)
 
 
 def test_a_graph_executor_wants_devices_too(models: Path) -> None:
     factory = imported(models / "hello_world_int8.tflite", "hello", executor="graph")
     with pytest.raises(InputError, match="a device is expected, not 'cpu', a str"):
-        mlforge.runtime.GraphExecutor(factory.graph_json, factory.lib, "cpu")  # type: ignore[arg-type]
+        mlfc.runtime.GraphExecutor(factory.graph_json, factory.lib, "cpu")  # type: ignore[arg-type]

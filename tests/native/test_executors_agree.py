@@ -17,8 +17,8 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-import mlforge
-from mlforge.compiler import Factory
+import mlfc
+from mlfc.compiler import Factory
 from tests.native.extracted import WARNINGS, extracted, make
 
 Array = npt.NDArray[Any]
@@ -122,8 +122,8 @@ CASES = {
 
 def alone(name: str, executor: str) -> Factory:
     case = CASES[name]
-    module, params = mlforge.import_model(case.model(), name=name)
-    return mlforge.build(module, params=params, executor=executor, module_name=f"{name}_{executor}")
+    module, params = mlfc.import_model(case.model(), name=name)
+    return mlfc.build(module, params=params, executor=executor, module_name=f"{name}_{executor}")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_both_give_the_same_bits_and_the_right_ones(name: str, archive: Path) ->
     case = CASES[name]
     session = onnxruntime.InferenceSession(case.model(), providers=["CPUExecutionProvider"])
     expected = dict(zip(case.outputs.split(), session.run(None, dict(case.inputs)), strict=True))
-    aot, graph = (mlforge.load(archive, f"{name}_{executor}").run(dict(case.inputs)) for executor in EXECUTORS)
+    aot, graph = (mlfc.load(archive, f"{name}_{executor}").run(dict(case.inputs)) for executor in EXECUTORS)
     assert list(aot) == list(graph) == list(expected)
     for output, right in expected.items():
         assert aot[output].dtype == graph[output].dtype == right.dtype

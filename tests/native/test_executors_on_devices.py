@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.load import load_factory
-from mlforge.compiler import Factory
-from mlforge.errors import SessionTerminatedError
-from mlforge.micro import Session
-from mlforge.support.params import save_params
+import mlfc
+from mlfc.archive.load import load_factory
+from mlfc.compiler import Factory
+from mlfc.errors import SessionTerminatedError
+from mlfc.micro import Session
+from mlfc.support.params import save_params
 from tests.harness import seeded_inputs
 from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, write_tree
 from tests.native.kept_line import KeptLine
@@ -61,10 +61,10 @@ class Device:
 def device(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
     """Build the program as microTVM's host project does: every file of the model's sources, no folder of headers."""
     folder = tmp_path_factory.mktemp("device")
-    module, params = mlforge.import_model(models / MODEL)
-    graph = mlforge.build(module, params=params, executor="graph", module_name="graph")
-    aot = mlforge.build(module, params=params, module_name="ahead")
-    archive = mlforge.export_model_library_format([graph, aot], folder / "both.tar", system_lib=True, runtime=False)
+    module, params = mlfc.import_model(models / MODEL)
+    graph = mlfc.build(module, params=params, executor="graph", module_name="graph")
+    aot = mlfc.build(module, params=params, module_name="ahead")
+    archive = mlfc.export_model_library_format([graph, aot], folder / "both.tar", system_lib=True, runtime=False)
     with tarfile.open(archive) as tar:
         tar.extractall(folder / "model", filter="data")
     tree = write_tree(folder)

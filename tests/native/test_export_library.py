@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
+import mlfc
 from benchmarks import library_load
-from mlforge.compiler import Factory, library_root
-from mlforge.errors import ArchiveError, OptionError, OutputError, ToolchainError
-from mlforge.library.export import export_library
-from mlforge.library.toolchain import compile_shared
-from mlforge.runtime import Module, OpaqueModule, cpu
-from mlforge.runtime.module_set import ModuleSet
+from mlfc.compiler import Factory, library_root
+from mlfc.errors import ArchiveError, OptionError, OutputError, ToolchainError
+from mlfc.library.export import export_library
+from mlfc.library.toolchain import compile_shared
+from mlfc.runtime import Module, OpaqueModule, cpu
+from mlfc.runtime.module_set import ModuleSet
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -66,7 +66,7 @@ def symbols(library: Path) -> set[str]:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_one_file_makes_executors(executor: str, factories: dict[str, Factory], libraries: dict[str, Path]) -> None:
-    loaded = mlforge.load_module(libraries[executor])
+    loaded = mlfc.load_module(libraries[executor])
     assert loaded.type_key == KINDS[executor]
     # as TVM has it: its runtime finds the tables of code compiled ahead of time through a module between
     between = {"aot": ["metadata_module"], "graph": []}[executor]
@@ -78,23 +78,23 @@ def test_one_file_makes_executors(executor: str, factories: dict[str, Factory], 
         model.run()
         expected = only(factories[executor].runtime.run(x))
         np.testing.assert_array_equal(model.get_output(0), expected)
-        np.testing.assert_array_equal(only(mlforge.load(libraries[executor]).run(x)), expected)
+        np.testing.assert_array_equal(only(mlfc.load(libraries[executor]).run(x)), expected)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_library_of_code_alone_is_its_own_root(executor: str, factories: dict[str, Factory], tmp_path: Path) -> None:
     _, lib, _ = factories[executor]
-    loaded = mlforge.load_module(lib.export_library(tmp_path / "code.so"))
+    loaded = mlfc.load_module(lib.export_library(tmp_path / "code.so"))
     assert (loaded.type_key, loaded.imported_modules) == ("library", ())
     assert "__tvm_dev_mblob" not in symbols(tmp_path / "code.so")
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_library_loads_from_bytes(executor: str, libraries: dict[str, Path], tmp_path: Path) -> None:
-    expected = only(mlforge.load(libraries[executor]).run(X))
+    expected = only(mlfc.load(libraries[executor]).run(X))
     data = libraries[executor].read_bytes()
     for source in (data, memoryview(data)):
-        loaded = mlforge.load_module(source)
+        loaded = mlfc.load_module(source)
         np.testing.assert_array_equal(only(loaded.run(X)), expected)
     assert loaded.type_key == KINDS[executor]
 
@@ -105,11 +105,11 @@ def test_objects_are_linked_when_they_are_loaded(
     suffix: str, executor: str, factories: dict[str, Factory], tmp_path: Path
 ) -> None:
     path = factories[executor].export_library(tmp_path / f"model{suffix}")
-    loaded = mlforge.load_module(path)
+    loaded = mlfc.load_module(path)
     assert loaded.type_key == KINDS[executor]
     expected = only(factories[executor].runtime.run(X))
     np.testing.assert_array_equal(only(loaded.run(X)), expected)
-    np.testing.assert_array_equal(only(mlforge.load_module(path.read_bytes()).run(X)), expected)
+    np.testing.assert_array_equal(only(mlfc.load_module(path.read_bytes()).run(X)), expected)
 
 
 def test_a_tar_of_objects_has_the_names_of_tvm(factories: dict[str, Factory], tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ int main(void) {{
     # four entries: the factory, the module between, the library, the tree
     assert said == ["0", str(int(only(factories["aot"].runtime.run(X))[0, 0])), "4"]
     with pytest.raises(ArchiveError, match="this is a static library"):
-        mlforge.load_module(path)
+        mlfc.load_module(path)
 
 
 @pytest.mark.parametrize("suffix", [".so", ".a", ".o", ".tar"])
@@ -162,7 +162,7 @@ def test_conventions_are_a_choice(factories: dict[str, Factory], libraries: dict
     for abi, entry in entries.items():
         path = factories["aot"].export_library(tmp_path / f"{abi}.so", abi=(abi,))
         assert symbols(path) & set(entries.values()) == {entry}
-        np.testing.assert_array_equal(only(mlforge.load(path).run(X)), only(mlforge.load(libraries["aot"]).run(X)))
+        np.testing.assert_array_equal(only(mlfc.load(path).run(X)), only(mlfc.load(libraries["aot"]).run(X)))
     for wrong in (("vectorcall",), (), "classic"):
         with pytest.raises(OptionError, match=r"calling convention.*classic, ffi"):
             factories["aot"].export_library(tmp_path / "x.so", abi=wrong)
@@ -193,7 +193,7 @@ def test_a_linker_of_the_users_gets_c_and_the_blob(
     assert linker.seen[:2] == ["lib0.c", "lib1.c"]
     assert linker.seen[-1] == blob
     assert (tmp_path / "work" / "lib0.c").is_file()
-    np.testing.assert_array_equal(only(mlforge.load_module(path).run(X)), only(factories["graph"].runtime.run(X)))
+    np.testing.assert_array_equal(only(mlfc.load_module(path).run(X)), only(factories["graph"].runtime.run(X)))
 
 
 def test_a_linker_that_does_nothing_is_named(factories: dict[str, Factory], tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_linker_that_does_nothing_is_named(factories: dict[str, Factory], tmp_
 
 
 def test_addons_options_and_compilers(factories: dict[str, Factory], tmp_path: Path) -> None:
-    (tmp_path / "more.c").write_text("int mlforge_answer(void) { return ANSWER; }\n")
+    (tmp_path / "more.c").write_text("int mlfc_answer(void) { return ANSWER; }\n")
     path = factories["aot"].export_library(
         tmp_path / "more.so",
         addons=[tmp_path / "more.c"],
@@ -216,7 +216,7 @@ def test_addons_options_and_compilers(factories: dict[str, Factory], tmp_path: P
         options=["-DANSWER=42"],
         workspace_dir=tmp_path / "work",
     )
-    assert mlforge.load_module(path).lib.library.mlforge_answer() == 42
+    assert mlfc.load_module(path).lib.library.mlfc_answer() == 42
     assert b"clang" in (tmp_path / "work" / "lib1.o").read_bytes()
     with pytest.raises(OptionError, match=r"gone\.c: there is no such file"):
         factories["aot"].export_library(tmp_path / "x.so", addons=[tmp_path / "gone.c"])
@@ -247,29 +247,29 @@ def test_data_of_other_kinds_comes_back(factories: dict[str, Factory], tmp_path:
     root.import_module(factories["aot"].lib)
     path = export_library(root, tmp_path / "kind.so")
     with pytest.raises(ArchiveError, match=r"(?=.*unknown-kind)(?=.*register_loader)"):
-        mlforge.load_module(path)
+        mlfc.load_module(path)
 
 
 def test_several_models_in_one_library(factories: dict[str, Factory], tmp_path: Path) -> None:
     path = export_library(library_root(list(factories.values())), tmp_path / "both.so")
-    loaded = mlforge.load_module(path)
+    loaded = mlfc.load_module(path)
     assert isinstance(loaded, ModuleSet)
     assert {module.type_key for module in loaded.imported_modules} == set(KINDS.values())
     assert len({id(factory.lib) for factory in loaded.modules.values()}) == 1
     for name, factory in loaded.modules.items():
-        np.testing.assert_array_equal(only(factory.run(X)), only(mlforge.load(path, name).run(X)))
+        np.testing.assert_array_equal(only(factory.run(X)), only(mlfc.load(path, name).run(X)))
         loaded[name](cpu(0)).run()
     with pytest.raises(OptionError, match=r"both\.so: there are 2 modules\. Name one of: hello_aot, hello_graph"):
-        mlforge.load(path)
+        mlfc.load(path)
     with pytest.raises(OptionError, match="there is no module 'third'"):
-        mlforge.load_module(path, "third")
+        mlfc.load_module(path, "third")
 
 
 def test_what_a_file_is_said_to_be_is_checked(libraries: dict[str, Path]) -> None:
-    assert mlforge.load_module(libraries["aot"], fmt="so").type_key == KINDS["aot"]
+    assert mlfc.load_module(libraries["aot"], fmt="so").type_key == KINDS["aot"]
     for fmt in ("o", "tar", "exe"):
         with pytest.raises(ArchiveError, match=rf"not of the format '{fmt}'"):
-            mlforge.load_module(libraries["aot"], fmt=fmt)
+            mlfc.load_module(libraries["aot"], fmt=fmt)
 
 
 def changed(library: Path, target: Path, offset: int, data: bytes) -> Path:
@@ -284,7 +284,7 @@ def test_libraries_for_other_machines_are_named(libraries: dict[str, Path], tmp_
     other = changed(libraries["aot"], tmp_path / "other.so", 18, struct.pack("<H", aarch64))
     for source, place in ((other, r"other\.so"), (other.read_bytes(), "bytes")):
         with pytest.raises(ArchiveError, match=rf"{place}: .* is for AArch64 Linux; this machine is x86-64 Linux"):
-            mlforge.load_module(source)
+            mlfc.load_module(source)
 
 
 def test_a_cut_off_library_never_reaches_the_loader(libraries: dict[str, Path], tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_cut_off_library_never_reaches_the_loader(libraries: dict[str, Path], 
         cut = tmp_path / f"{length}.so"
         cut.write_bytes(data[:length])
         with pytest.raises(ArchiveError):
-            mlforge.load_module(cut)
+            mlfc.load_module(cut)
 
 
 def built(source: str, path: Path, *flags: str) -> Path:
@@ -303,15 +303,13 @@ def built(source: str, path: Path, *flags: str) -> Path:
 def test_a_missing_symbol_is_named(tmp_path: Path) -> None:
     path = built("int lost(void); int f(void) { return lost(); }", tmp_path / "lost.so")
     with pytest.raises(ArchiveError, match=r"lost\.so: .*undefined symbol: lost"):
-        mlforge.load_module(path)
+        mlfc.load_module(path)
 
 
 def test_another_version_of_the_interface_is_named(tmp_path: Path) -> None:
-    path = built("#include <stdint.h>\nconst int32_t mlforge_abi_version = 99;", tmp_path / "later.so")
-    with pytest.raises(
-        ArchiveError, match="its mlforge_abi_version is 99, and this mlforge loads libraries of version"
-    ):
-        mlforge.load_module(path)
+    path = built("#include <stdint.h>\nconst int32_t mlfc_abi_version = 99;", tmp_path / "later.so")
+    with pytest.raises(ArchiveError, match="its mlfc_abi_version is 99, and this mlfc loads libraries of version"):
+        mlfc.load_module(path)
 
 
 @pytest.mark.parametrize("nbytes", [0xFFFF_FFFF_FFFF_FFFF, 1 << 40, 1 << 20])
@@ -319,16 +317,16 @@ def test_a_blob_that_says_it_is_larger_than_the_library_is_refused(nbytes: int, 
     words = ", ".join(f"0x{byte:02x}" for byte in struct.pack("<QQ", nbytes, 1))
     path = built(f"const unsigned char __tvm_dev_mblob[] = {{{words}}};", tmp_path / "huge.so")
     with pytest.raises(ArchiveError, match=r"huge\.so"):
-        mlforge.load_module(path)
+        mlfc.load_module(path)
 
 
 def test_a_library_of_somebody_else_has_functions_but_no_model(tmp_path: Path) -> None:
     path = built("int answer(void) { return 42; }", tmp_path / "foreign.so")
-    loaded = mlforge.load_module(path)
+    loaded = mlfc.load_module(path)
     assert loaded.type_key == "library"
     assert loaded.library.answer() == 42
     with pytest.raises(ArchiveError, match="nothing in this library says what models it has"):
-        mlforge.load(path)
+        mlfc.load(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process as Linux tells it")
@@ -362,17 +360,17 @@ def test_a_file_that_replaced_a_loaded_one_is_loaded_itself(factories: dict[str,
     """The system would give the library that it has under this name already."""
     library = tmp_path / "model.so"
     factories["aot"].export_library(library)
-    before = mlforge.load_module(library)
+    before = mlfc.load_module(library)
     factories["graph"].export_library(library)
-    assert mlforge.load_module(library).type_key == KINDS["graph"]
+    assert mlfc.load_module(library).type_key == KINDS["graph"]
     assert before.type_key == KINDS["aot"]
-    np.testing.assert_array_equal(only(before.run(X)), only(mlforge.load_module(library).run(X)))
+    np.testing.assert_array_equal(only(before.run(X)), only(mlfc.load_module(library).run(X)))
 
 
 def copies() -> set[str]:
     """Return the numbers of libraries in this process that lie in memory alone."""
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    return {line.split()[4] for line in mapped.splitlines() if "mlforge-library" in line}
+    return {line.split()[4] for line in mapped.splitlines() if "mlfc-library" in line}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted where the system lists them")
@@ -386,7 +384,7 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
     for number in range(6):
         source = factories[EXECUTORS[number % 2]].export_library(library)
         for given in (source, source, source.read_bytes()):
-            loaded.append(mlforge.load_module(given))
+            loaded.append(mlfc.load_module(given))
             assert loaded[-1].type_key == KINDS[EXECUTORS[number % 2]]
     for module in loaded:
         np.testing.assert_array_equal(only(module.run(X)), expected)
@@ -401,13 +399,13 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path]) -> None:
     data = libraries[executor].read_bytes()
-    held = mlforge.load_module(data)
+    held = mlfc.load_module(data)
     expected = only(held.run(X))
     counts, memory = [], []
     tracemalloc.start()
     for _ in range(4):
         for _ in range(50):
-            np.testing.assert_array_equal(only(mlforge.load_module(bytearray(data)).run(X)), expected)
+            np.testing.assert_array_equal(only(mlfc.load_module(bytearray(data)).run(X)), expected)
         gc.collect()
         counts.append(
             (len(Path("/proc/self/maps").read_text().splitlines()), len(list(Path("/proc/self/fd").iterdir())))
@@ -443,10 +441,10 @@ def test_slips_of_the_pen_are_named(
 def test_anything_with_bytes_is_loaded(libraries: dict[str, Path]) -> None:
     data = libraries["aot"].read_bytes()
     for given in (bytearray(data), memoryview(data), memoryview(bytes(byte for byte in data for _ in range(2)))[::2]):
-        assert mlforge.load_module(given).type_key == KINDS["aot"]
+        assert mlfc.load_module(given).type_key == KINDS["aot"]
     for wrong in (b"", b"nothing", data[:100], gzip.compress(b"nothing")):
         with pytest.raises(ArchiveError, match=r"^bytes: "):
-            mlforge.load_module(wrong)
+            mlfc.load_module(wrong)
 
 
 def test_full_places_for_temporary_files_are_named(
@@ -458,10 +456,10 @@ def test_full_places_for_temporary_files_are_named(
     objects = factories["graph"].export_library(tmp_path / "objects.tar")
     (tmp_path / "cache").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("mlforge.library.toolchain.write_data", full)
+    monkeypatch.setattr("mlfc.library.toolchain.write_data", full)
     expected = f"^{re.escape(tempfile.gettempdir())}: cannot be written: No space left on device. Free some space"
     with pytest.raises(OutputError, match=expected):
         factories["aot"].export_library(tmp_path / "a.so")
     with pytest.raises(OutputError, match=expected):
-        mlforge.load_module(objects)
+        mlfc.load_module(objects)
     assert not (tmp_path / "a.so").exists()

@@ -8,34 +8,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.details import module_details
-from mlforge.compiler import link
-from mlforge.library.toolchain import compile_shared
-from mlforge.runtime import AotModule
+import mlfc
+from mlfc.archive.details import module_details
+from mlfc.compiler import link
+from mlfc.library.toolchain import compile_shared
+from mlfc.runtime import AotModule
 from tests.native.test_linked_modules import X, factories, network
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 @pytest.mark.parametrize("name", ["default", "one"])
 def test_a_compiled_module_makes_executors(executor: str, name: str, tmp_path: Path) -> None:
-    factory = mlforge.build(network(), module_name="one", executor=executor)
-    run = factory[name](mlforge.cpu(0))
+    factory = mlfc.build(network(), module_name="one", executor=executor)
+    run = factory[name](mlfc.cpu(0))
     run.set_input("x", X)
     run.run()
-    expected = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / "one.tar")).run({"x": X})["y"]
+    expected = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / "one.tar")).run({"x": X})["y"]
     np.testing.assert_array_equal(run.get_output(0), expected)
     assert factory.runtime.type_key == ("GraphExecutorFactory" if executor == "graph" else "AotExecutorFactory")
 
 
 def test_the_three_parts_make_a_graph_executor() -> None:
-    factory = mlforge.build(network(), module_name="one", executor="graph")
+    factory = mlfc.build(network(), module_name="one", executor="graph")
     graph_json, lib, params = factory
     assert set(params) == {"p0", "p1"}
-    executor = mlforge.runtime.GraphExecutor(graph_json, lib, mlforge.cpu(0))
+    executor = mlfc.runtime.GraphExecutor(graph_json, lib, mlfc.cpu(0))
     executor.set_input("x", X)
     executor.run()
-    aot = mlforge.build(network(), module_name="one")["one"](mlforge.cpu(0))
+    aot = mlfc.build(network(), module_name="one")["one"](mlfc.cpu(0))
     aot.run(x=X)
     np.testing.assert_array_equal(executor.get_output(0), aot.get_output(0))
 

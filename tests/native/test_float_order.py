@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlforge.library.toolchain import NATIVE
-from mlforge.relay import ir
-from mlforge.target.features import Features
+from mlfc.library.toolchain import NATIVE
+from mlfc.relay import ir
+from mlfc.target.features import Features
 from tests.native.kernel_runner import build, group_of
 
 Array = npt.NDArray[Any]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.runtime import library_context
-from mlforge.runtime.library_module import LibraryModule
-from mlforge.support.locks import ForkSafeLock
+import mlfc
+from mlfc.runtime import library_context
+from mlfc.runtime.library_module import LibraryModule
+from mlfc.support.locks import ForkSafeLock
 from tests.conftest import need
 from tests.native.crt_build import STRICT, write_tree
 from tests.native.extracted import imported
@@ -98,12 +98,12 @@ def words(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 def test_children_run_the_model_that_another_thread_runs(words: dict[str, Path], executor: str) -> None:
-    model = mlforge.load(words[executor])
+    model = mlfc.load(words[executor])
     data = np.random.default_rng(1).integers(-128, 128, (1, 49, 10, 1)).astype(np.int8)
     (expected,) = (array.tolist() for array in model.run(data).values())
 
     def works() -> bool:
-        for fresh in (model, mlforge.load(words[executor])):
+        for fresh in (model, mlfc.load(words[executor])):
             if [array.tolist() for array in fresh.run(data).values()] != [expected]:
                 return False
         return True
@@ -130,16 +130,16 @@ def test_children_call_functions_that_wait_for_one_another(words: dict[str, Path
 
 
 def test_every_lock_is_free_in_a_child(words: dict[str, Path]) -> None:
-    models = [mlforge.load(path) for path in words.values()]
+    models = [mlfc.load(path) for path in words.values()]
     data = np.zeros((1, 49, 10, 1), np.int8)
     expected = [only.tolist() for model in models for only in model.run(data).values()]
-    names = mlforge.runtime.library_names  # type: ignore[attr-defined]  # a module of the package
-    aot = mlforge.runtime.aot_module  # type: ignore[attr-defined]
+    names = mlfc.runtime.library_names  # type: ignore[attr-defined]  # a module of the package
+    aot = mlfc.runtime.aot_module  # type: ignore[attr-defined]
     locks = [*(model._lock for model in models), names._guard, aot._locks_guard, library_context._lock]
     assert all(isinstance(lock, ForkSafeLock) for lock in locks)
 
     def works() -> bool:
-        fresh = [*models, *(mlforge.load(path) for path in words.values())]
+        fresh = [*models, *(mlfc.load(path) for path in words.values())]
         return [only.tolist() for model in fresh for only in model.run(data).values()] == 2 * expected
 
     with ExitStack() as stack:
@@ -190,7 +190,7 @@ def test_objects_in_memory_run_in_a_child(models: Path) -> None:
 
 
 def test_a_child_leaves_its_parents_files() -> None:
-    from mlforge.support.private_folder import private_folder
+    from mlfc.support.private_folder import private_folder
 
     folder = private_folder()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.codegen import GeneratedCode
-from mlforge.support.content import to_bytes, write_data
+import mlfc
+from mlfc.codegen import GeneratedCode
+from mlfc.support.content import to_bytes, write_data
 from tests.conftest import need
 from tests.native.programs import chain, generated
 
@@ -123,8 +123,8 @@ def test_sizes_are_what_the_objects_hold(size: int, tmp_path: Path) -> None:
 
 
 def test_sizes_of_a_real_model(models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    code = mlforge.build(module, params=params, module_name="kws").code
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    code = mlfc.build(module, params=params, module_name="kws").code
     found = symbols(compiled(code, tmp_path))
     assert sum(count for name, count in found.items() if "constant_" in name) == code.sizes.constants
     assert found["global_workspace"] == code.sizes.workspace
@@ -133,8 +133,8 @@ def test_sizes_of_a_real_model(models: Path, tmp_path: Path) -> None:
 
 def test_header_is_c_plus_plus_and_matches_what_firmware_of_microtvm_uses(models: Path, tmp_path: Path) -> None:
     need("g++", "g++")
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    code = mlforge.build(module, params=params, module_name="kws").code
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    code = mlfc.build(module, params=params, module_name="kws").code
     written(code, tmp_path)
     firmware = """
     #include "tvmgen_kws.h"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.errors import ArchiveError, InputError, RunError
-from mlforge.library.host import HostLibrary
-from mlforge.runtime import Device, GraphExecutor, GraphModule, Module, TensorInfo
-from mlforge.support.params import save_params
+from mlfc.errors import ArchiveError, InputError, RunError
+from mlfc.library.host import HostLibrary
+from mlfc.runtime import Device, GraphExecutor, GraphModule, Module, TensorInfo
+from mlfc.support.params import save_params
 
 SOURCE = rb"""
 #include <tvm/runtime/c_backend_api.h>

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from mlforge.archive.inspect_library import inspect_library
-from mlforge.compiler import Factory, library_root
-from mlforge.errors import ArchiveError, UnsupportedError
-from mlforge.library.export import export_library
-from mlforge.runtime.blob import SYMBOLS
+from mlfc.archive.inspect_library import inspect_library
+from mlfc.compiler import Factory, library_root
+from mlfc.errors import ArchiveError, UnsupportedError
+from mlfc.library.export import export_library
+from mlfc.runtime.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -35,7 +35,7 @@ def test_the_tree_and_the_functions_are_told(library: Path, factories: list[Fact
     found = inspect_library(library)
     tree = found["library"]["trees"]["classic"]
     assert {node["type_key"] for node in tree} >= {
-        "mlforge.ModuleSet",
+        "mlfc.ModuleSet",
         "AotExecutorFactory",
         "GraphExecutorFactory",
         "_lib",

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.codegen import GeneratedCode
-from mlforge.codegen.constants import BLOB_THRESHOLD
-from mlforge.support.content import write_data
+from mlfc.codegen import GeneratedCode
+from mlfc.codegen.constants import BLOB_THRESHOLD
+from mlfc.support.content import write_data
 from tests.conftest import need
 from tests.native.programs import chain, generated
 

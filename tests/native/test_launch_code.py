@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge import memory
-from mlforge.codegen import GeneratedCode, Unit, generate
-from mlforge.crt import crt_files
-from mlforge.library.toolchain import compile_shared
-from mlforge.support.content import Data, write_data
-from mlforge.target.target import parse_target
-from mlforge.tir import builder as tb
-from mlforge.tir.ir import Buffer, KernelCall, Launch, PrimFunc, Program, Seq, Value, Var
+from mlfc import memory
+from mlfc.codegen import GeneratedCode, Unit, generate
+from mlfc.crt import crt_files
+from mlfc.library.toolchain import compile_shared
+from mlfc.support.content import Data, write_data
+from mlfc.target.target import parse_target
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, KernelCall, Launch, PrimFunc, Program, Seq, Value, Var
 from tests.native.crt_executor import DLTensor
 from tests.native.test_generated_module import compiler
 from tests.native.test_packed_functions import call, tensor
@@ -105,7 +105,7 @@ def test_the_device_is_set_and_kernels_get_handles_and_extents(library: ctypes.C
 
 
 def test_kernels_are_called_as_their_table_says(library: ctypes.CDLL) -> None:
-    from mlforge.library.device_modules import function_table
+    from mlfc.library.device_modules import function_table
 
     device = code().device
     assert device is not None

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.errors import InputError, OptionError, RunError
-from mlforge.library.build import build_library, runtime_files
-from mlforge.library.toolchain import compile_shared
-from mlforge.runtime import LibraryModule, Module, get_global_func, register_global_func
-from mlforge.runtime.library_context import CONTEXT
-from mlforge.runtime.packed_func import PackedFunc
+from mlfc.errors import InputError, OptionError, RunError
+from mlfc.library.build import build_library, runtime_files
+from mlfc.library.toolchain import compile_shared
+from mlfc.runtime import LibraryModule, Module, get_global_func, register_global_func
+from mlfc.runtime.library_context import CONTEXT
+from mlfc.runtime.packed_func import PackedFunc
 from tests.conftest import need
 from tests.native.test_abi_entries import exported
 
 SOURCE = rb"""
-#include <mlforge_abi.h>
+#include <mlfc_abi.h>
 #include <tvm/runtime/c_backend_api.h>
 #define ARGUMENTS TVMValue *args, int *codes, int count, TVMValue *ret, int *ret_code, void *handle
 #define UNUSED (void)args; (void)codes; (void)count; (void)ret; (void)ret_code; (void)handle
@@ -330,7 +330,7 @@ def test_the_library_is_called_as_its_main_function(models: Path, tmp_path: Path
 
 
 def test_looking_a_function_up_again_takes_no_memory(library: LibraryModule, registered: str) -> None:
-    from mlforge.runtime import library_context
+    from mlfc.runtime import library_context
 
     library.import_module(Kitchen(salt=lambda: 1))
     register_global_func(registered, lambda: 1)
@@ -343,11 +343,11 @@ def test_looking_a_function_up_again_takes_no_memory(library: LibraryModule, reg
 
 
 def test_tensors_of_devices_stay_there(library: LibraryModule, registered: str) -> None:
-    import mlforge
-    from mlforge.runtime import array
+    import mlfc
+    from mlfc.runtime import array
 
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    given = array(values, mlforge.opencl(0))
+    given = array(values, mlfc.opencl(0))
     seen: list[Any] = []
 
     @register_global_func(registered)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
+import mlfc
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 # holes of a few pages, and between them and the next room more than a processor's instructions reach
@@ -16,7 +16,7 @@ IN_SCATTERED_MEMORY = """
 import ctypes, mmap, sys
 from itertools import pairwise
 import numpy as np
-import mlforge
+import mlfc
 
 GAP, NOTHING, RESERVED, NEVER_OVER = 3 << 30, 0, 0x4022, 0x100000
 libc = ctypes.CDLL(None)
@@ -37,7 +37,7 @@ def fill_holes():
             reserve(end, start - end)
 
 
-factory = mlforge.load_module(sys.argv[1])
+factory = mlfc.load_module(sys.argv[1])
 results = []
 for pages in (0, 1, 2, 3):
     for count in range(1, 5):
@@ -45,7 +45,7 @@ for pages in (0, 1, 2, 3):
         block = reserve(None, GAP)
         for index in range(count if pages else 0):
             libc.munmap(block + GAP - (2 * index + 1) * 16 * mmap.PAGESIZE, pages * mmap.PAGESIZE)
-        module = mlforge.load_module(sys.argv[1])["default"](mlforge.runtime.cpu())
+        module = mlfc.load_module(sys.argv[1])["default"](mlfc.runtime.cpu())
         module.set_input(0, np.linspace(0, 1, 64, dtype=np.float32).reshape(module.get_input(0).shape))
         module.run()
         results.append(module.get_output(0).tobytes())
@@ -57,9 +57,9 @@ print(len(results), len(set(results)))
     sys.platform != "linux", reason="where memory is free is read from /proc/self/maps, which only Linux has"
 )
 def test_sections_far_apart_do_not_end_the_process(tmp_path: Path) -> None:
-    module, params = mlforge.import_model(DIGITS)
+    module, params = mlfc.import_model(DIGITS)
     archive = tmp_path / "digits.tar"
-    mlforge.export_model_library_format(mlforge.build(module, "llvm", params), archive)
+    mlfc.export_model_library_format(mlfc.build(module, "llvm", params), archive)
     done = subprocess.run(
         [sys.executable, "-c", IN_SCATTERED_MEMORY, str(archive)],
         check=False,

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.details import module_details
-from mlforge.compiler import Factory, link
-from mlforge.crt import crt_files
-from mlforge.errors import OptionError
-from mlforge.library.toolchain import compile_shared
-from mlforge.relay import ir
-from mlforge.runtime import AotModule
-from mlforge.support.content import to_bytes, write_data
+import mlfc
+from mlfc.archive.details import module_details
+from mlfc.compiler import Factory, link
+from mlfc.crt import crt_files
+from mlfc.errors import OptionError
+from mlfc.library.toolchain import compile_shared
+from mlfc.relay import ir
+from mlfc.runtime import AotModule
+from mlfc.support.content import to_bytes, write_data
 from tests.harness import module_of
 from tests.native.test_generated_module import WARNINGS, compiler, symbols
 
@@ -40,7 +40,7 @@ def factories(executors: Sequence[str] = ("aot", "aot", "aot")) -> list[Factory]
     modules = [network(), network(second=2), network(wide=True)]
     names = ("one", "two", "wide")
     return [
-        mlforge.build(module, module_name=name, executor=executor)
+        mlfc.build(module, module_name=name, executor=executor)
         for module, name, executor in zip(modules, names, executors, strict=True)
     ]
 
@@ -91,7 +91,7 @@ def test_shared_weights_are_there_once(tmp_path: Path) -> None:
     made = factories()
     linked = link(made, share_weights=True)
     sizes = symbols(objects(linked.files, tmp_path))
-    weights = {name: size for name, size in sizes.items() if name.startswith("tvmgen_mlforge_shared_constant")}
+    weights = {name: size for name, size in sizes.items() if name.startswith("tvmgen_mlfc_shared_constant")}
     # one and two have the first layer in common
     assert list(weights.values()) == [16 * 8 * 4] == [linked.constants_bytes]
     assert [code.sizes.shared_constants for code in linked.modules] == [16 * 8 * 4, 16 * 8 * 4, 0]
@@ -105,7 +105,7 @@ def test_shared_workspace_is_one_array_of_the_largest_size(tmp_path: Path) -> No
     linked = link(made, share_workspace=True)
     pools = {name: size for name, size in symbols(objects(linked.files, tmp_path)).items() if "workspace" in name}
     largest = max(factory.plan.size for factory in made)
-    assert pools == {"tvmgen_mlforge_shared_workspace": largest}
+    assert pools == {"tvmgen_mlfc_shared_workspace": largest}
     assert (linked.workspace_bytes, linked.workspace_modules) == (largest, ("one", "two", "wide"))
     header = to_bytes(linked.files["include/tvmgen_one.h"]).decode()
     assert "shared with two, wide" in header
@@ -137,9 +137,9 @@ def test_one_module_alone_shares_nothing() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["one", "mlforge_shared"])
+@pytest.mark.parametrize("name", ["one", "mlfc_shared"])
 def test_clashing_names_are_refused(name: str) -> None:
-    pair = [mlforge.build(network(), module_name="one"), mlforge.build(network(), module_name=name)]
+    pair = [mlfc.build(network(), module_name="one"), mlfc.build(network(), module_name=name)]
     with pytest.raises(OptionError, match=name):
         link(pair)
 
@@ -151,7 +151,7 @@ def test_large_shared_weights_lie_in_one_binary_file(tmp_path: Path) -> None:
         return ir.call("nn.dense", [v["x"], weight], units=700)
 
     module = module_of({"x": np.zeros((1, 512), np.float32)}, {"y": body})
-    made = [mlforge.build(module, module_name=name) for name in ("one", "two")]
+    made = [mlfc.build(module, module_name=name) for name in ("one", "two")]
     linked = link(made, share_weights=True)
     blobs = [path for path in linked.files if path.endswith(".bin")]
     assert len(blobs) == 1

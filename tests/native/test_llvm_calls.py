@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.relay import ir
-from mlforge.support.content import to_bytes
+import mlfc
+from mlfc.relay import ir
+from mlfc.support.content import to_bytes
 from tests.conftest import need
 from tests.harness import module_of
 
@@ -100,7 +100,7 @@ def test_c_finds_tensors_where_the_header_says(
 ) -> None:
     pytest.importorskip("ziglang")
     external = counts == (2, 2)
-    code = mlforge.build(
+    code = mlfc.build(
         network(*counts),
         f"llvm -mtriple={system.triple}",
         module_name="model",

@@ -11,18 +11,18 @@ import llvmlite.ir as ll
 import numpy as np
 import pytest
 
-import mlforge.ops  # noqa: F401  (templates import operators: these come first)
-from mlforge.codegen.llvm.kernel import emit_kernel
-from mlforge.codegen.llvm.machine import machine_of
-from mlforge.codegen.llvm.optimize import compile_object, optimize_module, parse
-from mlforge.errors import OptionError
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.target.target import parse_target
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.transform.lower import lower_group
+import mlfc.ops  # noqa: F401  (templates import operators: these come first)
+from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.machine import machine_of
+from mlfc.codegen.llvm.optimize import compile_object, optimize_module, parse
+from mlfc.errors import OptionError
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.transform.lower import lower_group
 from tests.conftest import need
 from tests.native.foreign_programs import KernelRun, input_bytes, linked, outputs
 from tests.native.kernel_runner import group_of

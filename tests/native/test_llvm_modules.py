@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.load import load_factory
-from mlforge.archive.options import ExportOptions
-from mlforge.archive.profile import load_profiled, profiled_factory
-from mlforge.archive.rebuild import recorded_options
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory, library_root, link
-from mlforge.errors import OptionError, RunError, ToolchainError
-from mlforge.library.export import export_library
-from mlforge.library.host import HostLibrary
-from mlforge.library.toolchain import _find, compile_objects, compile_shared
-from mlforge.memory import ConstantPool, Pool
-from mlforge.relay import ir
-from mlforge.runtime import AotModule
-from mlforge.runtime.module import Module
-from mlforge.support.content import to_bytes
+import mlfc
+from mlfc.archive.load import load_factory
+from mlfc.archive.options import ExportOptions
+from mlfc.archive.profile import load_profiled, profiled_factory
+from mlfc.archive.rebuild import recorded_options
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory, library_root, link
+from mlfc.errors import OptionError, RunError, ToolchainError
+from mlfc.library.export import export_library
+from mlfc.library.host import HostLibrary
+from mlfc.library.toolchain import _find, compile_objects, compile_shared
+from mlfc.memory import ConstantPool, Pool
+from mlfc.relay import ir
+from mlfc.runtime import AotModule
+from mlfc.runtime.module import Module
+from mlfc.support.content import to_bytes
 from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.extracted import extracted, make
@@ -71,8 +71,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def built(path: Path, target: str = "llvm", **options: Any) -> Factory:
-    module, params = mlforge.import_model(path)
-    return mlforge.build(module, target, params, module_name="model", **options)
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, target, params, module_name="model", **options)
 
 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
@@ -127,7 +127,7 @@ def test_everything_runs_without_a_compiler(kws: Path, executor: str) -> None:
     bound = factory.runtime.bind(inputs)
     assert bound() == 0
     np.testing.assert_array_equal(bound.outputs["Identity"], expected)
-    made = factory["default"](mlforge.cpu(0))
+    made = factory["default"](mlfc.cpu(0))
     made.set_input(0, next(iter(inputs.values())))
     made.run()
     np.testing.assert_array_equal(made.get_output(0), expected)
@@ -139,9 +139,9 @@ def test_everything_runs_without_a_compiler(kws: Path, executor: str) -> None:
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_archives_of_objects_run_without_a_compiler(kws: Path, tmp_path: Path, executor: str) -> None:
     factory = built(kws, executor=executor)
-    path = mlforge.export_model_library_format(factory, tmp_path / "kws.tar")
+    path = mlfc.export_model_library_format(factory, tmp_path / "kws.tar")
     inputs = seeded_inputs(factory.runtime.inputs, 1)
-    np.testing.assert_array_equal(mlforge.load(path).run(inputs)["Identity"], factory.runtime.run(inputs)["Identity"])
+    np.testing.assert_array_equal(mlfc.load(path).run(inputs)["Identity"], factory.runtime.run(inputs)["Identity"])
 
 
 def called(function: Any, *arguments: Any) -> str:
@@ -214,7 +214,7 @@ def test_objects_define_what_the_c_does(kws: Path, tmp_path: Path, executor: str
 
 
 def _runtime_headers(executor: str) -> dict[str, Any]:
-    from mlforge.library.build import runtime_files
+    from mlfc.library.build import runtime_files
 
     return {name: data for name, data in runtime_files().items() if name.endswith(".h")} if executor == "graph" else {}
 
@@ -252,21 +252,21 @@ def large_network() -> ir.IRModule:
 
 
 def test_large_constants_lie_in_an_object_of_their_own(tmp_path: Path) -> None:
-    ours, theirs = (mlforge.build(large_network(), target, module_name="large") for target in ("llvm", "c"))
+    ours, theirs = (mlfc.build(large_network(), target, module_name="large") for target in ("llvm", "c"))
     inputs = seeded_inputs(ours.runtime.inputs, 0)
     expected = theirs.runtime.run(inputs)["y"]
     assert "lib/large_lib2.o" in ours.code.files
-    path = mlforge.export_model_library_format(ours, tmp_path / "large.tar")
-    native = mlforge.build(large_network(), "llvm -mcpu=native", module_name="large")
+    path = mlfc.export_model_library_format(ours, tmp_path / "large.tar")
+    native = mlfc.build(large_network(), "llvm -mcpu=native", module_name="large")
     linked = AotModule(compile_shared(native.code.files, tmp_path / "large.so"), native.interface())
     for model in (ours.runtime, native.runtime, linked):
         np.testing.assert_array_equal(model.run(inputs)["y"].view(np.uint8), expected.view(np.uint8))
-    np.testing.assert_allclose(mlforge.load(path).run(inputs)["y"], expected, rtol=1e-4)
+    np.testing.assert_allclose(mlfc.load(path).run(inputs)["y"], expected, rtol=1e-4)
 
 
 def test_operators_are_timed_without_a_compiler(kws: Path, tmp_path: Path, no_compiler: None) -> None:
     factory = built(kws)
-    path = mlforge.export_model_library_format(factory, tmp_path / "kws.tar")
+    path = mlfc.export_model_library_format(factory, tmp_path / "kws.tar")
     for model in (profiled_factory(factory), load_profiled(path)):
         inputs = seeded_inputs(model.inputs, 0)
         profile = model.profile(inputs, repeat=20)
@@ -279,11 +279,11 @@ def test_operators_are_timed_without_a_compiler(kws: Path, tmp_path: Path, no_co
 
 PRINT_HASHES = """
 import sys
-import mlforge
-from mlforge.support.content import sha256_of
-module, params = mlforge.import_model(sys.argv[1])
+import mlfc
+from mlfc.support.content import sha256_of
+module, params = mlfc.import_model(sys.argv[1])
 for target in sys.argv[2:]:
-    code = mlforge.build(module, target, params, module_name="model").code
+    code = mlfc.build(module, target, params, module_name="model").code
     print({name: sha256_of(data) for name, data in sorted(code.files.items())})
 """
 
@@ -316,14 +316,14 @@ def test_kernels_are_there_once(kws: Path) -> None:
 
 def test_archives_hold_together(kws: Path, tmp_path: Path) -> None:
     for target in ("llvm", "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"):
-        path = mlforge.export_model_library_format(built(kws, target), tmp_path / "kws.tar")
+        path = mlfc.export_model_library_format(built(kws, target), tmp_path / "kws.tar")
         assert [str(fault) for fault in validate(path)] == []
-        again = mlforge.export_model_library_format(
-            mlforge.rebuild(path), tmp_path / "again.tar", options=recorded_options(path)
+        again = mlfc.export_model_library_format(
+            mlfc.rebuild(path), tmp_path / "again.tar", options=recorded_options(path)
         )
         assert again.read_bytes() == path.read_bytes()
     with pytest.raises(ToolchainError, match="cannot be linked: it is for Arm"):
-        mlforge.load(path)
+        mlfc.load(path)
 
 
 def test_demos_link_the_objects(kws: Path, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_demos_link_the_objects(kws: Path, tmp_path: Path) -> None:
 
 def test_libraries_for_this_machine_use_its_processor(kws: Path, tmp_path: Path) -> None:
     factory = built(kws)
-    root = library_root([factory, mlforge.build(two_layers(1), "llvm", module_name="other")])
+    root = library_root([factory, mlfc.build(two_layers(1), "llvm", module_name="other")])
     for module, name in ((factory.runtime, "one.tar"), (root, "two.tar")):
         code = code_of(module)
         own, here = (to_bytes(files["lib/model_lib1.o"]) for files in (code.files, code.files_here()))
@@ -373,22 +373,22 @@ def two_layers(second: int) -> ir.IRModule:
 def test_modules_share_code_weights_and_workspace(executors: tuple[str, str], target: str, tmp_path: Path) -> None:
     # with a module in C beside it, what they share is C
     factories = [
-        mlforge.build(two_layers(number), kind, module_name=name, executor=executor)
+        mlfc.build(two_layers(number), kind, module_name=name, executor=executor)
         for number, (name, kind, executor) in enumerate(
             zip(("one", "two"), ("llvm", target), executors, strict=True), start=1
         )
     ]
     linked = link(factories, share_workspace=True, share_weights=True)
-    shared = [path for path in linked.files if "mlforge_shared" in path]
+    shared = [path for path in linked.files if "mlfc_shared" in path]
     assert all(path.endswith(".o" if target == "llvm" else (".c", ".S", ".bin")) for path in shared)
     if executors == ("aot", "aot"):
         assert linked.workspace_modules == ("one", "two")
         assert linked.constants_bytes == 4 * 16 * 8
     assert bool(linked.functions) == (target == "llvm")
     options = ExportOptions(share_workspace=True, share_weights=True)
-    path = mlforge.export_model_library_format(factories, tmp_path / "both.tar", options=options)
+    path = mlfc.export_model_library_format(factories, tmp_path / "both.tar", options=options)
     assert [str(fault) for fault in validate(path)] == []
     x = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(1, 8)}
     for factory in factories:
-        alone = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / "alone.tar")).run(x)["y"]
-        np.testing.assert_allclose(mlforge.load(path, factory.module_name).run(x)["y"], alone, rtol=1e-5)
+        alone = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / "alone.tar")).run(x)["y"]
+        np.testing.assert_allclose(mlfc.load(path, factory.module_name).run(x)["y"], alone, rtol=1e-5)

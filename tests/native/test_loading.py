@@ -12,15 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.errors import ArchiveError, InputError, OptionError, RunError, ToolchainError
-from mlforge.library import build
-from mlforge.library.toolchain import NATIVE, compile_objects
-from mlforge.relay import ir
-from mlforge.runtime import FactoryModule, GraphExecutor, Module, OnnxRuntimeModule, OpaqueModule, cpu
-from mlforge.support.content import sha256_of
-from mlforge.support.tar import open_tar, write_tar
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.errors import ArchiveError, InputError, OptionError, RunError, ToolchainError
+from mlfc.library import build
+from mlfc.library.toolchain import NATIVE, compile_objects
+from mlfc.relay import ir
+from mlfc.runtime import FactoryModule, GraphExecutor, Module, OnnxRuntimeModule, OpaqueModule, cpu
+from mlfc.support.content import sha256_of
+from mlfc.support.tar import open_tar, write_tar
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 RNG = np.random.default_rng(3)
@@ -33,7 +33,7 @@ def two_layers(executor: str, name: str = "layers") -> Factory:
         product = ir.call("nn.dense", [variables["x"], ir.Constant(WEIGHTS)], units=8)
         return ir.call("nn.relu", [product])
 
-    return mlforge.build(module_of({"x": X}, {"y": body}), module_name=name, executor=executor)
+    return mlfc.build(module_of({"x": X}, {"y": body}), module_name=name, executor=executor)
 
 
 def expected(x: Any) -> Any:
@@ -47,7 +47,7 @@ def executor(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def archive(executor: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mlforge.export_model_library_format(two_layers(executor), tmp_path_factory.mktemp("load") / "a.tar")
+    return mlfc.export_model_library_format(two_layers(executor), tmp_path_factory.mktemp("load") / "a.tar")
 
 
 def rewritten(archive: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -56,7 +56,7 @@ def rewritten(archive: Path, target: Path, change: Callable[[dict[str, bytes]], 
         members = {name: tar.read(name, size) for name, size in tar.sizes.items()}
     change(members)
     document = json.loads(members.pop("metadata.json"))
-    document["mlforge"]["files"] = {
+    document["mlfc"]["files"] = {
         name: {"bytes": len(data), "sha256": sha256_of(data)} for name, data in members.items()
     }
     members["metadata.json"] = json.dumps(document, indent=2, sort_keys=True).encode()
@@ -66,11 +66,11 @@ def rewritten(archive: Path, target: Path, change: Callable[[dict[str, bytes]], 
 
 
 def test_both_executors_give_the_same_bits_of_a_real_model(models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     loaded = {}
     for kind in ("aot", "graph"):
-        factory = mlforge.build(module, params=params, module_name="kws", executor=kind)
-        loaded[kind] = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / f"{kind}.tar"))
+        factory = mlfc.build(module, params=params, module_name="kws", executor=kind)
+        loaded[kind] = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / f"{kind}.tar"))
     ahead, graph = loaded["aot"], loaded["graph"]
     assert (ahead.inputs, ahead.outputs) == (graph.inputs, graph.outputs)
     for inputs in (seeded_inputs(ahead.inputs, 1), *edge_inputs(ahead.inputs)):
@@ -79,7 +79,7 @@ def test_both_executors_give_the_same_bits_of_a_real_model(models: Path, tmp_pat
 
 
 def test_a_loaded_factory_is_what_was_built(archive: Path, executor: str) -> None:
-    built, loaded = two_layers(executor), mlforge.load_module(archive)
+    built, loaded = two_layers(executor), mlfc.load_module(archive)
     assert isinstance(loaded, FactoryModule)
     assert loaded.type_key == {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}[executor]
     graph_json, lib, params = loaded
@@ -97,7 +97,7 @@ def test_a_loaded_factory_is_what_was_built(archive: Path, executor: str) -> Non
 
 @pytest.mark.parametrize("name", ["default", "layers"])
 def test_executors_are_made_by_the_name(archive: Path, name: str) -> None:
-    factory = mlforge.load_module(archive)
+    factory = mlfc.load_module(archive)
     first, second = factory[name](cpu(0)), factory[name]()
     first.set_input("x", X)
     second.run(x=-X)
@@ -109,7 +109,7 @@ def test_executors_are_made_by_the_name(archive: Path, name: str) -> None:
     with pytest.raises(InputError, match="no such input"):
         first.set_input("z", X)
     with pytest.raises(RunError, match="runs on the CPU"):
-        factory[name](mlforge.runtime.Device("cuda", 2))
+        factory[name](mlfc.runtime.Device("cuda", 2))
 
 
 def test_a_built_graph_runs_without_an_archive() -> None:
@@ -122,8 +122,8 @@ def test_a_built_graph_runs_without_an_archive() -> None:
 
 
 def test_parameters_lie_in_the_archive(tmp_path: Path) -> None:
-    archive = mlforge.export_model_library_format(two_layers("graph"), tmp_path / "a.tar")
-    factory = mlforge.load_module(archive)
+    archive = mlfc.export_model_library_format(two_layers("graph"), tmp_path / "a.tar")
+    factory = mlfc.load_module(archive)
     for array in factory.params.values():
         assert not array.flags.writeable
     # the file may go: its map stays
@@ -157,17 +157,17 @@ def test_objects_of_this_machine_are_linked(archive: Path, tmp_path: Path) -> No
     (tmp_path / "o").mkdir()
     change = as_objects(tmp_path / "o", keep_sources=False)
     linked = rewritten(archive, tmp_path / "objects.tar", change)
-    np.testing.assert_allclose(mlforge.load(linked).run(X)["y"], expected(X), rtol=1e-5)
+    np.testing.assert_allclose(mlfc.load(linked).run(X)["y"], expected(X), rtol=1e-5)
 
 
 def test_objects_of_another_machine_need_the_c(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     arm = 40
     both = rewritten(archive, tmp_path / "both.tar", as_objects(tmp_path / "o", arm))
-    np.testing.assert_allclose(mlforge.load(both).run(X)["y"], expected(X), rtol=1e-5)
+    np.testing.assert_allclose(mlfc.load(both).run(X)["y"], expected(X), rtol=1e-5)
     alone = rewritten(archive, tmp_path / "alone.tar", as_objects(tmp_path / "o", arm, keep_sources=False))
     with pytest.raises(ToolchainError, match=r"layers_lib0\.o: this object cannot be linked: it is for machine 40"):
-        mlforge.load(alone).run(X)
+        mlfc.load(alone).run(X)
 
 
 def test_cpp_is_refused_by_name(archive: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_cpp_is_refused_by_name(archive: Path, tmp_path: Path) -> None:
         members["codegen/host/src/layers_lib9.cc"] = b"class C {};"
 
     with pytest.raises(ToolchainError, match=r"layers_lib9\.cc: C\+\+ is not compiled here"):
-        mlforge.load(rewritten(archive, tmp_path / "cpp.tar", change)).run(X)
+        mlfc.load(rewritten(archive, tmp_path / "cpp.tar", change)).run(X)
 
 
 def test_damage_is_found_before_anything_is_built(archive: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_damage_is_found_before_anything_is_built(archive: Path, tmp_path: Path)
     data[at + 2] ^= 1
     damaged = tmp_path / "damaged.tar"
     damaged.write_bytes(data)
-    for load in (mlforge.load, mlforge.load_module):
+    for load in (mlfc.load, mlfc.load_module):
         with pytest.raises(ArchiveError, match="SHA-256 differs"):
             load(damaged)
 
@@ -198,10 +198,10 @@ def test_missing_files_are_named(archive: Path, executor: str, tmp_path: Path) -
         return change
 
     with pytest.raises(ArchiveError, match="no code of the module 'layers'"):
-        mlforge.load(rewritten(archive, tmp_path / "a.tar", without("codegen/host/src")))
+        mlfc.load(rewritten(archive, tmp_path / "a.tar", without("codegen/host/src")))
     lost = {"aot": "include/tvmgen_layers.h", "graph": ".graph"}[executor]
     with pytest.raises(ArchiveError, match=r"tvmgen_layers.h: the file is missing|no graph of the module 'layers'"):
-        mlforge.load(rewritten(archive, tmp_path / "b.tar", without(lost)))
+        mlfc.load(rewritten(archive, tmp_path / "b.tar", without(lost)))
 
 
 def test_an_archive_of_functions_is_a_module_of_them(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ TVM_DLL int total(TVMValue *args, int *codes, int count, TVMValue *ret, int *ret
     with archive.open("wb") as file:
         members = {"metadata.json": json.dumps(document).encode(), "codegen/host/src/lib0.c": source}
         write_tar(file, members, 0)
-    module = mlforge.load_module(archive)
+    module = mlfc.load_module(archive)
     out = np.zeros(1, np.int32)
     module["total"](np.array([1, 2, 3, 36], np.int32), out)
     assert (module.type_key, int(out[0])) == ("c", 42)
     with pytest.raises(OptionError, match=r"holds functions, not a model.*load_module"):
-        mlforge.load(archive)
+        mlfc.load(archive)
 
 
 def doubling() -> bytes:
@@ -254,8 +254,8 @@ def test_modules_of_other_kinds_travel_with_their_tree(executor: str, tmp_path: 
     device.import_module(OpaqueModule("neural-chip", b"\x01\x02", "elf"))
     factory.lib.import_module(device)
     factory.lib.import_module(OnnxRuntimeModule(doubling(), "again"))
-    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
-    loaded = mlforge.load_module(archive)
+    archive = mlfc.export_model_library_format(factory, tmp_path / "a.tar")
+    loaded = mlfc.load_module(archive)
     first, second = loaded.lib.imported_modules
     np.testing.assert_array_equal(first["twice"](np.array([1, 2], np.float32))[0], [2, 4])
     function = loaded.lib.get_function("again", query_imports=True)
@@ -268,7 +268,7 @@ def test_modules_of_other_kinds_travel_with_their_tree(executor: str, tmp_path: 
     other = two_layers(executor)
     for module in loaded.lib.imported_modules:
         other.lib.import_module(module)
-    again = mlforge.export_model_library_format(other, tmp_path / "b.tar")
+    again = mlfc.export_model_library_format(other, tmp_path / "b.tar")
     assert again.read_bytes() == archive.read_bytes()
 
 
@@ -280,15 +280,15 @@ def test_a_module_that_two_import_comes_back_as_one(tmp_path: Path) -> None:
     for module in (left, right):
         module.import_module(below)
         factory.lib.import_module(module)
-    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
-    one, two = mlforge.load_module(archive).lib.imported_modules
+    archive = mlfc.export_model_library_format(factory, tmp_path / "a.tar")
+    one, two = mlfc.load_module(archive).lib.imported_modules
     assert one.imported_modules[0] is two.imported_modules[0]
     assert [module.type_key for module in one.walk()] == ["left", "below", "bottom"]
-    names = [item["path"] for item in mlforge.inspect(archive)["files"]]
+    names = [item["path"] for item in mlfc.inspect(archive)["files"]]
     assert [name for name in names if name.endswith("_mod0.bin")] == [
         f"codegen/{kind}/layers_mod0.bin" for kind in ("below", "bottom", "left", "right")
     ]
-    assert mlforge.archive.validate(archive) == []
+    assert mlfc.archive.validate(archive) == []
 
 
 def test_functions_of_other_libraries_are_not_found(tmp_path: Path) -> None:
@@ -305,46 +305,46 @@ def test_functions_of_other_libraries_are_not_found(tmp_path: Path) -> None:
 def test_a_tree_that_lies_is_refused(tmp_path: Path) -> None:
     factory = two_layers("aot")
     factory.lib.import_module(OpaqueModule("neural-chip", b"\x01", "elf"))
-    archive = mlforge.export_model_library_format(factory, tmp_path / "a.tar")
+    archive = mlfc.export_model_library_format(factory, tmp_path / "a.tar")
 
     def change(key: str, value: Any) -> Any:
         def apply(members: dict[str, bytes]) -> None:
             document = json.loads(members["metadata.json"])
-            document["modules"]["layers"]["mlforge"]["module_tree"][1][key] = value
+            document["modules"]["layers"]["mlfc"]["module_tree"][1][key] = value
             members["metadata.json"] = json.dumps(document).encode()
 
         return apply
 
     for key, value in (("parent", 1), ("files", ["codegen/host/src/layers_lib0.c"]), ("files", [])):
         with pytest.raises(ArchiveError, match="module_tree"):
-            mlforge.load(rewritten(archive, tmp_path / "b.tar", change(key, value)))
+            mlfc.load(rewritten(archive, tmp_path / "b.tar", change(key, value)))
 
 
 def test_several_modules_are_chosen_by_name(tmp_path: Path) -> None:
     factories = [two_layers("aot", "one"), two_layers("graph", "two")]
-    archive = mlforge.export_model_library_format(factories, tmp_path / "a.tar")
+    archive = mlfc.export_model_library_format(factories, tmp_path / "a.tar")
     for name, kind in (("one", "AotExecutorFactory"), ("two", "GraphExecutorFactory")):
-        assert mlforge.load_module(archive, name).type_key == kind
-        np.testing.assert_allclose(mlforge.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
+        assert mlfc.load_module(archive, name).type_key == kind
+        np.testing.assert_allclose(mlfc.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
     with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: one, two"):
-        mlforge.load(archive)
+        mlfc.load(archive)
 
 
 def test_one_of_several_graphs_runs_without_the_code_of_the_others(tmp_path: Path) -> None:
     factories = [two_layers("graph", "one"), two_layers("graph", "two"), two_layers("aot", "three")]
-    archive = mlforge.export_model_library_format(factories, tmp_path / "a.tar")
+    archive = mlfc.export_model_library_format(factories, tmp_path / "a.tar")
     for name in ("one", "two", "three"):
-        np.testing.assert_allclose(mlforge.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
+        np.testing.assert_allclose(mlfc.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
 
 
 def test_a_library_of_operators_alone_is_no_model(tmp_path: Path) -> None:
     library = two_layers("graph").lib.export_library(tmp_path / "a.so")
     with pytest.raises(ArchiveError, match=r"a\.so: the graph and the parameters of '.*' are not in the library"):
-        mlforge.load(library)
+        mlfc.load(library)
 
 
 def test_a_shared_library_is_a_module(tmp_path: Path) -> None:
-    library = mlforge.load_module(two_layers("aot").lib.export_library(tmp_path / "a.so"))
+    library = mlfc.load_module(two_layers("aot").lib.export_library(tmp_path / "a.so"))
     assert isinstance(library, Module)
     assert (library.type_key, library.imported_modules) == ("library", ())
     np.testing.assert_allclose(library.run(X)["y"], expected(X), rtol=1e-5)

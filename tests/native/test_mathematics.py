@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlforge.library.toolchain import NATIVE
-from mlforge.ops.tensor import Context, from_buffer
-from mlforge.relay.ir import TensorType
-from mlforge.relay.op import OPERATORS
-from mlforge.target.features import Features
-from mlforge.tir import builder as tb
-from mlforge.tir import mathematics, visitor
-from mlforge.tir.intrinsics import INTRINSICS
-from mlforge.tir.ir import Buffer, Call, PrimFunc
+from mlfc.library.toolchain import NATIVE
+from mlfc.ops.tensor import Context, from_buffer
+from mlfc.relay.ir import TensorType
+from mlfc.relay.op import OPERATORS
+from mlfc.target.features import Features
+from mlfc.tir import builder as tb
+from mlfc.tir import mathematics, visitor
+from mlfc.tir.intrinsics import INTRINSICS
+from mlfc.tir.ir import Buffer, Call, PrimFunc
 from tests.native.c_functions import EXACT, Functions
 
 Array = npt.NDArray[Any]

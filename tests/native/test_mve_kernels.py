@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlforge.codegen.c import print_file, print_function
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.tir import interpreter, runs
-from mlforge.transform.lower import lower_group
+from mlfc.codegen.c import print_file, print_function
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.tir import interpreter, runs
+from mlfc.transform.lower import lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import build, group_of
 

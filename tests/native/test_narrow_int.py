@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.codegen.prelude import helper_source
-from mlforge.errors import UnsupportedError
-from mlforge.relay import ir
-from mlforge.support.content import chunks_of
+import mlfc
+from mlfc.codegen.prelude import helper_source
+from mlfc.errors import UnsupportedError
+from mlfc.relay import ir
+from mlfc.support.content import chunks_of
 from tests.conftest import need
 from tests.native.test_operators_in_c import FAMILIES
 from tests.native.test_operators_in_c import module_of as module_of_cases
@@ -76,7 +76,7 @@ def _too_wide(lines: list[str]) -> Iterator[str]:
 
 def written(module: ir.IRModule, params: dict[str, np.ndarray], target: str, folder: Path) -> Path:
     """Write the C of a module, and return the file with its operators."""
-    code = mlforge.build(module, target, params, module_name="m").code.files
+    code = mlfc.build(module, target, params, module_name="m").code.files
     for path, data in code.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(b"".join(chunks_of(data)))
@@ -101,7 +101,7 @@ def test_operators_compute_in_types_of_known_width(family: str, tmp_path: Path) 
     ids=["quantized", "float", "packed"],
 )
 def test_tflite_operators_compute_in_types_of_known_width(cases, target: str, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(model_of(cases(7)))
+    module, params = mlfc.import_model(model_of(cases(7)))
     source = written(module, params, f"c -mcpu={target}", tmp_path)
     assert overflows(source, f"-I{tmp_path}/include") == []
 
@@ -133,7 +133,7 @@ def test_no_code_computes_with_doubles_that_are_floats(tmp_path: Path) -> None:
     x = ir.Var("x", ir.TensorType((4,), "float64"))
     module = ir.IRModule({"main": ir.Function((x,), ir.call("exp", [x]))}, ("y",))
     with pytest.raises(UnsupportedError, match="float64, and a double of the target has 32 bits"):
-        mlforge.build(module, "c -mcpu=avr")
+        mlfc.build(module, "c -mcpu=avr")
     command = [need("clang", "clang"), *_AVR, f"-I{tmp_path}/include", "-fsyntax-only"]
     source = written(module, {}, "c", tmp_path)
     refused = subprocess.run([*command, str(source)], check=False, capture_output=True, text=True)

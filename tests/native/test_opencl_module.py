@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlforge
-from mlforge.errors import ArchiveError, DeviceError, InputError
-from mlforge.runtime import FunctionInfo, OpenClModule, load_from_bytes
-from mlforge.runtime.device_api import DeviceApi, set_device
-from mlforge.runtime.loaders import extent_of
-from mlforge.runtime.ndarray import array
+import mlfc
+from mlfc.errors import ArchiveError, DeviceError, InputError
+from mlfc.runtime import FunctionInfo, OpenClModule, load_from_bytes
+from mlfc.runtime.device_api import DeviceApi, set_device
+from mlfc.runtime.loaders import extent_of
+from mlfc.runtime.ndarray import array
 
 TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 CL_KEY = b"\x06\0\0\0\0\0\0\0opencl"
@@ -41,7 +41,7 @@ __kernel void sizes(__global int* out) {
 
 @pytest.fixture(scope="module")
 def api() -> DeviceApi:
-    device = mlforge.opencl(0)
+    device = mlfc.opencl(0)
     if not device.exists:
         pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
     return device.api
@@ -110,7 +110,7 @@ def test_tvms_kernels_give_tvms_result(shared: Path, api: DeviceApi) -> None:
 )
 def test_extents_are_those_that_the_tags_say(case: tuple[list[str], list[int]]) -> None:
     tags, values = case
-    device = mlforge.opencl(0)
+    device = mlfc.opencl(0)
     if not device.exists:
         pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
     handle = device.api.allocate(28)
@@ -307,16 +307,16 @@ def test_stored_modules_with_flipped_bits_are_modules_or_refused(data: st.DataOb
 @pytest.mark.parametrize(
     ("before", "environment", "message"),
     [
-        ("import sys; sys.modules['pyopencl'] = None; ", {}, "Run: pip install mlforge[opencl]"),
+        ("import sys; sys.modules['pyopencl'] = None; ", {}, "Run: pip install mlfc[opencl]"),
         ("", {"OCL_ICD_VENDORS": "/nowhere"}, "apt-get install pocl-opencl-icd"),
     ],
 )
 def test_what_is_missing_is_said(before: str, environment: dict[str, str], message: str) -> None:
     code = (
-        f"{before}import mlforge\n"
-        "print(mlforge.opencl(0).exists)\n"
-        "try: mlforge.opencl(0).api\n"
-        "except mlforge.errors.DeviceError as error: print(error)"
+        f"{before}import mlfc\n"
+        "print(mlfc.opencl(0).exists)\n"
+        "try: mlfc.opencl(0).api\n"
+        "except mlfc.errors.DeviceError as error: print(error)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **environment}
@@ -327,7 +327,7 @@ def test_what_is_missing_is_said(before: str, environment: dict[str, str], messa
 
 BROKEN_PLATFORM = """
 import pyopencl
-from mlforge.runtime import opencl_api
+from mlfc.runtime import opencl_api
 
 class Broken:
     def get_devices(self):
@@ -355,7 +355,7 @@ def test_a_platform_that_fails_hides_no_other(api: DeviceApi) -> None:
 def test_devices_are_listed_with_what_would_make_others_appear(
     api: DeviceApi, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlforge.runtime.cuda_api import CudaDriver
+    from mlfc.runtime.cuda_api import CudaDriver
 
     def fail(_: CudaDriver) -> int:
         raise DeviceError("CUDA has no driver here", next_step="Install it")
@@ -375,9 +375,9 @@ def test_devices_are_listed_with_what_would_make_others_appear(
 def test_kinds_of_devices_are_imported_when_a_stored_module_is_of_them() -> None:
     code = (
         "import sys\n"
-        "from mlforge.runtime import load_from_bytes\n"
+        "from mlfc.runtime import load_from_bytes\n"
         "for kind in ('opencl', 'cuda'):\n"
-        "    assert f'mlforge.runtime.{kind}_module' not in sys.modules\n"
+        "    assert f'mlfc.runtime.{kind}_module' not in sys.modules\n"
         "    module = load_from_bytes(kind, bytes(24))\n"
         "    assert (module.type_key, module.functions, module.save_to_bytes()) == (kind, {}, bytes(24))\n"
         "assert not {'pyopencl', 'cuda'} & {*sys.modules}\n"

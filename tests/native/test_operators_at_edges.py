@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlforge.codegen.c import print_function
-from mlforge.codegen.llvm.machine import machine_of
-from mlforge.relay import ir
-from mlforge.relay.op import OPERATORS, Kind
-from mlforge.support import dtypes
-from mlforge.target.features import Features
-from mlforge.target.target import parse_target
-from mlforge.tir import interpreter
-from mlforge.tir.verify import verify
-from mlforge.transform.lower import lower_group
+from mlfc.codegen.c import print_function
+from mlfc.codegen.llvm.machine import machine_of
+from mlfc.relay import ir
+from mlfc.relay.op import OPERATORS, Kind
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+from mlfc.tir import interpreter
+from mlfc.tir.verify import verify
+from mlfc.transform.lower import lower_group
 from tests.conftest import need
 from tests.edge_cases import NO_KERNEL, edge_calls
 from tests.native.llvm_functions import LlvmLibrary, library_of, run_kernel

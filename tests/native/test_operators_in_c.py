@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
 from tests import operator_cases
 from tests.harness import compiled
 from tests.operator_cases import Case

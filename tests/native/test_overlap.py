@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.tir import builder as tb
-from mlforge.tir import ir as tir
-from mlforge.tir.overlap import Lead, lead
-from mlforge.tir.spans import Span, Spans
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.tir import builder as tb
+from mlfc.tir import ir as tir
+from mlfc.tir.overlap import Lead, lead
+from mlfc.tir.spans import Span, Spans
 from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, aligned, build, group_of
 from tests.native.test_dsp_kernels import ALL, summed, weights_of
 from tests.native.test_kernels import random_integers

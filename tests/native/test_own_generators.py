@@ -14,16 +14,16 @@ import onnx
 import pytest
 from onnx import helper
 
-import mlforge
-from mlforge.archive.options import ExportOptions
-from mlforge.byoc import GENERATORS, Composite, Generator
-from mlforge.byoc.pattern import anything, op
-from mlforge.compiler import library_root
-from mlforge.errors import OptionError
-from mlforge.library.export import export_library
-from mlforge.runtime.loaders import loaders
-from mlforge.support.content import to_bytes
-from mlforge.tir.ir import External
+import mlfc
+from mlfc.archive.options import ExportOptions
+from mlfc.byoc import GENERATORS, Composite, Generator
+from mlfc.byoc.pattern import anything, op
+from mlfc.compiler import library_root
+from mlfc.errors import OptionError
+from mlfc.library.export import export_library
+from mlfc.runtime.loaders import loaders
+from mlfc.support.content import to_bytes
+from mlfc.tir.ir import External
 from tests.conftest import need
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "external-generators.md"
@@ -38,7 +38,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     model = helper.make_model(helper.make_graph(nodes, "g", [data], [result]), ir_version=8)
     onnx.save(model, tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"mlforge": mlforge, "image": IMAGE}
+    names: dict[str, Any] = {"mlfc": mlfc, "image": IMAGE}
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         exec(block, names)
     yield names
@@ -51,24 +51,24 @@ def test_c_of_ones_own_is_built_and_travels(page: dict[str, Any], tmp_path: Path
     np.testing.assert_array_equal(page["outputs"]["output"], np.maximum(-IMAGE, 0))
     (code,) = page["factory"].lib.imported_modules
     assert "fast_relu(input0[i])" in code.get_source()
-    mlforge.export_model_library_format(page["factory"], tmp_path / "m.tar")
-    assert mlforge.archive.validate(tmp_path / "m.tar") == []
-    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
+    mlfc.export_model_library_format(page["factory"], tmp_path / "m.tar")
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
+    np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
 
 
 def test_a_runtime_module_of_ones_own_computes_its_part(page: dict[str, Any], tmp_path: Path) -> None:
     factory = page["on_npu"]
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.abs(IMAGE))
-    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
-    assert mlforge.archive.validate(tmp_path / "m.tar") == []
-    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.abs(IMAGE))
+    mlfc.export_model_library_format(factory, tmp_path / "m.tar")
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
+    np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.abs(IMAGE))
 
 
 def test_objects_are_linked_with_the_text_that_calls_them(page: dict[str, Any], tmp_path: Path) -> None:
-    factory = mlforge.build(page["module"], "c", page["params"], byoc=[add_halves(tmp_path)])
+    factory = mlfc.build(page["module"], "c", page["params"], byoc=[add_halves(tmp_path)])
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], -IMAGE / 2)
-    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
-    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], -IMAGE / 2)
+    mlfc.export_model_library_format(factory, tmp_path / "m.tar")
+    np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], -IMAGE / 2)
 
 
 def add_halves(folder: Path) -> str:
@@ -101,15 +101,15 @@ def test_several_modules_have_parts_of_one_generator(
         add_halves(tmp_path)
     module, params = page["module"], page["params"]
     factories = [
-        mlforge.build(module, target, params, executor=executor, module_name=title, byoc=[name])
+        mlfc.build(module, target, params, executor=executor, module_name=title, byoc=[name])
         for title in ("one", "two")
     ]
-    mlforge.export_model_library_format(factories, tmp_path / "m.tar")
-    assert mlforge.archive.validate(tmp_path / "m.tar") == []
+    mlfc.export_model_library_format(factories, tmp_path / "m.tar")
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
     export_library(library_root(factories), tmp_path / "m.so")
     for artifact in ("m.tar", "m.so"):
         for title in ("one", "two"):
-            outputs = mlforge.load(tmp_path / artifact, module=title).run(IMAGE)
+            outputs = mlfc.load(tmp_path / artifact, module=title).run(IMAGE)
             np.testing.assert_array_equal(outputs["output"], expected_of(name))
 
 
@@ -118,8 +118,8 @@ def test_several_modules_have_parts_of_one_generator(
 def test_archives_build_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
     if name == "halves":
         add_halves(tmp_path)
-    factory = mlforge.build(page["module"], target, page["params"], module_name="m", byoc=[name])
-    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    factory = mlfc.build(page["module"], target, page["params"], module_name="m", byoc=[name])
+    mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     with tarfile.open(tmp_path / "m.tar") as tar:
         tar.extractall(tmp_path / "m", filter="data")
         readme = (tmp_path / "m" / "README.md").read_text()
@@ -128,22 +128,22 @@ def test_archives_build_what_generators_made(page: dict[str, Any], name: str, ta
 
 
 def test_archives_with_runtime_modules_have_no_demo_that_could_not_run(page: dict[str, Any], tmp_path: Path) -> None:
-    mlforge.export_model_library_format(page["on_npu"], tmp_path / "m.tar")
+    mlfc.export_model_library_format(page["on_npu"], tmp_path / "m.tar")
     with tarfile.open(tmp_path / "m.tar") as tar:
         assert not {"./Makefile", "./demo/demo.c", "./CMakeLists.txt"} & set(tar.getnames())
         readme = tar.extractfile("./README.md").read().decode()  # type: ignore[union-attr]
     assert "Parts of it, in `codegen/npu/`, are run by modules of the kind `npu`." in readme
     assert "    make" not in readme
     with pytest.raises(OptionError, match="modules of other kinds"):
-        mlforge.export_model_library_format(page["on_npu"], tmp_path / "v.tar", options=ExportOptions(test_vectors=1))
+        mlfc.export_model_library_format(page["on_npu"], tmp_path / "v.tar", options=ExportOptions(test_vectors=1))
 
 
 @pytest.mark.parametrize("name", ["fast", "halves"])
 def test_folders_of_c_and_of_objects_are_whole(page: dict[str, Any], name: str, tmp_path: Path) -> None:
     if name == "halves":
         add_halves(tmp_path)
-    factory = mlforge.build(page["module"], "c", page["params"], module_name="m", byoc=[name])
-    for form, make in (("c", mlforge.archive.source_folder), ("o", mlforge.archive.object_files)):
+    factory = mlfc.build(page["module"], "c", page["params"], module_name="m", byoc=[name])
+    for form, make in (("c", mlfc.archive.source_folder), ("o", mlfc.archive.object_files)):
         for path, data in make([factory]).items():
             (tmp_path / form / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / form / path).write_bytes(to_bytes(data))
@@ -154,32 +154,32 @@ def test_folders_of_c_and_of_objects_are_whole(page: dict[str, Any], name: str, 
 
 
 def test_what_a_runtime_module_runs_has_no_c(page: dict[str, Any]) -> None:
-    for make in (mlforge.archive.source_folder, mlforge.archive.object_files):
+    for make in (mlfc.archive.source_folder, mlfc.archive.object_files):
         with pytest.raises(OptionError, match=r"'npu', which no code calls by itself.*--emit mlf"):
             make([page["on_npu"]])
 
 
 def test_an_unknown_generator_is_an_error(page: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="npu"):
-        mlforge.build(page["module"], "c", page["params"], byoc=["npx"])
+        mlfc.build(page["module"], "c", page["params"], byoc=["npx"])
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 def test_c_of_ones_own_is_linked_with_objects_of_llvm(page: dict[str, Any], executor: str, tmp_path: Path) -> None:
-    factory = mlforge.build(page["module"], "llvm", page["params"], executor=executor, module_name="m", byoc=["fast"])
+    factory = mlfc.build(page["module"], "llvm", page["params"], executor=executor, module_name="m", byoc=["fast"])
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.maximum(-IMAGE, 0))
-    mlforge.export_model_library_format(factory, tmp_path / "m.tar")
-    np.testing.assert_array_equal(mlforge.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
+    mlfc.export_model_library_format(factory, tmp_path / "m.tar")
+    np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
 
 
 @pytest.mark.parametrize("name", ["fast", "npu"])
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_libraries_carry_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
-    factory = mlforge.build(page["module"], target, page["params"], executor="graph", module_name="m", byoc=[name])
-    library = mlforge.load_module(factory.export_library(tmp_path / "m.so"))
+    factory = mlfc.build(page["module"], target, page["params"], executor="graph", module_name="m", byoc=[name])
+    library = mlfc.load_module(factory.export_library(tmp_path / "m.so"))
     kinds = [module.type_key for module in library.walk()]
     assert kinds == ["GraphExecutorFactory", "library", *(["npu"] if name == "npu" else [])]
-    executor = library["default"](mlforge.cpu(0))
+    executor = library["default"](mlfc.cpu(0))
     executor.set_input(0, IMAGE)
     executor.run()
     np.testing.assert_array_equal(executor.get_output(0), np.abs(IMAGE) if name == "npu" else np.maximum(-IMAGE, 0))

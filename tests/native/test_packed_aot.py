@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError, RunError
-from mlforge.runtime import TensorInfo
-from mlforge.runtime.packed_aot_module import PackedAotModule
-from mlforge.support.params import save_params
-from mlforge.support.tar import write_tar
+import mlfc
+from mlfc.errors import ArchiveError, RunError
+from mlfc.runtime import TensorInfo
+from mlfc.runtime.packed_aot_module import PackedAotModule
+from mlfc.support.params import save_params
+from mlfc.support.tar import write_tar
 
 ENTRY = rb"""
 #include <tvm/runtime/c_backend_api.h>
@@ -81,7 +81,7 @@ def archive(folder: Path, code: dict[str, bytes]) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("packed")
-    return mlforge.load(archive(folder, {"mix_lib0.c": ENTRY, "mix_lib1.c": TABLES}))
+    return mlfc.load(archive(folder, {"mix_lib0.c": ENTRY, "mix_lib1.c": TABLES}))
 
 
 def test_the_tables_describe_the_model(model: Any) -> None:
@@ -105,4 +105,4 @@ def test_it_runs_and_binds(model: Any) -> None:
 
 def test_code_without_tables_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="no function tvmgen_mix_get_c_metadata"):
-        mlforge.load(archive(tmp_path, {"mix_lib0.c": ENTRY}))
+        mlfc.load(archive(tmp_path, {"mix_lib0.c": ENTRY}))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.errors import InputError, RunError, ToolchainError
-from mlforge.library.build import build_library
-from mlforge.runtime import LibraryModule, cpu
+from mlfc.errors import InputError, RunError, ToolchainError
+from mlfc.library.build import build_library
+from mlfc.runtime import LibraryModule, cpu
 from tests.native.test_aot_module import OnlyDlpack
 
 SOURCE = rb"""

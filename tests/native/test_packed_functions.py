@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge import memory
-from mlforge.codegen import GeneratedCode, Unit, generate
-from mlforge.crt import crt_files
-from mlforge.library.toolchain import compile_shared
-from mlforge.support.content import to_bytes, write_data
+from mlfc import memory
+from mlfc.codegen import GeneratedCode, Unit, generate
+from mlfc.crt import crt_files
+from mlfc.library.toolchain import compile_shared
+from mlfc.support.content import to_bytes, write_data
 from tests.native.crt_executor import DLTensor
 from tests.native.programs import chain
 from tests.native.test_generated_module import WARNINGS, compiler

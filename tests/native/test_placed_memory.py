@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.budget import check_budget
-from mlforge.archive.load import load_factory
-from mlforge.archive.model import MainMemory, ModuleRecord, Tensor
-from mlforge.archive.profile import load_profiled
-from mlforge.archive.rebuild import recorded_options
-from mlforge.archive.tvm_interface import c_interface
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory, link
-from mlforge.errors import ArchiveError, BudgetError, OptionError
-from mlforge.library.toolchain import compile_cached
-from mlforge.memory import ConstantPool, Pool
-from mlforge.relay import ir
-from mlforge.runtime import AotModule
-from mlforge.runtime.aot_module import loaded_pools
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive.budget import check_budget
+from mlfc.archive.load import load_factory
+from mlfc.archive.model import MainMemory, ModuleRecord, Tensor
+from mlfc.archive.profile import load_profiled
+from mlfc.archive.rebuild import recorded_options
+from mlfc.archive.tvm_interface import c_interface
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory, link
+from mlfc.errors import ArchiveError, BudgetError, OptionError
+from mlfc.library.toolchain import compile_cached
+from mlfc.memory import ConstantPool, Pool
+from mlfc.relay import ir
+from mlfc.runtime import AotModule
+from mlfc.runtime.aot_module import loaded_pools
+from mlfc.verify.litert import Reference
 from tests.harness import module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make
 
@@ -56,17 +56,15 @@ def test_archives_of_placed_memory_compute_what_litert_does(
     models: Path, tmp_path: Path, choice: dict[str, Any]
 ) -> None:
     model = models / "kws_ref_model.tflite"
-    path = mlforge.export_model_library_format(imported(model, "kws", **choice), tmp_path / "kws.tar")
+    path = mlfc.export_model_library_format(imported(model, "kws", **choice), tmp_path / "kws.tar")
     assert [str(fault) for fault in validate(path)] == []
-    loaded, reference = mlforge.load(path), Reference(model)
+    loaded, reference = mlfc.load(path), Reference(model)
     for seed in range(3):  # the second run finds what the first left behind
         inputs = seeded_inputs(loaded.inputs, seed)
         expected = reference.run(inputs)
         for name, output in loaded.run(inputs).items():
             np.testing.assert_array_equal(output, expected[name])
-    again = mlforge.export_model_library_format(
-        mlforge.rebuild(path), tmp_path / "again.tar", options=recorded_options(path)
-    )
+    again = mlfc.export_model_library_format(mlfc.rebuild(path), tmp_path / "again.tar", options=recorded_options(path))
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -106,8 +104,8 @@ def odd_module() -> tuple[ir.IRModule, dict[str, np.ndarray[Any, Any]]]:
 @pytest.mark.parametrize("external", [False, True])
 def test_odd_interfaces_in_the_workspace(tmp_path: Path, pools: list[Pool], external: bool) -> None:
     module, arrays = odd_module()
-    factory = mlforge.build(module, module_name="odd", workspace_io=True, pools=pools, external_workspace=external)
-    model = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / "odd.tar"))
+    factory = mlfc.build(module, module_name="odd", workspace_io=True, pools=pools, external_workspace=external)
+    model = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / "odd.tar"))
     found = model.run(arrays)
     a, b = arrays["a"], arrays["b"]
     expected = {
@@ -123,8 +121,8 @@ def test_odd_interfaces_in_the_workspace(tmp_path: Path, pools: list[Pool], exte
 
 def test_a_module_without_inputs_maps_none(tmp_path: Path) -> None:
     weight = ir.Constant(np.arange(4, dtype=np.float32), "w")
-    factory = mlforge.build(module_of({}, {"y": lambda _: weight}), module_name="none", workspace_io=True)
-    found = mlforge.load(mlforge.export_model_library_format(factory, tmp_path / "none.tar")).run()
+    factory = mlfc.build(module_of({}, {"y": lambda _: weight}), module_name="none", workspace_io=True)
+    found = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / "none.tar")).run()
     np.testing.assert_array_equal(found["y"], weight.data)
 
 
@@ -165,9 +163,9 @@ def test_modules_together_are_held_against_a_memory(models: Path) -> None:
 @pytest.mark.parametrize("options", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}])
 def test_older_forms_carry_what_the_caller_loads(models: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     factory = imported(models / "ad01_int8.tflite", "ad", constants=[HOT, ConstantPool("xip", external=True)])
-    path = mlforge.export_model_library_format(factory, tmp_path / "ad.tar", **options)
+    path = mlfc.export_model_library_format(factory, tmp_path / "ad.tar", **options)
     assert [str(fault) for fault in validate(path)] == []
-    model, plain = mlforge.load(path), load_factory(imported(models / "ad01_int8.tflite", "plain"))
+    model, plain = mlfc.load(path), load_factory(imported(models / "ad01_int8.tflite", "plain"))
     inputs = seeded_inputs(model.inputs, 0)
     np.testing.assert_array_equal(model.run(inputs)["Identity"], plain.run(inputs)["Identity"])
 
@@ -209,13 +207,13 @@ def test_large_constants_keep_their_memories(tmp_path: Path) -> None:
     module = module_of({"x": x}, {"y": lambda v: ir.call("nn.dense", [v["x"], large], units=640)})
     for external in (False, True):
         choice = [ConstantPool("tcm", 4096), ConstantPool("xip", external=external)]
-        factory = mlforge.build(module, module_name="large", constants=choice)
+        factory = mlfc.build(module, module_name="large", constants=choice)
         assert ("src/large_lib2.S" in factory.code.files) is not external
-        path = mlforge.export_model_library_format(factory, tmp_path / f"large{external}.tar")
-        found = mlforge.load(path).run(x)["y"]
+        path = mlfc.export_model_library_format(factory, tmp_path / f"large{external}.tar")
+        found = mlfc.load(path).run(x)["y"]
         np.testing.assert_allclose(found, x @ large.data.T, rtol=1e-4, atol=1e-4)
         assert [str(fault) for fault in validate(path)] == []
-    text = bytes(mlforge.build(module, constants=[ConstantPool("xip")]).code.files["src/default_lib2.S"]).decode()
+    text = bytes(mlfc.build(module, constants=[ConstantPool("xip")]).code.files["src/default_lib2.S"]).decode()
     assert '.section .rodata.tvm.xip,"a",%progbits' in text
 
 
@@ -244,11 +242,11 @@ def test_files_of_constants_that_do_not_fit_are_refused(models: Path, tmp_path: 
 
 def test_profiles_and_bound_calls_of_mapped_modules(models: Path, tmp_path: Path) -> None:
     factory = imported(models / "ad01_int8.tflite", "ad", workspace_io=True)
-    path = mlforge.export_model_library_format(factory, tmp_path / "ad.tar")
+    path = mlfc.export_model_library_format(factory, tmp_path / "ad.tar")
     plain = load_factory(imported(models / "ad01_int8.tflite", "plain"))
     inputs = seeded_inputs(plain.inputs, 0)
     expected = plain.run(inputs)["Identity"]
-    model = mlforge.load(path)
+    model = mlfc.load(path)
     call = model.bind(inputs)
     for _ in range(2):
         assert call() == 0
@@ -277,11 +275,11 @@ def test_modules_with_memories_of_their_own_share_nothing_of_them(models: Path) 
 
 def test_modules_that_share_a_workspace_may_map_their_tensors(models: Path, tmp_path: Path) -> None:
     factories = [imported(models / "ad01_int8.tflite", name, workspace_io=True) for name in ("one", "two")]
-    path = mlforge.export_model_library_format(factories, tmp_path / "both.tar", share_workspace=True)
+    path = mlfc.export_model_library_format(factories, tmp_path / "both.tar", share_workspace=True)
     plain = load_factory(imported(models / "ad01_int8.tflite", "plain"))
     inputs = seeded_inputs(plain.inputs, 0)
     for name in ("one", "two"):
-        found = mlforge.load(path, name).run(inputs)
+        found = mlfc.load(path, name).run(inputs)
         np.testing.assert_array_equal(found["Identity"], plain.run(inputs)["Identity"])
 
 
@@ -301,7 +299,7 @@ def test_a_pool_whose_macro_would_be_a_tensors_is_refused() -> None:
             hidden = ir.call("nn.dense", [ir.call("add", [v[name] for name in names]), weight], units=40)
             return ir.call("nn.softmax", [hidden])
 
-        return mlforge.build(module_of(arrays, {"y": body}), **choice)
+        return mlfc.build(module_of(arrays, {"y": body}), **choice)
 
     made(pools=[Pool("other")])
     with pytest.raises(OptionError, match="of 'fast' and of the tensor 'fast_workspace_pool'"):

@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mlforge.relay import ir
-from mlforge.target.features import Features
+from mlfc.relay import ir
+from mlfc.target.features import Features
 from tests.native.kernel_runner import build, group_of
 
 Array = npt.NDArray[Any]

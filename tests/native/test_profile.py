@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive import load_profiled
-from mlforge.compiler import Factory
-from mlforge.errors import InputError, OptionError
-from mlforge.library.toolchain import compile_cached
-from mlforge.relay import ir
-from mlforge.runtime import AotModule
+import mlfc
+from mlfc.archive import load_profiled
+from mlfc.compiler import Factory
+from mlfc.errors import InputError, OptionError
+from mlfc.library.toolchain import compile_cached
+from mlfc.relay import ir
+from mlfc.runtime import AotModule
 from tests.harness import module_of
 from tests.native.programs import chain, generated
 
@@ -30,17 +30,17 @@ def two_layers(variables: dict[str, ir.Var]) -> ir.Expr:
 
 @pytest.fixture(scope="module")
 def factory() -> Factory:
-    return mlforge.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled")
+    return mlfc.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled")
 
 
 @pytest.fixture(scope="module")
 def archive(factory: Factory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("profile") / "profiled.tar")
+    return mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("profile") / "profiled.tar")
 
 
 def test_rows_are_the_operators_of_the_archive(archive: Path) -> None:
     profile = load_profiled(archive).profile({"x": X}, repeat=3)
-    listed = mlforge.inspect(archive)["modules"]["profiled"]["operators"]
+    listed = mlfc.inspect(archive)["modules"]["profiled"]["operators"]
     found = [(item.index, item.function, list(item.nodes), item.macs) for item in profile.operators]
     assert found == [(i, entry["function"], entry["nodes"], entry["macs"]) for i, entry in enumerate(listed)]
     assert sum(item.share for item in profile.operators) == pytest.approx(1)
@@ -68,7 +68,7 @@ def test_work_takes_time(archive: Path) -> None:
 
 
 def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) -> None:
-    profiled, plain = load_profiled(archive), mlforge.load(archive)
+    profiled, plain = load_profiled(archive), mlfc.load(archive)
     expected = plain.run({"x": X})["y"]
     np.testing.assert_array_equal(profiled.profile({"x": X}, repeat=1).outputs["y"], expected)
     np.testing.assert_array_equal(profiled.run({"x": X})["y"], expected)
@@ -79,8 +79,8 @@ def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) 
 
 
 def test_a_library_of_a_graph_is_profiled_like_an_archive(tmp_path: Path) -> None:
-    made = mlforge.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled", executor="graph")
-    known = load_profiled(mlforge.export_model_library_format(made, tmp_path / "graph.tar")).profile({"x": X}, repeat=2)
+    made = mlfc.build(module_of({"x": X}, {"y": two_layers}), module_name="profiled", executor="graph")
+    known = load_profiled(mlfc.export_model_library_format(made, tmp_path / "graph.tar")).profile({"x": X}, repeat=2)
     profile = load_profiled(made.export_library(tmp_path / "graph.so")).profile({"x": X}, repeat=2)
     told = [[(item.function, item.nodes, item.macs) for item in each.operators] for each in (profile, known)]
     assert told[0] == told[1]
@@ -98,8 +98,8 @@ def test_a_library_of_code_compiled_ahead_of_time_says_why_it_cannot(factory: Fa
 ORDER_HEADER = rb"""
 #include <stdio.h>
 extern char trace_text[64];
-#define MLFORGE_TRACE_BEGIN(index) ((void)sprintf(trace_text + strlen(trace_text), "<%d", index))
-#define MLFORGE_TRACE_END(index, data, nbytes) \
+#define MLFC_TRACE_BEGIN(index) ((void)sprintf(trace_text + strlen(trace_text), "<%d", index))
+#define MLFC_TRACE_END(index, data, nbytes) \
   ((void)sprintf(trace_text + strlen(trace_text), "%d:%d%c>", index, (int)(nbytes), (data) ? '.' : '0'))
 """
 DESCRIPTION = {
@@ -114,10 +114,10 @@ def test_a_header_of_the_users_sees_every_operator_in_order() -> None:
     program, added = chain(5)
     files = {
         **generated(program).files,
-        "own/mlforge_trace.h": ORDER_HEADER,
+        "own/mlfc_trace.h": ORDER_HEADER,
         "own/order.c": b"char trace_text[64];",
     }
-    library = compile_cached(files, ("-DMLFORGE_TRACE",))
+    library = compile_cached(files, ("-DMLFC_TRACE",))
     x = np.arange(5, dtype=np.float32)
     np.testing.assert_allclose(AotModule(library, DESCRIPTION).run(x)["y"], x + added, rtol=1e-5)
     assert ctypes.string_at(ctypes.CDLL(str(library)).trace_text) == b"<00:20.><11:20.><22:20.>"
@@ -125,4 +125,4 @@ def test_a_header_of_the_users_sees_every_operator_in_order() -> None:
 
 def test_without_the_macro_the_files_need_no_header_and_call_nothing() -> None:
     library = compile_cached(generated(chain(5)[0]).files)
-    assert not hasattr(ctypes.CDLL(str(library)), "mlforge_trace_begin")
+    assert not hasattr(ctypes.CDLL(str(library)), "mlfc_trace_begin")

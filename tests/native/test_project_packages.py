@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.memory import ConstantPool, Pool
-from mlforge.micro.project.generate import generate_project
-from mlforge.micro.project_api import GeneratedProject
+import mlfc
+from mlfc.memory import ConstantPool, Pool
+from mlfc.micro.project.generate import generate_project
+from mlfc.micro.project_api import GeneratedProject
 from tests.conftest import need
 from tests.harness import seeded_inputs
 
@@ -77,7 +77,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def computed(program: Path, package: Path) -> tuple[Any, Any]:
     """Return what a program of the package computes, and what the archive does."""
-    model = mlforge.load(package / "model.tar")
+    model = mlfc.load(package / "model.tar")
     inputs = seeded_inputs(model.inputs, 5)
     data = b"".join(array.tobytes() for array in inputs.values())
     done = subprocess.run([program], input=data, capture_output=True, check=True)
@@ -126,8 +126,8 @@ def test_a_package_is_added_as_a_folder(package: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("external", [False, True])
 def test_a_package_of_a_module_whose_memory_was_placed(tmp_path: Path, external: bool) -> None:
-    module, params = mlforge.import_model(DIGITS)
-    factory = mlforge.build(
+    module, params = mlfc.import_model(DIGITS)
+    factory = mlfc.build(
         module,
         params=params,
         module_name="digits",
@@ -136,7 +136,7 @@ def test_a_package_of_a_module_whose_memory_was_placed(tmp_path: Path, external:
         pools=[Pool("fast", 3000), Pool("slow")],
         constants=[ConstantPool("tcm", 2048), ConstantPool("xip", external=True)],
     )
-    archive = mlforge.export_model_library_format(factory, tmp_path / "digits.tar", test_vectors=2)
+    archive = mlfc.export_model_library_format(factory, tmp_path / "digits.tar", test_vectors=2)
     placed = generate_project("package", archive, tmp_path / "digits", {"project_type": "selftest"})
     cmake("-S", placed, "-B", "build", f"-DCMAKE_C_FLAGS={STRICT}", cwd=tmp_path)
     cmake("--build", "build", "--parallel", "2", cwd=tmp_path)
@@ -179,10 +179,8 @@ def test_a_cross_compiled_package_has_a_library_and_no_example(tmp_path: Path) -
 
 
 def test_a_reserved_name_gets_another_target(tmp_path: Path) -> None:
-    mod, params = mlforge.import_model(DIGITS)
-    path = mlforge.export_model_library_format(
-        mlforge.build(mod, params=params, module_name="test"), tmp_path / "t.tar"
-    )
+    mod, params = mlfc.import_model(DIGITS)
+    path = mlfc.export_model_library_format(mlfc.build(mod, params=params, module_name="test"), tmp_path / "t.tar")
     folder = generate_project("package", path, tmp_path / "made", {"project_type": "standalone"})
     with GeneratedProject(folder) as project:
         project.build()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.compiler import Factory
-from mlforge.support.content import to_bytes, write_data
-from mlforge.tir.verify import verify
+import mlfc
+from mlfc.compiler import Factory
+from mlfc.support.content import to_bytes, write_data
+from mlfc.tir.verify import verify
 from tests.conftest import need
 
 CALLER = """
@@ -41,17 +41,17 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "compiler"), CASES)
 def test_real_model_is_clean(name: str, compiler: str, models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / f"{name}.tflite")
+    module, params = mlfc.import_model(models / f"{name}.tflite")
     # clang takes minutes to instrument large models, gcc one for the largest, and they find what is in the others too
     sanitized = name in SMALL or (compiler == "gcc" and name in LARGE)
-    run_clean(mlforge.build(module, params=params, module_name="model"), compiler, tmp_path, sanitized=sanitized)
+    run_clean(mlfc.build(module, params=params, module_name="model"), compiler, tmp_path, sanitized=sanitized)
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("cpu", ["generic", "cortex-m4", "cortex-m55", "cortex-m3"])
 def test_shared_kernels_are_clean(cpu: str, compiler: str, models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / "ad01_int8.tflite")
-    factory = mlforge.build(module, f"c -mcpu={cpu}", params, module_name="model", optimize="size")
+    module, params = mlfc.import_model(models / "ad01_int8.tflite")
+    factory = mlfc.build(module, f"c -mcpu={cpu}", params, module_name="model", optimize="size")
     assert "->k_count;" in to_bytes(factory.code.files["src/model_lib1.c"]).decode() or cpu != "cortex-m4"
     run_clean(factory, compiler, tmp_path, sanitized=True)
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.codegen.c import print_file, print_function
-from mlforge.library.toolchain import compile_shared
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.transform.lower import LoweredGroup, lower_group
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import compile_shared
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.transform.lower import LoweredGroup, lower_group
 from tests.image_cases import block_cases, resize_cases
 from tests.native.kernel_runner import FUSING, BuiltKernel
 from tests.native.llvm_functions import beside_c

@@ -1,4 +1,4 @@
-"""The device's bytes are those that microTVM's protocol has: written out here, not by mlforge's own host."""
+"""The device's bytes are those that microTVM's protocol has: written out here, not by mlfc's own host."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge.errors import (
+from mlfc.errors import (
     InputError,
     IoTimeoutError,
     RemoteError,
@@ -19,12 +19,12 @@ from mlforge.errors import (
     SessionTerminatedError,
     TransportClosedError,
 )
-from mlforge.micro import Session
-from mlforge.micro.rpc import minrpc
-from mlforge.micro.rpc.minrpc import Code, Handle, RemoteTensor
-from mlforge.micro.rpc.remote import RemoteFunction
-from mlforge.micro.rpc.transport import Timeouts
-from mlforge.runtime import cpu
+from mlfc.micro import Session
+from mlfc.micro.rpc import minrpc
+from mlfc.micro.rpc.minrpc import Code, Handle, RemoteTensor
+from mlfc.micro.rpc.remote import RemoteFunction
+from mlfc.micro.rpc.transport import Timeouts
+from mlfc.runtime import cpu
 from tests.native.kept_line import KeptLine
 from tests.native.rpc_device import build_device, transport
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-import mlforge
-from mlforge.archive import object_files
-from mlforge.compiler import library_root
-from mlforge.library.export import export_library
-from mlforge.runtime import GraphExecutor, cpu
+import mlfc
+from mlfc.archive import object_files
+from mlfc.compiler import library_root
+from mlfc.library.export import export_library
+from mlfc.runtime import GraphExecutor, cpu
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -20,7 +20,7 @@ def test_a_library_of_both_executors_computes_the_same(models: Path, tmp_path: P
     model = models / "hello_world_int8.tflite"
     graph = imported(model, "graph", executor="graph")
     export_library(library_root([imported(model, "code"), graph]), tmp_path / "both.so")
-    code, loaded = (mlforge.load_module(tmp_path / "both.so", name) for name in ("code", "graph"))
+    code, loaded = (mlfc.load_module(tmp_path / "both.so", name) for name in ("code", "graph"))
     executor = GraphExecutor(graph.graph_json, code.lib, cpu(0))
     for name, value in graph.params.items():
         executor.set_input(name, value)
@@ -40,7 +40,7 @@ def test_a_library_of_modules_that_share_kernels_names_them_right(models: Path, 
     need("nm", "binutils")
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
     data = np.full((1, 1), 7, np.int8)
-    outputs = [next(iter(mlforge.load_module(library, name).run(data).values())) for name in ("one", "two")]
+    outputs = [next(iter(mlfc.load_module(library, name).run(data).values())) for name in ("one", "two")]
     np.testing.assert_array_equal(*outputs)
     assert "tvmgen_one_run" in symbols
     assert "tvmgen_two_run" in symbols

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.code_size import object_sizes
-from mlforge.archive.details import module_details
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory
-from mlforge.micro.bare_metal import project_files
-from mlforge.micro.board import find_board
-from mlforge.micro.project.cmake import toolchain_files
-from mlforge.support.content import to_bytes
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive.code_size import object_sizes
+from mlfc.archive.details import module_details
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory
+from mlfc.micro.bare_metal import project_files
+from mlfc.micro.board import find_board
+from mlfc.micro.project.cmake import toolchain_files
+from mlfc.support.content import to_bytes
+from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.harness import edge_inputs, seeded_inputs
 
@@ -31,9 +31,9 @@ def imported(models: Path) -> Callable[..., Factory]:
     """Return what compiles a model of the shared folder."""
 
     def build(name: str, cpu: str, **options: str) -> Factory:
-        module, params = mlforge.import_model(models / f"{name}.tflite")
+        module, params = mlfc.import_model(models / f"{name}.tflite")
         chosen = {"optimize": "size", "module_name": name, **options}
-        return mlforge.build(module, f"c -mcpu={cpu}", params, **chosen)
+        return mlfc.build(module, f"c -mcpu={cpu}", params, **chosen)
 
     return build
 
@@ -47,9 +47,9 @@ def test_small_code_gives_what_the_reference_gives(
     executors = ("aot", "graph") if name == "ad01_int8" or (name, cpu) == ("vww_96_int8", "cortex-m4") else ("aot",)
     for executor in executors:
         factory = imported(name, cpu, executor=executor)
-        archive = mlforge.export_model_library_format(factory, tmp_path / f"{executor}.tar")
+        archive = mlfc.export_model_library_format(factory, tmp_path / f"{executor}.tar")
         assert not validate(archive)
-        module = mlforge.load(archive)
+        module = mlfc.load(archive)
         for inputs in (seeded_inputs(module.inputs, 3), edge_inputs(module.inputs)[1]):
             expected = reference.run(inputs)
             for tensor, output in module.run(inputs).items():
@@ -58,12 +58,10 @@ def test_small_code_gives_what_the_reference_gives(
 
 def test_linked_modules_of_small_code_run(imported: Callable[..., Factory], models: Path, tmp_path: Path) -> None:
     names = ("ad01_int8", "kws_ref_model")
-    archive = mlforge.export_model_library_format(
-        [imported(name, "cortex-m4") for name in names], tmp_path / "both.tar"
-    )
+    archive = mlfc.export_model_library_format([imported(name, "cortex-m4") for name in names], tmp_path / "both.tar")
     assert not validate(archive)
     for name in names:
-        module = mlforge.load(archive, name)
+        module = mlfc.load(archive, name)
         inputs = seeded_inputs(module.inputs, 5)
         expected = Reference(models / f"{name}.tflite").run(inputs)
         for tensor, output in module.run(inputs).items():
@@ -72,14 +70,14 @@ def test_linked_modules_of_small_code_run(imported: Callable[..., Factory], mode
 
 def test_archives_list_shared_functions_once(imported: Callable[..., Factory], tmp_path: Path) -> None:
     factory = imported("vww_96_int8", "cortex-m4")
-    archive = mlforge.export_model_library_format(factory, tmp_path / "vww.tar")
-    operators = mlforge.inspect(archive)["modules"]["vww_96_int8"]["operators"]
+    archive = mlfc.export_model_library_format(factory, tmp_path / "vww.tar")
+    operators = mlfc.inspect(archive)["modules"]["vww_96_int8"]["operators"]
     functions = [operator["function"] for operator in operators]
     # 22 kernels, of which 18 share 5 functions
     assert len(functions) == 30
     assert len(set(functions)) == len(set(factory.code.function_names.values())) == 22 - 18 + 5
     assert not validate(archive)
-    same = mlforge.diff(archive, archive)
+    same = mlfc.diff(archive, archive)
     assert not any(a != b for a, b in same["totals"].values())
 
 

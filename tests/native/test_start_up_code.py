@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.micro import board as board_room
-from mlforge.micro.bare_metal import Firmware, bare_metal
-from mlforge.micro.board import find_board
-from mlforge.support.content import to_bytes
+from mlfc.micro import board as board_room
+from mlfc.micro.bare_metal import Firmware, bare_metal
+from mlfc.micro.board import find_board
+from mlfc.support.content import to_bytes
 from tests.conftest import need
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.archive.load import load_factory
-from mlforge.archive.validate import validate
-from mlforge.relay import ir
+import mlfc
+import mlfc.ops
+from mlfc.archive.load import load_factory
+from mlfc.archive.validate import validate
+from mlfc.relay import ir
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 CASES = [
@@ -30,9 +30,9 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 @pytest.mark.parametrize(("file", "target", "ram", "workspace_io"), CASES)
 def test_results_are_the_same(models: Path, file: str, target: str, ram: int, workspace_io: bool) -> None:
-    mod, params = mlforge.import_model(DIGITS if file == DIGITS.name else models / f"{file}.tflite")
-    whole = mlforge.build(mod, target, params, module_name="whole", workspace_io=workspace_io)
-    striped = mlforge.build(mod, target, params, module_name="striped", workspace_io=workspace_io, ram=ram)
+    mod, params = mlfc.import_model(DIGITS if file == DIGITS.name else models / f"{file}.tflite")
+    whole = mlfc.build(mod, target, params, module_name="whole", workspace_io=workspace_io)
+    striped = mlfc.build(mod, target, params, module_name="striped", workspace_io=workspace_io, ram=ram)
     assert striped.program.meta["stripes"]["count"] > 1
     assert striped.plan.size < whole.plan.size
     # a row that is computed twice would show here
@@ -102,17 +102,17 @@ def test_odd_chains_give_what_they_give_whole(
     layers: Callable[[ir.Expr], ir.Expr], target: str, tmp_path: Path
 ) -> None:
     module = module_of({"x": np.zeros((1, 17, 8, 4), np.int8)}, {"y": lambda v: layers(v["x"])})
-    whole = load_factory(mlforge.build(module, target, module_name="whole"))
+    whole = load_factory(mlfc.build(module, target, module_name="whole"))
     inputs = seeded_inputs(whole.inputs, 0)
     expected = whole.run(inputs)["y"]
     assert np.ptp(expected) > 0
     striped = 0
     for ram in (900, 1300, 1900):
-        factory = mlforge.build(module, target, module_name="striped", ram=ram)
+        factory = mlfc.build(module, target, module_name="striped", ram=ram)
         striped += "stripes" in factory.program.meta
-        path = mlforge.export_model_library_format(factory, tmp_path / "striped.tar")
+        path = mlfc.export_model_library_format(factory, tmp_path / "striped.tar")
         assert [str(fault) for fault in validate(path)] == []
-        np.testing.assert_array_equal(mlforge.load(path).run(inputs)["y"], expected)
+        np.testing.assert_array_equal(mlfc.load(path).run(inputs)["y"], expected)
     assert striped
 
 

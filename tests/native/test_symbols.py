@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.archive.c_symbols import defined_symbols
-from mlforge.archive.elf_symbols import defined_functions
-from mlforge.errors import ArchiveError
+import mlfc
+from mlfc.archive.c_symbols import defined_symbols
+from mlfc.archive.elf_symbols import defined_functions
+from mlfc.errors import ArchiveError
 from tests.conftest import need
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -70,8 +70,8 @@ def test_functions_are_those_of_nm(tmp_path: Path, bits: int) -> None:
 
 
 def test_functions_of_generated_code_are_those_of_nm(tmp_path: Path) -> None:
-    module, params = mlforge.import_model(DIGITS)
-    factory = mlforge.build(module, params=params, module_name="digits")
+    module, params = mlfc.import_model(DIGITS)
+    factory = mlfc.build(module, params=params, module_name="digits")
     files = {path: bytes(data) for path, data in factory.code.files.items() if isinstance(data, bytes)}
     for path, data in files.items():
         (tmp_path / Path(path).name).write_bytes(data)

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.rebuild import rebuild, recorded_options
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory
-from mlforge.micro.board import find_board
-from mlforge.micro.project.model import project_source
+import mlfc
+from mlfc.archive.rebuild import rebuild, recorded_options
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory
+from mlfc.micro.board import find_board
+from mlfc.micro.project.model import project_source
 from tests.conftest import need
 from tests.harness import seeded_inputs
 
 MODEL = "hello_world_int8.tflite"
-REGISTRY = "codegen/host/src/mlforge_shared_registry.c"
+REGISTRY = "codegen/host/src/mlfc_shared_registry.c"
 HEADER = "codegen/host/src/tvmgen_hello.h"
 
 
 @pytest.fixture(scope="module")
 def factory(models: Path) -> Factory:
-    module, params = mlforge.import_model(models / MODEL)
-    return mlforge.build(module, params=params, module_name="hello")
+    module, params = mlfc.import_model(models / MODEL)
+    return mlfc.build(module, params=params, module_name="hello")
 
 
 def members(archive: Path) -> dict[str, bytes]:
@@ -35,28 +35,28 @@ def members(archive: Path) -> dict[str, bytes]:
 
 
 def test_the_table_is_beside_code_that_stays_as_it_is(factory: Factory, tmp_path: Path) -> None:
-    plain = members(mlforge.export_model_library_format(factory, tmp_path / "plain.tar"))
-    archive = mlforge.export_model_library_format(factory, tmp_path / "hello.tar", system_lib=True)
+    plain = members(mlfc.export_model_library_format(factory, tmp_path / "plain.tar"))
+    archive = mlfc.export_model_library_format(factory, tmp_path / "hello.tar", system_lib=True)
     found = members(archive)
     assert validate(archive) == []
     assert {path for path in found if path.startswith("codegen/")} - set(plain) == {REGISTRY, HEADER}
     assert all(found[path] == plain[path] for path in plain if path.startswith("codegen/"))
     assert found[HEADER] == found["codegen/host/include/tvmgen_hello.h"]
-    (inputs,) = [seeded_inputs(mlforge.load(archive).inputs, 0)]
-    for name, output in mlforge.load(archive).run(inputs).items():
-        np.testing.assert_array_equal(output, mlforge.load(tmp_path / "plain.tar").run(inputs)[name])
+    (inputs,) = [seeded_inputs(mlfc.load(archive).inputs, 0)]
+    for name, output in mlfc.load(archive).run(inputs).items():
+        np.testing.assert_array_equal(output, mlfc.load(tmp_path / "plain.tar").run(inputs)[name])
     # firmware without a host has no use for it
     with project_source(archive, find_board("host"), "standalone") as source:
         assert not any("registry" in path for path in source.model.code)
 
 
 def test_compiling_again_keeps_it(factory: Factory, tmp_path: Path) -> None:
-    archive = mlforge.export_model_library_format(factory, tmp_path / "hello.tar", system_lib=True)
+    archive = mlfc.export_model_library_format(factory, tmp_path / "hello.tar", system_lib=True)
     options = recorded_options(archive)
     assert options.system_lib
-    again = mlforge.export_model_library_format(rebuild(archive), tmp_path / "again.tar", options=options)
+    again = mlfc.export_model_library_format(rebuild(archive), tmp_path / "again.tar", options=options)
     assert members(again)[REGISTRY] == members(archive)[REGISTRY]
-    plain = mlforge.export_model_library_format(factory, tmp_path / "plain.tar")
+    plain = mlfc.export_model_library_format(factory, tmp_path / "plain.tar")
     assert not recorded_options(plain).system_lib
 
 
@@ -64,7 +64,7 @@ def test_compiling_again_keeps_it(factory: Factory, tmp_path: Path) -> None:
 def test_the_makefile_builds_it_where_the_runtime_is(factory: Factory, tmp_path: Path, runtime: bool) -> None:
     need("make", "make")
     need("gcc", "gcc")
-    archive = mlforge.export_model_library_format(
+    archive = mlfc.export_model_library_format(
         factory, tmp_path / "hello.tar", system_lib=True, runtime=runtime, test_vectors=1
     )
     with tarfile.open(archive) as tar:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.compiler import Factory
-from mlforge.errors import OptionError
-from mlforge.runtime import register_system_symbol, system_library
+from mlfc.compiler import Factory
+from mlfc.errors import OptionError
+from mlfc.runtime import register_system_symbol, system_library
 from tests.conftest import need
 from tests.native.extracted import imported
 
@@ -20,13 +20,13 @@ KINDS = {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}
 PROGRAM = """
 import ctypes, sys
 import numpy
-import mlforge
+import mlfc
 
 library = ctypes.CDLL(sys.argv[1], {mode})
 {register}
-root = mlforge.runtime.system_library({prefix!r})
+root = mlfc.runtime.system_library({prefix!r})
 print(root.type_key)
-executor = root["default"](mlforge.cpu(0))
+executor = root["default"](mlfc.cpu(0))
 executor.set_input(0, numpy.full((1, 1), 7, numpy.int8))
 executor.run()
 print(int(executor.get_output(0)[0, 0]))
@@ -34,7 +34,7 @@ print(int(executor.get_output(0)[0, 0]))
 REGISTER = """
 for name in {names}:
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    mlforge.runtime.register_system_symbol({prefix!r} + name, address)
+    mlfc.runtime.register_system_symbol({prefix!r} + name, address)
 """
 
 
@@ -65,7 +65,7 @@ def test_what_a_program_shows_to_all_is_found(factory: Factory, tmp_path: Path) 
 
 def test_what_an_extension_registers_is_found_under_its_prefix(models: Path, tmp_path: Path) -> None:
     graph = imported(models / "hello_world_int8.tflite", "hello", executor="graph")
-    names = ["__tvm_dev_mblob", "mlforge_description", *graph.code.function_names.values()]
+    names = ["__tvm_dev_mblob", "mlfc_description", *graph.code.function_names.values()]
     register = REGISTER.format(names=names, prefix="my_")
     program = PROGRAM.format(mode="ctypes.RTLD_LOCAL", register=register, prefix="my_")
     assert said(program, graph.export_library(tmp_path / "hello.so")) == expected(graph)

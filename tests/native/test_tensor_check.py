@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.archive.templates.demo import check_files
-from mlforge.library.toolchain import compile_cached
+from mlfc.archive.templates.demo import check_files
+from mlfc.library.toolchain import compile_cached
 from tests.native.extracted import WARNINGS
 
 KINDS = {"int8": 1, "int64": 4, "float32": 11}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mlforge.errors import OutputError, ToolchainError
-from mlforge.library.cache import cache_folder
-from mlforge.library.toolchain import compile_cached, compile_shared, find_compiler
+from mlfc.errors import OutputError, ToolchainError
+from mlfc.library.cache import cache_folder
+from mlfc.library.toolchain import compile_cached, compile_shared, find_compiler
 
 FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER; }\n',
          "include/answer.h": b"#define ANSWER 42\n"}  # fmt: skip
@@ -21,7 +21,7 @@ FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "mlforge"
+    return tmp_path / "cache" / "mlfc"
 
 
 def test_library_runs_and_comes_from_the_cache_the_second_time(own_cache: Path) -> None:

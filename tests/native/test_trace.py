@@ -1,4 +1,4 @@
-"""With -DMLFORGE_TRACE=1 the code says of every operator what it computed and how long it took."""
+"""With -DMLFC_TRACE=1 the code says of every operator what it computed and how long it took."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive import load_profiled
-from mlforge.crt import trace_headers
-from mlforge.library.toolchain import compile_cached
-from mlforge.runtime import AotModule
-from mlforge.runtime.fill import fill
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive import load_profiled
+from mlfc.crt import trace_headers
+from mlfc.library.toolchain import compile_cached
+from mlfc.runtime import AotModule
+from mlfc.runtime.fill import fill
+from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make
 from tests.native.programs import chain, generated
@@ -31,12 +31,12 @@ def test_an_archive_traces_out_of_the_box(compiler: str, models: Path, tmp_path:
     need(program, program)
     path = models / "kws_ref_model.tflite"
     folder = extracted(imported(path, "kws"), tmp_path, test_vectors=1)
-    printed = make(folder, "test", f"CC={compiler}", "CPPFLAGS=-DMLFORGE_TRACE=1", f"CFLAGS={WARNINGS}")
-    operators = mlforge.inspect(tmp_path / "archive.tar")["modules"]["kws"]["operators"]
+    printed = make(folder, "test", f"CC={compiler}", "CPPFLAGS=-DMLFC_TRACE=1", f"CFLAGS={WARNINGS}")
+    operators = mlfc.inspect(tmp_path / "archive.tar")["modules"]["kws"]["operators"]
     lines = LINE.findall(printed)
     assert [int(index) for index, _, _ in lines] == list(range(len(operators)))
     # each operator's bytes are those of a tensor that LiteRT computes
-    tensors = Reference(path).run(fill(mlforge.load(tmp_path / "archive.tar").inputs, seed=0))
+    tensors = Reference(path).run(fill(mlfc.load(tmp_path / "archive.tar").inputs, seed=0))
     sums = {zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in tensors.values()}
     assert all(int(checksum, 16) in sums for _, checksum, _ in lines)
     assert len({checksum for _, checksum, _ in lines}) > len(lines) / 2
@@ -45,7 +45,7 @@ def test_an_archive_traces_out_of_the_box(compiler: str, models: Path, tmp_path:
 def test_outputs_of_operators_are_seen_as_they_were(models: Path, tmp_path: Path) -> None:
     """The workspace is used again at once, so what is seen at the end of a run is not what operators wrote."""
     path = models / "kws_ref_model.tflite"
-    archive = mlforge.export_model_library_format(imported(path, "kws"), tmp_path / "kws.tar")
+    archive = mlfc.export_model_library_format(imported(path, "kws"), tmp_path / "kws.tar")
     module = load_profiled(archive)
     inputs = fill(module.inputs, seed=3)
     seen = module.operator_outputs(inputs)
@@ -67,7 +67,7 @@ uint64_t own_ticks(void) { return time += 7; }
 def test_its_clock_and_its_printing_are_the_users(tmp_path: Path) -> None:
     program, added = chain(5)
     files = {**generated(program).files, **trace_headers(), "own.c": OWN}
-    flags = ("-DMLFORGE_TRACE=1", "-DMLFORGE_TRACE_PRINT=own_print", "-DMLFORGE_TRACE_TICKS=own_ticks")
+    flags = ("-DMLFC_TRACE=1", "-DMLFC_TRACE_PRINT=own_print", "-DMLFC_TRACE_TICKS=own_ticks")
     library = compile_cached(files, (*flags, *WARNINGS.split()))
     x = np.arange(5, dtype=np.float32)
     y = AotModule(library, DESCRIPTION).run(x)["y"]
@@ -79,8 +79,8 @@ def test_its_clock_and_its_printing_are_the_users(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"123456789", bytes(8), bytes(range(256)) * 3])
 def test_the_checksum_is_zlibs(data: bytes) -> None:
-    wrapper = b"""#include "mlforge_checksum.h"
-    uint32_t checksum(const void *data, size_t nbytes) { return mlforge_checksum(data, nbytes); }"""
+    wrapper = b"""#include "mlfc_checksum.h"
+    uint32_t checksum(const void *data, size_t nbytes) { return mlfc_checksum(data, nbytes); }"""
     library = compile_cached({**trace_headers(), "checksum.c": wrapper}, tuple(WARNINGS.split()))
     function = ctypes.CDLL(str(library)).checksum
     function.restype = ctypes.c_uint32

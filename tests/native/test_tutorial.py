@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
+import mlfc
 from tests.conftest import need
 from tests.tutorial import ROOT, blocks, run_page
 
@@ -24,8 +24,8 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
 
 def test_its_c_has_no_warnings(tmp_path: Path) -> None:
     gcc = need("gcc", "gcc")
-    mod, params = mlforge.import_model(ROOT / "examples" / "digits" / "digits_int8.tflite")
-    code = mlforge.build(mod, "c", params, module_name="digits").code
+    mod, params = mlfc.import_model(ROOT / "examples" / "digits" / "digits_int8.tflite")
+    code = mlfc.build(mod, "c", params, module_name="digits").code
     (tmp_path / code.header_name).write_bytes(code.files[f"include/{code.header_name}"])
     (source,) = (text for _, file, text in blocks(PAGE) if file == "main.c")
     (tmp_path / "main.c").write_text(source)
@@ -34,8 +34,6 @@ def test_its_c_has_no_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "word", ["mlforge check", "mlforge compile", "mlforge inspect", "mlforge run", "tar -xf", "cc "]
-)
+@pytest.mark.parametrize("word", ["mlfc check", "mlfc compile", "mlfc inspect", "mlfc run", "tar -xf", "cc "])
 def test_nothing_on_the_way_is_left_out(word: str) -> None:
     assert any(word in text for language, _, text in blocks(PAGE) if language == "sh")

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from mlforge.cli.main import app
-from mlforge.verify import verify
+from mlfc.cli.main import app
+from mlfc.verify import verify
 
 # an optimizer that leaves the last channel out, in the fused function alone
 WRONG = r"""#!/bin/sh

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import yaml
 
-import mlforge
+import mlfc
 from tests.conftest import need
 from tests.projects import archive, expected_output, odd_archive, printed_output, project
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "zephyr"
-SYMBOL = "MLFORGE_HELLO_WORLD"
+SYMBOL = "MLFC_HELLO_WORLD"
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_memories_that_the_model_was_compiled_for_have_regions_of_their_own(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("ninja", "ninja-build")
-    pools = [mlforge.Pool("fast", 20), mlforge.Pool("slow")]
-    constants = [mlforge.ConstantPool("fast", 100), mlforge.ConstantPool("slow")]
+    pools = [mlfc.Pool("fast", 20), mlfc.Pool("slow")]
+    constants = [mlfc.ConstantPool("fast", 100), mlfc.ConstantPool("slow")]
     model = archive(models, tmp_path, "c", workspace_io=True, pools=pools, constants=constants)
     folder = project("zephyr", model, tmp_path / "project", "host", "selftest")
     config = configured(
@@ -126,7 +126,7 @@ def test_options_and_boards_reach_prj_conf(host_archive: Path, tmp_path: Path, m
     folder = project("zephyr", host_archive, tmp_path / "m3", "mps2-an385")
     assert configured(folder, monkeypatch).syms["FPU"].str_value == "n"
     document = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
-    assert document == {"name": "mlforge-hello-world", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}}
+    assert document == {"name": "mlfc-hello-world", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}}
 
 
 @pytest.mark.parametrize(("project_type", "floats"), [("standalone", "y"), ("selftest", "n")])
@@ -135,7 +135,7 @@ def test_only_printing_floats_takes_their_conversions(
 ) -> None:
     folder = project("zephyr", odd_archive(tmp_path), tmp_path / "project", "host", project_type)
     symbols = configured(folder, monkeypatch).syms
-    assert symbols["MLFORGE_N_ARDUINO__STRING_2"].str_value == "y"
+    assert symbols["MLFC_N_ARDUINO__STRING_2"].str_value == "y"
     assert symbols["CBPRINTF_FP_SUPPORT"].str_value == floats
 
 

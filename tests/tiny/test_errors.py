@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mlforge import errors
-from mlforge.registry import Registry
+from mlfc import errors
+from mlfc.registry import Registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 
-def classes() -> list[type[errors.MlforgeError]]:
-    found = [errors.MlforgeError]
+def classes() -> list[type[errors.MlfcError]]:
+    found = [errors.MlfcError]
     for cls in found:
         found.extend(cls.__subclasses__())
     return found

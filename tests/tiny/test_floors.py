@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlforge
+import mlfc
 
-ROOT = Path(mlforge.__file__).parent
+ROOT = Path(mlfc.__file__).parent
 FLOORS = (
     ("errors", "registry", "support"),
     ("target", "relay", "tir"),
@@ -28,7 +28,7 @@ CRT_MAY_USE = {"errors", "support", "crt"}
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """Return the rooms of mlforge that a file imports, inside functions too."""
+    """Return the rooms of mlfc that a file imports, inside functions too."""
     rooms = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -36,7 +36,7 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("mlforge.")}
+        rooms |= {name.split(".")[1] for name in names if name.startswith("mlfc.")}
     return rooms & {*FLOOR_OF, "runtime", "crt"}
 
 
@@ -66,11 +66,11 @@ def test_every_room_has_a_floor() -> None:
 
 def test_runtime_loads_without_the_compiler_and_drivers() -> None:
     code = (
-        "import sys, mlforge.runtime as runtime;"
+        "import sys, mlfc.runtime as runtime;"
         "[getattr(runtime, name) for name in runtime.__all__];"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('onnx', 'tflite', 'lark', 'typer', 'rich', 'ziglang',"
         " 'llvmlite', 'onnxruntime', 'pyopencl', 'cuda', 'tvm_ffi')"
-        " or m.startswith(('mlforge.relay', 'mlforge.tir', 'mlforge.ops', 'mlforge.codegen'))];"
+        " or m.startswith(('mlfc.relay', 'mlfc.tir', 'mlfc.ops', 'mlfc.codegen'))];"
         "print(bad); sys.exit(bool(bad))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -13,18 +13,18 @@ import jsonschema
 import numpy as np
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.archive import export
-from mlforge.archive.schema import load_schema
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory
-from mlforge.errors import ArchiveError, OptionError, OutputError
-from mlforge.relay import ir
-from mlforge.relay.ir import Quantization, Span
-from mlforge.relay.text import from_text
-from mlforge.support import tar
-from mlforge.support.params import load_params
+import mlfc
+import mlfc.ops
+from mlfc.archive import export
+from mlfc.archive.schema import load_schema
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory
+from mlfc.errors import ArchiveError, OptionError, OutputError
+from mlfc.relay import ir
+from mlfc.relay.ir import Quantization, Span
+from mlfc.relay.text import from_text
+from mlfc.support import tar
+from mlfc.support.params import load_params
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 X = np.array([[1, -2, 0.5, 4], [0, 3, -1, 2]], np.float32)
@@ -43,7 +43,7 @@ def dense_factory(name: str = "tiny", executor: str = "aot") -> Factory:
         {"x": Quantization(0.5, 3)},
         {"format": "test"},
     )
-    return mlforge.build(module, params={"layer/weights": WEIGHTS}, executor=executor, module_name=name)
+    return mlfc.build(module, params={"layer/weights": WEIGHTS}, executor=executor, module_name=name)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def factory() -> Factory:
 
 @pytest.fixture(scope="module")
 def archive(factory: Factory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("archive") / "tiny.tar")
+    return mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("archive") / "tiny.tar")
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -120,12 +120,12 @@ def test_metadata_text_is_sorted_and_indented_by_two(archive: Path) -> None:
 
 
 def test_the_same_model_gives_the_same_bytes(archive: Path, tmp_path: Path) -> None:
-    again = mlforge.export_model_library_format(dense_factory(), tmp_path / "b.tar")
+    again = mlfc.export_model_library_format(dense_factory(), tmp_path / "b.tar")
     assert again.read_bytes() == archive.read_bytes()
 
 
 def test_a_timestamp_shows_in_metadata_and_members(factory: Factory, tmp_path: Path) -> None:
-    path = mlforge.export_model_library_format(factory, tmp_path / "a.tar", timestamp=1_700_000_000)
+    path = mlfc.export_model_library_format(factory, tmp_path / "a.tar", timestamp=1_700_000_000)
     with tarfile.open(path) as file:
         assert {info.mtime for info in file} == {1_700_000_000}
     document = json.loads(members(path)["./metadata.json"])
@@ -133,7 +133,7 @@ def test_a_timestamp_shows_in_metadata_and_members(factory: Factory, tmp_path: P
 
 
 def test_a_loaded_archive_computes_the_model(archive: Path) -> None:
-    module = mlforge.load(archive)
+    module = mlfc.load(archive)
     outputs = module.run({"x": X})
     scores = np.maximum(X @ WEIGHTS.T, 0)
     chances = np.exp(scores - scores.max(1, keepdims=True))
@@ -145,36 +145,36 @@ def test_a_loaded_archive_computes_the_model(archive: Path) -> None:
 
 
 def test_an_archive_carries_what_building_again_takes(factory: Factory, tmp_path: Path) -> None:
-    path = mlforge.export_model_library_format(factory, tmp_path / "a.tar", include_source_params=True)
+    path = mlfc.export_model_library_format(factory, tmp_path / "a.tar", include_source_params=True)
     files = members(path)
     module = from_text(files["./src/tiny.relay"].decode())
     params = load_params(files["./src/tiny.params"])
-    again = mlforge.build(module, params=params, module_name="again")
-    loaded = mlforge.load(mlforge.export_model_library_format(again, tmp_path / "b.tar"))
-    for ours, theirs in zip(loaded.run(X).values(), mlforge.load(path).run(X).values(), strict=True):
+    again = mlfc.build(module, params=params, module_name="again")
+    loaded = mlfc.load(mlfc.export_model_library_format(again, tmp_path / "b.tar"))
+    for ours, theirs in zip(loaded.run(X).values(), mlfc.load(path).run(X).values(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_several_modules_share_an_archive(factory: Factory, tmp_path: Path) -> None:
-    path = mlforge.export_model_library_format([factory, dense_factory("other")], tmp_path / "both.tar")
+    path = mlfc.export_model_library_format([factory, dense_factory("other")], tmp_path / "both.tar")
     assert validate(path) == []
-    assert set(mlforge.inspect(path)["modules"]) == {"tiny", "other"}
+    assert set(mlfc.inspect(path)["modules"]) == {"tiny", "other"}
     with pytest.raises(OptionError, match=r"2 modules.*other, tiny"):
-        mlforge.load(path)
+        mlfc.load(path)
     np.testing.assert_array_equal(
-        mlforge.load(path, module="other").run(X)["scores"], mlforge.load(path, module="tiny").run(X)["scores"]
+        mlfc.load(path, module="other").run(X)["scores"], mlfc.load(path, module="tiny").run(X)["scores"]
     )
     with pytest.raises(OptionError, match="no module 'third'"):
-        mlforge.load(path, module="third")
+        mlfc.load(path, module="third")
     with pytest.raises(OptionError, match="two modules have the name"):
-        mlforge.export_model_library_format([factory, factory], tmp_path / "twice.tar")
+        mlfc.export_model_library_format([factory, factory], tmp_path / "twice.tar")
 
 
 def test_what_would_be_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MAX_TOKENS", 100)
     monkeypatch.setattr(export, "MAX_METADATA", 1_000)
     with pytest.raises(OptionError) as caught:
-        mlforge.export_model_library_format(dense_factory(executor="graph"), tmp_path / "a.tar")
+        mlfc.export_model_library_format(dense_factory(executor="graph"), tmp_path / "a.tar")
     for expected in (
         "executor-config/graph/tiny.graph has [0-9]+ values, more than the 100 allowed",
         "metadata.json has [0-9,]+ bytes, more than the 1,000 allowed",
@@ -188,12 +188,12 @@ def test_what_would_be_too_large_to_be_read_is_not_written(tmp_path: Path, monke
 @pytest.mark.parametrize("part", [slice(None), 1])
 def test_parts_of_a_factory_are_no_factory(part: slice | int, factory: Factory, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"an object of the class \w+ cannot be exported"):
-        mlforge.export_model_library_format(tuple(factory)[part], tmp_path / "a.tar")
+        mlfc.export_model_library_format(tuple(factory)[part], tmp_path / "a.tar")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_inspect_tells_shapes_memory_and_operators(archive: Path) -> None:
-    found = mlforge.inspect(archive)
+    found = mlfc.inspect(archive)
     module = found["modules"]["tiny"]
     (tensor,) = module["inputs"]
     assert tensor == {"name": "x", "shape": [2, 4], "dtype": "float32", "scale": 0.5, "zero_point": 3, "bytes": 32}
@@ -213,14 +213,14 @@ def test_inspect_tells_shapes_memory_and_operators(archive: Path) -> None:
 def test_archives_of_tvm_are_described(shared: Path, name: str) -> None:
     path = shared / "fixtures/tvm-0.14" / f"{name}.tar.xz"
     assert validate(path) == []
-    module = mlforge.inspect(path)["modules"]["kws"]
+    module = mlfc.inspect(path)["modules"]["kws"]
     assert [(tensor["name"], tensor["dtype"]) for tensor in module["inputs"]] == [("input_1", "int8")]
     assert module["memory"]["io_bytes"] == 502
 
 
 def test_an_unwritable_place_is_said_before_the_work(factory: Factory, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="does not exist"):
-        mlforge.export_model_library_format(factory, tmp_path / "no" / "a.tar")
+        mlfc.export_model_library_format(factory, tmp_path / "no" / "a.tar")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,7 +229,7 @@ def test_code_changed_in_place_is_noticed(archive: Path, tmp_path: Path) -> None
     changes = {"codegen/host/src/tiny_lib1.c": source[:-1] + b" "}
     hostile = rewritten(archive, changes, tmp_path / "hostile.tar")
     with pytest.raises(ArchiveError, match="SHA-256 differs"):
-        mlforge.load(hostile)
+        mlfc.load(hostile)
     assert validate(hostile) == [
         "codegen/host/src/tiny_lib1.c: its content is not what metadata.json says (SHA-256 differs)"
     ]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import OutputError
-from mlforge.support import atomic
+from mlfc.errors import OutputError
+from mlfc.support import atomic
 
 
 def test_replaces_a_file_with_the_mode_of_a_plain_one(tmp_path: Path) -> None:

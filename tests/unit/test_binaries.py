@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from mlforge.errors import OptionError
-from mlforge.support.binaries import LIBRARY, OBJECT, misfit, read_head
-from mlforge.support.platforms import Platform, parse_platform
+from mlfc.errors import OptionError
+from mlfc.support.binaries import LIBRARY, OBJECT, misfit, read_head
+from mlfc.support.platforms import Platform, parse_platform
 
 X86 = Platform("x86_64", "linux", "gnu")
 

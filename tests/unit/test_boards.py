@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import ArchiveError, InternalError, MlforgeError, OptionError, ProblemsError
-from mlforge.micro import board as board_room
-from mlforge.micro.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
-from mlforge.micro.board import boards, find_board, parse_board
-from mlforge.target.target import parse_target
+from mlfc.errors import ArchiveError, InternalError, MlfcError, OptionError, ProblemsError
+from mlfc.micro import board as board_room
+from mlfc.micro.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
+from mlfc.micro.board import boards, find_board, parse_board
+from mlfc.target.target import parse_target
 from tests.unit.test_cli import succeeded
 
 FOLDER = Path(board_room.__file__).parent / "boards"
@@ -61,7 +61,7 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
 )
 def test_faults_are_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    with pytest.raises(MlforgeError, match=message) as caught:
+    with pytest.raises(MlfcError, match=message) as caught:
         parse_board(GOOD.replace(old, new), "mine.toml")
     assert "mine.toml" in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_a_description_stays_in_its_comment(arch: str) -> None:
 
 @pytest.mark.parametrize("name", ["nothing-like-it", "missing.toml", "mps2-an38"])
 def test_unknown_boards_are_refused(name: str) -> None:
-    with pytest.raises(MlforgeError, match=name):
+    with pytest.raises(MlfcError, match=name):
         find_board(name)
 
 
@@ -97,7 +97,7 @@ def test_names_that_make_would_act_on_are_refused(name: str) -> None:
 
 def test_the_commands_of_the_page_about_boards_of_ones_own_work(models: Path, tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-board.md"
-    commands = [line.split() for line in page.read_text().splitlines() if line.startswith("    mlforge ")]
+    commands = [line.split() for line in page.read_text().splitlines() if line.startswith("    mlfc ")]
     assert len(commands) == 4
     shutil.copy(models / "hello_world_int8.tflite", tmp_path / "kws.tflite")
     (tmp_path / "my-board.toml").write_text(GOOD.replace('"mps2-an386"', '"my-board"', 1))
@@ -136,6 +136,6 @@ def test_boards_that_the_vendor_starts_have_no_firmware_of_ours() -> None:
 
 @pytest.mark.parametrize("digits", [19, 400, 5000])
 def test_a_board_with_a_number_of_many_digits_is_refused(digits: int) -> None:
-    with pytest.raises(MlforgeError) as caught:
+    with pytest.raises(MlfcError) as caught:
         parse_board(f"name = 'x'\nstack_bytes = {'9' * digits}\n", "b.toml")
     assert not isinstance(caught.value, InternalError)

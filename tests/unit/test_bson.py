@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.archive.bson import MAX_DEPTH, decode, encode
-from mlforge.errors import ArchiveError, OptionError
-from mlforge.support.content import to_bytes
+from mlfc.archive.bson import MAX_DEPTH, decode, encode
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.support.content import to_bytes
 
 # both from https://bsonspec.org/faq.html
 EXAMPLES: list[tuple[dict[str, Any], bytes]] = [

@@ -1,4 +1,4 @@
-"""What `mlforge.build` returns."""
+"""What `mlfc.build` returns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import OptionError
-from mlforge.relay import ir
+import mlfc
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import OptionError
+from mlfc.relay import ir
 
 DOUBLINGS = 100
 
@@ -21,7 +21,7 @@ def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
     for _ in range(DOUBLINGS):  # spelled out it would be 2**100 nodes
         body = ir.call("add", [body, body])
     module = ir.IRModule({"main": ir.Function((x,), body)})
-    factory = mlforge.build(module, module_name="double")
+    factory = mlfc.build(module, module_name="double")
     assert repr(factory) == "<Factory double: c, aot>"
     for shown in (module, module.main, module.main.body, factory.program):
         assert len(repr(shown)) < 100
@@ -40,4 +40,4 @@ def test_arguments_in_the_wrong_place_are_named(give: Callable[..., tuple[Any, .
     x = ir.Var("x", ir.TensorType((4,), "float32"))
     module = ir.IRModule({"main": ir.Function((x,), ir.call("tanh", [x]))})
     with pytest.raises(OptionError, match=expected):
-        mlforge.build(*give(module, {}))
+        mlfc.build(*give(module, {}))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter, ir
-from mlforge.tir.bytes import split_bytes
-from mlforge.tir.ir import Buffer, Expr, PrimFunc
-from mlforge.tir.verify import verify
-from mlforge.tir.visitor import walk
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter, ir
+from mlfc.tir.bytes import split_bytes
+from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.verify import verify
+from mlfc.tir.visitor import walk
 
 ROWS, LANES = 3, 16
 SUMS = Buffer("sums", (ROWS, LANES), "int32")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.support.c_names import KEYWORDS, module_name, sanitize, unique
+from mlfc.support.c_names import KEYWORDS, module_name, sanitize, unique
 from tests.conftest import need
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-import mlforge
-from mlforge import memory
-from mlforge.archive.load import load_factory
-from mlforge.errors import BudgetError
-from mlforge.tir.ir import Program
+import mlfc
+from mlfc import memory
+from mlfc.archive.load import load_factory
+from mlfc.errors import BudgetError
+from mlfc.tir.ir import Program
 from tests.unit.test_memory import make_call, make_program, make_value
 
 
@@ -84,8 +84,8 @@ def test_the_larger_branch_runs_first_where_every_byte_counts(tmp_path: Path) ->
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path / "branches.onnx"
     path.write_bytes(branches().SerializeToString())
-    mod, params = mlforge.import_model(path)
-    small = mlforge.build(mod, "c -mcpu=cortex-m4", params, module_name="small")
+    mod, params = mlfc.import_model(path)
+    small = mlfc.build(mod, "c -mcpu=cortex-m4", params, module_name="small")
     nodes = [node for call in small.program.calls for node in call.nodes]
     assert nodes.index("b1") < nodes.index("a")
     x = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
@@ -96,9 +96,9 @@ def test_the_larger_branch_runs_first_where_every_byte_counts(tmp_path: Path) ->
 def test_a_pool_may_have_room_for_the_better_order_alone(tmp_path: Path) -> None:
     path = tmp_path / "branches.onnx"
     path.write_bytes(branches().SerializeToString())
-    mod, params = mlforge.import_model(path)
-    room = mlforge.build(mod, "c -mcpu=cortex-m4", params).plan.size
-    plan = mlforge.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room)]).plan
+    mod, params = mlfc.import_model(path)
+    room = mlfc.build(mod, "c -mcpu=cortex-m4", params).plan.size
+    plan = mlfc.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room)]).plan
     assert [(span.name, span.nbytes) for span in plan.spans] == [("only", room)]
     with pytest.raises(BudgetError, match="'only'"):
-        mlforge.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room - 64)])
+        mlfc.build(mod, "c -mcpu=cortex-m4", params, pools=[memory.Pool("only", room - 64)])

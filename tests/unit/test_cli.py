@@ -22,9 +22,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from mlforge.cli.main import run
-from mlforge.library.toolchain import find_compiler
-from mlforge.support.binaries import read_head
+from mlfc.cli.main import run
+from mlfc.library.toolchain import find_compiler
+from mlfc.support.binaries import read_head
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -39,12 +39,12 @@ class Result:
     stderr: str
 
 
-def mlforge(*args: object, cwd: Path) -> Result:
+def mlfc(*args: object, cwd: Path) -> Result:
     """Run the program in this process, which saves importing it again."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)
-        patch.setattr(sys, "argv", ["mlforge", *map(str, args)])
+        patch.setattr(sys, "argv", ["mlfc", *map(str, args)])
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             run()
@@ -57,7 +57,7 @@ def mlforge(*args: object, cwd: Path) -> Result:
 
 
 def succeeded(*args: object, cwd: Path) -> str:
-    result = mlforge(*args, cwd=cwd)
+    result = mlfc(*args, cwd=cwd)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
     return result.stdout
 
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_every_command_has_help_with_examples(tmp_path: Path, command: str) -> None:
     text = succeeded(command, "--help", cwd=tmp_path)
-    assert f"Examples:\n    mlforge {command}" in text
+    assert f"Examples:\n    mlfc {command}" in text
     assert f"  {command} " in succeeded("--help", cwd=tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_compile_writes_the_archive_of_the_files_name_and_nothing_else(folder: P
 
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path, seed: str) -> None:
-    command = [sys.executable, "-c", "from mlforge.cli.main import run; run()", "compile", str(DIGITS)]
+    command = [sys.executable, "-c", "from mlfc.cli.main import run; run()", "compile", str(DIGITS)]
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     subprocess.run([*command, "-o", "again.tar", "--module-name", "digits"], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "again.tar").read_bytes() == (folder / "digits.tar").read_bytes()
@@ -160,7 +160,7 @@ def test_a_shared_library_runs_like_the_archive(folder: Path, tmp_path: Path) ->
         for artifact in ("digits.so", folder / "digits.tar")
     )
     assert ours == theirs
-    refused = mlforge("run", "digits.so", "--profile", cwd=tmp_path)
+    refused = mlfc("run", "digits.so", "--profile", cwd=tmp_path)
     assert refused.returncode == 2
     assert "Profile the archive" in refused.stderr
 
@@ -187,7 +187,7 @@ def test_several_models_make_one_archive(tmp_path: Path) -> None:
     succeeded("compile", f"one={DIGITS}", f"two={DIGITS}", "-o", "both.tar", cwd=tmp_path)
     assert set(json.loads(succeeded("inspect", "both.tar", "--json", cwd=tmp_path))["modules"]) == {"one", "two"}
     succeeded("run", "both.tar", "--module", "two", cwd=tmp_path)
-    refused = mlforge("run", "both.tar", cwd=tmp_path)
+    refused = mlfc("run", "both.tar", cwd=tmp_path)
     assert refused.returncode == 2
     assert "one, two" in refused.stderr
 
@@ -201,7 +201,7 @@ def save_open_model(path: Path) -> None:
 
 def test_shapes_go_to_the_models_that_they_name(tmp_path: Path) -> None:
     save_open_model(tmp_path / "open.onnx")
-    assert "a:b" in mlforge("compile", "open.onnx", cwd=tmp_path).stderr
+    assert "a:b" in mlfc("compile", "open.onnx", cwd=tmp_path).stderr
     succeeded("compile", "open.onnx", "--shape", "a:b=2,4", cwd=tmp_path)
     shapes = ("--shape", "one:a:b=3,4", "--shape", "two:a:b=5,4")
     succeeded("compile", "one=open.onnx", "two=open.onnx", *shapes, "-o", "both.tar", cwd=tmp_path)
@@ -233,7 +233,7 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     ram = memory["workspace_bytes"] + memory["io_bytes"]
     striped = json.loads(succeeded("compile", DIGITS, "--ram", ram - 7, "--json", cwd=tmp_path))["modules"]["digits"]
     assert striped["stripes"]["workspace_bytes_without"] == memory["workspace_bytes"]
-    result = mlforge("compile", DIGITS, "--ram", 297, cwd=tmp_path)
+    result = mlfc("compile", DIGITS, "--ram", 297, cwd=tmp_path)
     found = re.search(
         r"([\d,]+) bytes of RAM exceed the budget of 297 by ([\d,]+) bytes: workspace ([\d,]+)", result.stderr
     )
@@ -246,17 +246,17 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     assert f"{memory['io_bytes']:,} bytes, are the caller's" in tight
     assert f"{workspace + memory['io_bytes']:,} bytes in all" in tight
     flash = memory["constants_bytes"]
-    result = mlforge("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
+    result = mlfc("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
     assert f"{flash:,} bytes of constants exceed the budget of {flash - 7:,} by 7 bytes" in result.stderr
     assert "machine code comes on top" in result.stderr
     succeeded("compile", DIGITS, "--ram", ram, "--flash", flash, cwd=tmp_path)
-    result = mlforge("compile", f"a={DIGITS}", f"b={DIGITS}", "--ram", 10, "-o", "both.tar", cwd=tmp_path)
+    result = mlfc("compile", f"a={DIGITS}", f"b={DIGITS}", "--ram", 10, "-o", "both.tar", cwd=tmp_path)
     assert "for module 'a'" in result.stderr
 
 
 @pytest.mark.parametrize("budget", ["--ram", "--flash"])
 def test_a_budget_that_is_not_met_fails_with_status_1(tmp_path: Path, budget: str) -> None:
-    result = mlforge("compile", DIGITS, budget, 10, cwd=tmp_path)
+    result = mlfc("compile", DIGITS, budget, 10, cwd=tmp_path)
     assert result.returncode == 1
     assert "exceed the budget of 10 by" in result.stderr
     assert "largest" in result.stderr
@@ -322,11 +322,11 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     args, message = FAULTS[name]
-    result = mlforge(*args, cwd=tmp_path)
+    result = mlfc(*args, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-    assert "bug in mlforge" not in result.stderr
+    assert "bug in mlfc" not in result.stderr
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -349,15 +349,15 @@ def broken_model(kind: str, folder: Path) -> Path:
 @pytest.mark.parametrize("command", ["compile", "check", "run"])
 def test_a_broken_model_is_named_by_the_path_that_the_user_gave(tmp_path: Path, kind: str, command: str) -> None:
     path = broken_model(kind, tmp_path).relative_to(tmp_path)
-    result = mlforge(command, path, cwd=tmp_path)
+    result = mlfc(command, path, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith(f"error: {path}: ")
 
 
 def test_verify_asks_for_the_original_model(folder: Path, tmp_path: Path) -> None:
-    result = mlforge("verify", folder / "digits.tar", cwd=tmp_path)
+    result = mlfc("verify", folder / "digits.tar", cwd=tmp_path)
     assert result.returncode == 2
-    assert "mlforge verify MODEL ARTIFACT" in result.stderr
+    assert "mlfc verify MODEL ARTIFACT" in result.stderr
 
 
 def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
     for device in ("full", "null"):
         (tmp_path / device).symlink_to(f"/dev/{device}")
     for options in (("compile", DIGITS, "-o"), ("compile", DIGITS, "--emit", "so", "-o"), ("run", DIGITS, "--outputs")):
-        result = mlforge(*options, "full", cwd=tmp_path)
+        result = mlfc(*options, "full", cwd=tmp_path)
         assert (result.returncode, "No space left" in result.stderr) == (2, True), result
         succeeded(*options, "null", cwd=tmp_path)
     assert all((tmp_path / device).is_char_device() for device in ("full", "null"))
@@ -384,14 +384,14 @@ def test_tflm_numerics_are_compared_with_litert_and_differ_where_they_must(tmp_p
     pytest.importorskip("ai_edge_litert")
     model = models / "ad01_int8.tflite"
     succeeded("verify", model, "--samples", 1, cwd=tmp_path)
-    result = mlforge("verify", model, "--samples", 1, "--numerics", "tflm", cwd=tmp_path)
+    result = mlfc("verify", model, "--samples", 1, "--numerics", "tflm", cwd=tmp_path)
     assert result.returncode == 1
     assert "DIFFERS" in result.stdout
     assert "--numerics tflm" in result.stderr
 
 
 def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mlforge"]
+    command = [sys.executable, "-m", "mlfc"]
     done = subprocess.run([*command, "targets", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "cortex-m4" in json.loads(done.stdout)["cpus"]
     done = subprocess.run([*command, "run", "none.tar"], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -400,7 +400,7 @@ def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
 
 def test_wrong_inputs_are_all_named(folder: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", bogus=np.zeros(3), other=np.zeros(2))
-    result = mlforge("run", folder / "digits.tar", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+    result = mlfc("run", folder / "digits.tar", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
     assert result.returncode == 2
     for part in ("bogus", "other", "the input is missing"):
         assert part in result.stderr
@@ -412,16 +412,16 @@ def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -
     at = data.rindex(b"return 0;")
     data[at : at + 9] = b"return 1;"
     (tmp_path / "damaged.tar").write_bytes(bytes(data))
-    result = mlforge("validate", "damaged.tar", cwd=tmp_path)
+    result = mlfc("validate", "damaged.tar", cwd=tmp_path)
     assert result.returncode == 2
     assert "SHA-256 differs" in result.stderr
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
-    code = "import mlforge.cli.main as m, mlforge.support.tar as t, time\nprint('ready', flush=True)\n"
+    code = "import mlfc.cli.main as m, mlfc.support.tar as t, time\nprint('ready', flush=True)\n"
     # holds the export in the middle of writing
-    code += "import mlforge.archive.export as e\nold = e.write_tar\n"
+    code += "import mlfc.archive.export as e\nold = e.write_tar\n"
     code += "def slow(file, *rest):\n    file.write(b'half')\n    print('writing', flush=True)\n    time.sleep(60)\n"
     code += "e.write_tar = slow\nm.run()"
     with subprocess.Popen(
@@ -440,7 +440,7 @@ def test_objects_for_a_board_are_made_by_its_compiler(tmp_path: Path, monkeypatc
     monkeypatch.delenv("CC", raising=False)
     folder = tmp_path / "objects"
     if shutil.which("arm-none-eabi-gcc") is None:
-        result = mlforge("compile", DIGITS, "--emit", "o", "--board", "mps2-an386", "-o", folder, cwd=tmp_path)
+        result = mlfc("compile", DIGITS, "--emit", "o", "--board", "mps2-an386", "-o", folder, cwd=tmp_path)
         assert (result.returncode, "apt-get install" in result.stderr) == (2, True)
         assert list(tmp_path.iterdir()) == []
         return
@@ -452,7 +452,7 @@ def test_objects_for_a_board_are_made_by_its_compiler(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("emit", ["c", "o", "so"])
 def test_options_of_archives_are_refused_where_none_is_made(tmp_path: Path, emit: str) -> None:
-    result = mlforge("compile", DIGITS, "--emit", emit, "--rfc", "--test-vectors", 2, cwd=tmp_path)
+    result = mlfc("compile", DIGITS, "--emit", emit, "--rfc", "--test-vectors", 2, cwd=tmp_path)
     assert result.returncode == 2
     assert "--test-vectors, --rfc: this says what an archive holds" in result.stderr
     assert list(tmp_path.iterdir()) == []

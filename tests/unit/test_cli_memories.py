@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_cli import DIGITS, mlforge, succeeded
+from tests.unit.test_cli import DIGITS, mlfc, succeeded
 
 
 def inspected(path: Path) -> dict[str, object]:
@@ -47,7 +47,7 @@ def test_a_boards_memories_are_its_pools(tmp_path: Path) -> None:
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     wrong = ("--pool", "a=b", "--pool", "Upper=1", "--pool", "x=0", "--constants", "c", "--constants", "c")
-    result = mlforge("compile", DIGITS, *wrong, "--board-pools", cwd=tmp_path)
+    result = mlfc("compile", DIGITS, *wrong, "--board-pools", cwd=tmp_path)
     assert result.returncode == 2
     for said in ("'a=b' is not", "'Upper' cannot be", "'x' has no bytes", "'c' is given twice", "no board is given"):
         assert said in result.stderr
@@ -56,13 +56,13 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--workspace-io", "--pool=a", "--constants=a", "--load-constants=a"])
 def test_the_graph_executor_takes_none(tmp_path: Path, option: str) -> None:
-    result = mlforge("compile", DIGITS, "--executor", "graph", option, cwd=tmp_path)
+    result = mlfc("compile", DIGITS, "--executor", "graph", option, cwd=tmp_path)
     assert result.returncode == 2
     assert "--executor aot" in result.stderr
 
 
 def test_pools_that_are_too_small_end_with_status_one(tmp_path: Path) -> None:
-    result = mlforge("compile", DIGITS, "--pool", "tiny=500", cwd=tmp_path)
+    result = mlfc("compile", DIGITS, "--pool", "tiny=500", cwd=tmp_path)
     assert result.returncode == 1
     assert "'tiny' of 500 bytes would need" in result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -71,7 +71,7 @@ def test_pools_that_are_too_small_end_with_status_one(tmp_path: Path) -> None:
 def test_diff_tells_that_callers_break_and_what_ram_becomes(tmp_path: Path) -> None:
     succeeded("compile", DIGITS, "-o", "a.tar", cwd=tmp_path)
     succeeded("compile", DIGITS, "--workspace-io", "-o", "b.tar", cwd=tmp_path)
-    result = mlforge("diff", "a.tar", "b.tar", "--json", cwd=tmp_path)
+    result = mlfc("diff", "a.tar", "b.tar", "--json", cwd=tmp_path)
     document = json.loads(result.stdout)
     module = document["modules"]["digits"]
     assert any(item["level"] == "break" and "tvmgen_digits_run" in item["what"] for item in module["interface"])

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.codegen.constants import ConstantTable
-from mlforge.codegen.llvm.constants import ConstantGlobals, data_pieces
-from mlforge.codegen.llvm.kernels import empty_module
-from mlforge.codegen.llvm.machine import machine_of
-from mlforge.target.target import parse_target
-from mlforge.tir.ir import Value
+from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.llvm.constants import ConstantGlobals, data_pieces
+from mlfc.codegen.llvm.kernels import empty_module
+from mlfc.codegen.llvm.machine import machine_of
+from mlfc.target.target import parse_target
+from mlfc.tir.ir import Value
 
 
 def values(count: int) -> list[Value]:

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mlforge.errors import ArchiveError
-from mlforge.support import content, tar
-from mlforge.support.params import load_params, params_content, save_params
+from mlfc.errors import ArchiveError
+from mlfc.support import content, tar
+from mlfc.support.params import load_params, params_content, save_params
 
 ARRAYS = {
     "c_order": np.arange(12, dtype="<f4").reshape(3, 4),

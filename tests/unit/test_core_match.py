@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.micro.board import boards, find_board
-from mlforge.micro.core_match import mismatch
-from tests.unit.test_cli import DIGITS, mlforge, succeeded
+from mlfc.micro.board import boards, find_board
+from mlfc.micro.core_match import mismatch
+from tests.unit.test_cli import DIGITS, mlfc, succeeded
 
 M4_OBJECTS = "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"
 
@@ -57,22 +57,22 @@ def test_what_is_compiled_for_a_board_suits_it(name: str) -> None:
 
 def test_a_warning_is_one_line_and_its_advice_works(archives: Path) -> None:
     command = ("inspect", "plain.tar", "--board", "mps3-an547")
-    result = mlforge(*command, cwd=archives)
+    result = mlfc(*command, cwd=archives)
     assert result.returncode == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith("warning: module 'digits' was compiled for 'c', and mps3-an547 has another core: its loops")
-    document = json.loads(mlforge(*command, "--json", cwd=archives).stdout)
+    document = json.loads(mlfc(*command, "--json", cwd=archives).stdout)
     assert [f"warning: {text}" for text in document["warnings"]] == [line]
-    advice = line.partition("Compile it again: mlforge ")[2]
+    advice = line.partition("Compile it again: mlfc ")[2]
     succeeded(*shlex.split(advice), cwd=archives)
-    again = mlforge("inspect", "NEW.tar", "--board", "mps3-an547", "--json", cwd=archives)
+    again = mlfc("inspect", "NEW.tar", "--board", "mps3-an547", "--json", cwd=archives)
     assert (again.returncode, again.stderr) == (0, "")
     assert "warnings" not in json.loads(again.stdout)
 
 
 def test_projects_are_made_with_the_warning(archives: Path, tmp_path: Path) -> None:
     arguments = ("project", "create", archives / "m4.tar", "made", "--template", "makefile", "--board", "mps2-an385")
-    result = mlforge(*arguments, "--json", cwd=tmp_path)
+    result = mlfc(*arguments, "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (line,) = result.stderr.splitlines()
     assert "its loops are made for DSP instructions, which the core lacks, so it runs slower" in line
@@ -96,11 +96,11 @@ def test_objects_that_cannot_run_are_refused(
         ("inspect", path), ("run", path), ("verify", DIGITS, path),
         ("project", "create", path, "made", "--template", "makefile"),
     ):  # fmt: skip
-        result = mlforge(*arguments, "--board", board, cwd=tmp_path)
+        result = mlfc(*arguments, "--board", board, cwd=tmp_path)
         assert result.returncode == 2, (arguments, result.stderr)
         assert f"the model's code cannot run on {board}" in result.stderr
         assert f"its objects are {reason}" in result.stderr
-        assert f"mlforge compile MODEL --board {board}" in result.stderr
+        assert f"mlfc compile MODEL --board {board}" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,12 +115,12 @@ def test_what_does_not_fit_fails_without_negative_numbers(command: str, archives
     text = boards().get("mps2-an386").text.replace("stack_bytes = 65536", "stack_bytes = 256")
     small.write_text(text.replace("bytes = 0x00400000", "bytes = 0x00001000", 1))
     model = archives / "m4.tar" if command == "inspect" else DIGITS
-    result = mlforge(command, model, "--board", small, cwd=tmp_path)
+    result = mlfc(command, model, "--board", small, cwd=tmp_path)
     assert result.returncode == 1
     assert "bytes exceed the 4,096 of 'flash' by" in result.stderr
     assert "or choose a larger board" in result.stderr
     assert not re.search(r" -[0-9]", result.stdout)
-    document = mlforge(command, model, "--board", small, "--json", cwd=tmp_path)
+    document = mlfc(command, model, "--board", small, "--json", cwd=tmp_path)
     assert document.returncode == 1
     if command == "inspect":
         (over,) = [line.split() for line in result.stdout.splitlines() if line.split()[1:2] == ["over"]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError, OptionError
+import mlfc
+from mlfc.errors import ArchiveError, OptionError
 from tests.show_archive import CODE, CODE_PATH, HEADER, HEADER_PATH, document, write_archive
-from tests.unit.test_cli import mlforge as program
+from tests.unit.test_cli import mlfc as program
 from tests.unit.test_cli import succeeded
 
 Metadata = dict[str, Any]
@@ -19,7 +19,7 @@ FIXTURES = "fixtures/tvm-0.14"
 
 
 def details(metadata: Metadata) -> Metadata:
-    found: Metadata = metadata["modules"]["net"]["mlforge"]
+    found: Metadata = metadata["modules"]["net"]["mlfc"]
     return found
 
 
@@ -91,7 +91,7 @@ def change_time(metadata: Metadata) -> None:
 
 
 def change_writer(metadata: Metadata) -> None:
-    metadata["mlforge"]["version"] = "0.1"
+    metadata["mlfc"]["version"] = "0.1"
 
 
 CHANGES: dict[Callable[[Metadata], None], tuple[str, bool]] = {
@@ -128,7 +128,7 @@ def test_each_single_change_is_found_where_it_belongs_and_nowhere_else(
 ) -> None:
     metadata = document()
     change(metadata)
-    found = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
+    found = mlfc.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
     group, breaks = CHANGES[change]
     assert changed_groups(found["modules"]["net"]) == [group]
     assert (found["equal"], found["breaks"]) == (False, breaks)
@@ -138,9 +138,7 @@ def test_what_is_found_has_names_and_both_values(tmp_path: Path) -> None:
     metadata = document()
     for change in (change_macs, rename_node, change_weights, grow_constants, change_scale, change_source):
         change(metadata)
-    module = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))["modules"][
-        "net"
-    ]
+    module = mlfc.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))["modules"]["net"]
     assert module["operators"]["changed"] == [{"name": "dense_1", "macs": [512, 1024]}]
     assert [item["name"] for item in module["operators"]["removed"]] == ["conv_1, relu_1"]
     assert [item["name"] for item in module["operators"]["added"]] == ["conv_1, relu6"]
@@ -153,7 +151,7 @@ def test_what_is_found_has_names_and_both_values(tmp_path: Path) -> None:
 def test_renamed_weights_of_equal_content_are_no_change_of_weights(tmp_path: Path) -> None:
     metadata = document()
     rename_weights(metadata)
-    found = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
+    found = mlfc.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
     weights = found["modules"]["net"]["weights"]
     assert weights == {"removed": [], "added": [], "changed": [], "renamed": [["weights", "kernel"]]}
 
@@ -162,8 +160,8 @@ def test_facts_of_the_archive_and_of_its_files(tmp_path: Path) -> None:
     metadata = document()
     change_writer(metadata)
     files = {CODE_PATH: CODE + "/* more */\n", "notes.txt": ""}
-    found = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata, files))
-    assert found["facts"] == {"writer": ["mlforge 0.0", "mlforge 0.1"]}
+    found = mlfc.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata, files))
+    assert found["facts"] == {"writer": ["mlfc 0.0", "mlfc 0.1"]}
     assert found["files"] == {"removed": [], "added": ["notes.txt"], "changed": [CODE_PATH, "metadata.json"]}
     assert not found["breaks"]
     assert changed_groups(found["modules"]["net"]) == []
@@ -173,7 +171,7 @@ def test_an_archive_differs_in_nothing_from_itself(tmp_path: Path, shared: Path)
     archives = [write_archive(tmp_path / "net.tar"), *sorted((shared / FIXTURES).glob("*.tar.xz"))]
     assert len(archives) == 4
     for path in archives:
-        found = mlforge.diff(path, path)
+        found = mlfc.diff(path, path)
         assert found["equal"]
         assert not found["breaks"]
         assert not any(changed_groups(module) for module in found["modules"].values())
@@ -192,7 +190,7 @@ def test_memory_that_the_caller_gives_may_be_too_large_but_not_too_small(
     tmp_path: Path, change: Callable[[str], str], level: str
 ) -> None:
     after = write_archive(tmp_path / "b.tar", files={HEADER_PATH: change(HEADER)})
-    module = mlforge.diff(write_archive(tmp_path / "a.tar"), after)["modules"]["net"]
+    module = mlfc.diff(write_archive(tmp_path / "a.tar"), after)["modules"]["net"]
     pool = "TVMGEN_NET_GLOBAL_WORKSPACE_WORKSPACE_POOL_SIZE"
     assert {item["what"]: item["level"] for item in module["interface"]} == {
         pool: level,
@@ -203,10 +201,10 @@ def test_memory_that_the_caller_gives_may_be_too_large_but_not_too_small(
 def test_code_that_needs_a_runtime_breaks_callers_that_link_none(tmp_path: Path) -> None:
     code = CODE.replace("return 0", "return TVMBackendFreeWorkspace(1, 0, TVMBackendAllocWorkspace(1, 0, 8, 0, 8))")
     plain, needy = write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", files={CODE_PATH: code})
-    (change,) = mlforge.diff(plain, needy)["modules"]["net"]["interface"]
+    (change,) = mlfc.diff(plain, needy)["modules"]["net"]["interface"]
     assert change["level"] == "break"
     assert (change["a"], change["b"]) == (None, "TVMBackendAllocWorkspace, TVMBackendFreeWorkspace")
-    assert not mlforge.diff(needy, plain)["breaks"]
+    assert not mlfc.diff(needy, plain)["breaks"]
 
 
 def test_code_that_needs_more_of_a_runtime_that_is_linked_breaks_nobody(tmp_path: Path) -> None:
@@ -215,7 +213,7 @@ def test_code_that_needs_more_of_a_runtime_that_is_linked_breaks_nobody(tmp_path
     a, b = (
         write_archive(tmp_path / f"{index}.tar", files={CODE_PATH: code}) for index, code in enumerate((some, more))
     )
-    (change,) = mlforge.diff(a, b)["modules"]["net"]["interface"]
+    (change,) = mlfc.diff(a, b)["modules"]["net"]["interface"]
     assert (change["level"], change["b"]) == ("note", "TVMBackendAllocWorkspace")
 
 
@@ -223,10 +221,10 @@ def test_weights_of_graphs_are_known_by_the_names_behind_the_numbers(tmp_path: P
     metadata = document()
     for index, item in enumerate(details(metadata)["constants"]):
         item.update(source=item["name"], name=f"p{index}")
-    found = mlforge.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
+    found = mlfc.diff(write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata))
     assert not any(found["modules"]["net"]["weights"].values())
     details(metadata)["constants"][1]["sha256"] = "9" * 64
-    found = mlforge.diff(tmp_path / "a.tar", write_archive(tmp_path / "c.tar", metadata))
+    found = mlfc.diff(tmp_path / "a.tar", write_archive(tmp_path / "c.tar", metadata))
     assert [pair[0]["name"] for pair in found["modules"]["net"]["weights"]["changed"]] == ["weights"]
 
 
@@ -236,21 +234,21 @@ def test_modules_pair_up_by_name_or_as_told(tmp_path: Path) -> None:
     header = HEADER.replace("tvmgen_net", "tvmgen_other").replace("TVMGEN_NET", "TVMGEN_OTHER")
     files = {"codegen/host/include/tvmgen_other.h": header, "codegen/host/src/other_lib0.c": CODE}
     a, b = write_archive(tmp_path / "a.tar"), write_archive(tmp_path / "b.tar", metadata, files)
-    found = mlforge.diff(a, b)
+    found = mlfc.diff(a, b)
     assert (found["modules_removed"], found["modules_added"], found["breaks"]) == (["net"], ["other"], True)
-    mapped = mlforge.diff(a, b, modules={"net": "other"})
+    mapped = mlfc.diff(a, b, modules={"net": "other"})
     assert [change["what"] for change in mapped["modules"]["net"]["interface"]] == ["the prefix of every symbol"]
     assert mapped["breaks"]
     for pairs in ({"x": "other"}, {"net": "net"}):
         with pytest.raises(OptionError, match="there is no module"):
-            mlforge.diff(a, b, modules=pairs)
+            mlfc.diff(a, b, modules=pairs)
 
 
 def test_firmware_for_tvms_archive_takes_ours_instead(shared: Path, models: Path, tmp_path: Path) -> None:
-    mod, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    ours = mlforge.export_model_library_format(mlforge.build(mod, params=params, module_name="kws"), tmp_path / "k.tar")
+    mod, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    ours = mlfc.export_model_library_format(mlfc.build(mod, params=params, module_name="kws"), tmp_path / "k.tar")
     theirs = shared / FIXTURES / "kws_aot_c.tar.xz"
-    found = mlforge.diff(theirs, ours)
+    found = mlfc.diff(theirs, ours)
     assert not found["breaks"]
     (change,) = found["modules"]["kws"]["interface"]
     assert (change["level"], change["what"], change["a"]) == ("note", "TVMGEN_KWS_WORKSPACE_SIZE", "105360")
@@ -261,7 +259,7 @@ def test_firmware_for_tvms_archive_takes_ours_instead(shared: Path, models: Path
 
 def test_a_graph_module_is_no_replacement_for_a_c_interface(shared: Path) -> None:
     folder = shared / FIXTURES
-    found = mlforge.diff(folder / "kws_aot_c.tar.xz", folder / "kws_graph_c.tar.xz")["modules"]["kws"]
+    found = mlfc.diff(folder / "kws_aot_c.tar.xz", folder / "kws_graph_c.tar.xz")["modules"]["kws"]
     words = [change["what"] for change in found["interface"] if change["level"] == "break"]
     assert words[:2] == ["the executor that runs the module", "the C interface (the header) is gone"]
     # TVM's metadata of both say the same of inputs and outputs
@@ -271,9 +269,9 @@ def test_a_graph_module_is_no_replacement_for_a_c_interface(shared: Path) -> Non
 def test_a_module_more_breaks_nobody(shared: Path) -> None:
     folder = shared / FIXTURES
     one, two = folder / "kws_aot_c.tar.xz", folder / "multi.tar.xz"
-    assert mlforge.diff(one, two)["modules_added"] == ["ad"]
-    assert not mlforge.diff(one, two)["breaks"]
-    assert mlforge.diff(two, one)["breaks"]
+    assert mlfc.diff(one, two)["modules_added"] == ["ad"]
+    assert not mlfc.diff(one, two)["breaks"]
+    assert mlfc.diff(two, one)["breaks"]
 
 
 def test_the_command_says_it_by_its_exit_status(tmp_path: Path) -> None:
@@ -294,20 +292,20 @@ def test_a_plan_beyond_the_calls_is_refused(tmp_path: Path) -> None:
     metadata = document()
     details(metadata)["plan"][0]["last"] = 3
     with pytest.raises(ArchiveError, match="plan"):
-        mlforge.inspect(write_archive(tmp_path / "a.tar", metadata))
+        mlfc.inspect(write_archive(tmp_path / "a.tar", metadata))
 
 
 def test_what_modules_share_counts_once(tmp_path: Path) -> None:
     apart = document()
     apart["modules"]["twin"] = {**apart["modules"]["net"], "model_name": "twin"}
-    shared = {**apart, "mlforge": dict(apart["mlforge"])}
-    shared["mlforge"]["shared"] = {
+    shared = {**apart, "mlfc": dict(apart["mlfc"])}
+    shared["mlfc"]["shared"] = {
         "workspace_bytes": 224,
         "workspace_modules": ["net", "twin"],
         "constants_bytes": 608,
         "functions": ["tvmgen_net_conv"],
     }
-    found = mlforge.diff(write_archive(tmp_path / "a.tar", apart), write_archive(tmp_path / "b.tar", shared))
+    found = mlfc.diff(write_archive(tmp_path / "a.tar", apart), write_archive(tmp_path / "b.tar", shared))
     assert found["totals"] == {"ram_bytes": [2 * (224 + 96), 224 + 2 * 96], "constants_bytes": [2 * 608, 608]}
     assert found["modules"]["net"]["interface"] == [
         {"level": "warning", "what": "may not run at the same time as", "a": None, "b": "twin"}

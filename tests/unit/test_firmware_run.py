@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import OptionError, RunError
-from mlforge.micro.board import find_board
-from mlforge.micro.firmware_run import emulate, failure, read_outputs, read_report, run_command
-from mlforge.micro.standalone import OUTPUTS, REPORT
-from mlforge.runtime.tensor_info import TensorInfo
+from mlfc.errors import OptionError, RunError
+from mlfc.micro.board import find_board
+from mlfc.micro.firmware_run import emulate, failure, read_outputs, read_report, run_command
+from mlfc.micro.standalone import OUTPUTS, REPORT
+from mlfc.runtime.tensor_info import TensorInfo
 
 
 def test_a_report_is_read(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import InternalError, ModelError, ProblemsError, UnsupportedError
-from mlforge.frontend.common import Problems, finish, numbered, unique_name
-from mlforge.relay.ir import Constant, TensorType, Tuple, Var, call, const, tensor_type
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import InternalError, ModelError, ProblemsError, UnsupportedError
+from mlfc.frontend.common import Problems, finish, numbered, unique_name
+from mlfc.relay.ir import Constant, TensorType, Tuple, Var, call, const, tensor_type
 
 
 def test_named_constants_become_parameters_in_order_of_use() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
-from mlforge.relay.op import Kind, Operator
-from mlforge.relay.visitor import free_vars, post_order
-from mlforge.transform.fuse import FuseOps
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import free_vars, post_order
+from mlfc.transform.fuse import FuseOps
 from tests.relay_run import operators
 
 

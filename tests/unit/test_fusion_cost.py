@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.relay import ir
-from mlforge.transform.spelling import spelling_of
+import mlfc
+from mlfc.relay import ir
+from mlfc.transform.spelling import spelling_of
 from tests.counting import counted_calls
 from tests.harness import compiled, module_of
 from tests.relay_run import run_main
@@ -54,7 +54,7 @@ def test_code_grows_with_the_chain_not_by_powers_of_two(step: Callable[[ir.Expr]
         chain = step(chain)
     module = ir.IRModule({"main": ir.Function((source,), READERS[reader](chain))})
     with counted_calls() as calls:
-        factory = mlforge.build(module)
+        factory = mlfc.build(module)
     assert calls.number < 5_000_000
     text = factory.lib.get_source()
     assert len(text) < 100_000

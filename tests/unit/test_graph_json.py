@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlforge.errors import ArchiveError
-from mlforge.runtime.graph_json import MAX_TEXT, parse_graph
+from mlfc.errors import ArchiveError
+from mlfc.runtime.graph_json import MAX_TEXT, parse_graph
 
 Document = dict[str, Any]
 
@@ -63,7 +63,7 @@ def change(key: str, *path: Any, to: Any) -> Callable[[Document], None]:
 
 ALLOWED = {
     "references without a version": change("nodes", 2, "inputs", to=[[0, 0], [1, 0]]),
-    "extensions that hold integers": change("attrs", "mlforge", to=["list_int", [1]]),
+    "extensions that hold integers": change("attrs", "mlfc", to=["list_int", [1]]),
     "no device indices": lambda graph: graph["attrs"].pop("device_index"),
     "scopes": change("attrs", "storage_scope", to=["list_str", ["", "global", "", "global.texture"]]),
     "attr for attrs": lambda graph: graph["nodes"][3].update(attr=graph["nodes"][3].pop("attrs")),

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.archive.lifetimes import MAX_LISTED, Block, live_during, span_bytes
-from mlforge.archive.picture import memory_picture
-from mlforge.errors import ArchiveError
+import mlfc
+from mlfc.archive.lifetimes import MAX_LISTED, Block, live_during, span_bytes
+from mlfc.archive.picture import memory_picture
+from mlfc.errors import ArchiveError
 from tests.show_archive import document, write_archive
-from tests.unit.test_cli import mlforge as program
+from tests.unit.test_cli import mlfc as program
 from tests.unit.test_cli import succeeded
 
 FIXTURES = "fixtures/tvm-0.14"
@@ -23,9 +23,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def kws(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    mod, params = mlforge.import_model(models / "kws_ref_model.tflite")
-    factory = mlforge.build(mod, params=params, module_name="kws")
-    return mlforge.export_model_library_format(factory, tmp_path_factory.mktemp("inspect") / "kws.tar")
+    mod, params = mlfc.import_model(models / "kws_ref_model.tflite")
+    factory = mlfc.build(mod, params=params, module_name="kws")
+    return mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("inspect") / "kws.tar")
 
 
 def covered(tensors: list[dict[str, Any]]) -> int:
@@ -34,7 +34,7 @@ def covered(tensors: list[dict[str, Any]]) -> int:
 
 
 def test_layers_of_a_real_model_have_the_bytes_of_their_tensors_and_the_models_macs(kws: Path) -> None:
-    module = mlforge.inspect(kws)["modules"]["kws"]
+    module = mlfc.inspect(kws)["modules"]["kws"]
     operators, memory = module["operators"], module["memory"]
     # what MLPerf Tiny's keyword spotting needs, as shared/peers.md counts it
     assert sum(operator["macs"] for operator in operators) == 2_656_768
@@ -50,7 +50,7 @@ def test_layers_of_a_real_model_have_the_bytes_of_their_tensors_and_the_models_m
 
 
 def test_storages_of_tvms_graph_and_its_scratch_are_tvms_workspace(shared: Path) -> None:
-    module = mlforge.inspect(shared / FIXTURES / "kws_graph_c.tar.xz")["modules"]["kws"]
+    module = mlfc.inspect(shared / FIXTURES / "kws_graph_c.tar.xz")["modules"]["kws"]
     memory = module["memory"]
     assert memory["storages_bytes"] + memory["scratch_bytes"] == memory["workspace_bytes"] == 105_348
     assert sum(item["bytes"] for item in module["constants"]) == memory["constants_bytes"] == 53_304
@@ -63,7 +63,7 @@ def test_storages_of_tvms_graph_and_its_scratch_are_tvms_workspace(shared: Path)
 
 def test_what_tvm_does_not_tell_is_said(shared: Path, tmp_path: Path) -> None:
     path = shared / FIXTURES / "kws_aot_c.tar.xz"
-    found = mlforge.inspect(path)
+    found = mlfc.inspect(path)
     assert found["writer"] == "TVM 0.14.0"
     assert found["modules"]["kws"]["constants"] is None
     text = succeeded("inspect", path, "--layers", "--weights", "--files", cwd=tmp_path)
@@ -73,7 +73,7 @@ def test_what_tvm_does_not_tell_is_said(shared: Path, tmp_path: Path) -> None:
 
 
 def test_live_tensors_are_those_whose_life_spans_the_call(tmp_path: Path) -> None:
-    operators = mlforge.inspect(write_archive(tmp_path / "net.tar"))["modules"]["net"]["operators"]
+    operators = mlfc.inspect(write_archive(tmp_path / "net.tar"))["modules"]["net"]["operators"]
     assert [[tensor["name"] for tensor in operator["tensors"]] for operator in operators] == [
         ["conv_1/out", "(scratch)"],
         ["conv_1/out", "add_1/<out>"],
@@ -105,9 +105,9 @@ def rectangles(text: str) -> dict[str, ET.Element]:
 
 def test_the_picture_has_a_rectangle_for_each_block_where_it_lies(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "net.tar")
-    module = mlforge.inspect(path)["modules"]["net"]
+    module = mlfc.inspect(path)["modules"]["net"]
     text = memory_picture(module, "net")
-    assert text == memory_picture(mlforge.inspect(path)["modules"]["net"], "net")
+    assert text == memory_picture(mlfc.inspect(path)["modules"]["net"], "net")
     found = rectangles(text)
     assert set(found) == {
         "conv_1/out: 128 bytes at 0, calls 0 to 1",
@@ -131,9 +131,9 @@ def test_the_picture_has_a_rectangle_for_each_block_where_it_lies(tmp_path: Path
 def test_names_cannot_break_the_picture(tmp_path: Path) -> None:
     metadata = document()
     names = ["</svg>", '"&amp;', "\x1b[31m\x00", "x" * 5000]
-    for block, name in zip(metadata["modules"]["net"]["mlforge"]["plan"], names, strict=True):
+    for block, name in zip(metadata["modules"]["net"]["mlfc"]["plan"], names, strict=True):
         block["name"] = name
-    module = mlforge.inspect(write_archive(tmp_path / "net.tar", metadata))["modules"]["net"]
+    module = mlfc.inspect(write_archive(tmp_path / "net.tar", metadata))["modules"]["net"]
     text = memory_picture(module, "net")
     text.encode()
     titles = rectangles(text)
@@ -142,7 +142,7 @@ def test_names_cannot_break_the_picture(tmp_path: Path) -> None:
 
 def test_names_are_no_commands_to_a_terminal(tmp_path: Path) -> None:
     metadata = document()
-    details = metadata["modules"]["net"]["mlforge"]
+    details = metadata["modules"]["net"]["mlfc"]
     details["source"]["name"] = details["operators"][0]["nodes"][0] = details["peak"]["nodes"][0] = "\x1b[2Jgone\r"
     path = write_archive(tmp_path / "net.tar", metadata)
     shown = succeeded("inspect", path, "--layers", cwd=tmp_path)
@@ -175,7 +175,7 @@ def test_a_broken_graph_is_refused_with_its_place(tmp_path: Path) -> None:
     metadata = document()
     module = metadata["modules"]["net"]
     module["executors"] = ["graph"]
-    del module["mlforge"], metadata["mlforge"]
+    del module["mlfc"], metadata["mlfc"]
     files = {"executor-config/graph/net.graph": '{"nodes": []}'}
     with pytest.raises(ArchiveError, match=r"executor-config/graph/net\.graph"):
-        mlforge.inspect(write_archive(tmp_path / "net.tar", metadata, files))
+        mlfc.inspect(write_archive(tmp_path / "net.tar", metadata, files))

@@ -7,10 +7,10 @@ import ctypes
 import numpy as np
 import pytest
 
-from mlforge.errors import InternalError
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter
-from mlforge.tir.ir import Binary, Buffer, PrimFunc, Var
+from mlfc.errors import InternalError
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter
+from mlfc.tir.ir import Binary, Buffer, PrimFunc, Var
 
 
 def test_integers_wrap_and_truncate_as_in_c() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter
-from mlforge.tir.ir import Buffer, Expr, For, PrimFunc, Store
-from mlforge.tir.lanes import vectorize
-from mlforge.tir.verify import verify
-from mlforge.tir.visitor import walk
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter
+from mlfc.tir.ir import Buffer, Expr, For, PrimFunc, Store
+from mlfc.tir.lanes import vectorize
+from mlfc.tir.verify import verify
+from mlfc.tir.visitor import walk
 
 Value = Callable[[tb.StmtBuilder, Expr], Expr]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlforge.errors import InternalError, UnsupportedError
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter, ir
-from mlforge.tir.bind import bind
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.tir.launches import launches
-from mlforge.tir.verify import verify
+from mlfc.errors import InternalError, UnsupportedError
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter, ir
+from mlfc.tir.bind import bind
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.launches import launches
+from mlfc.tir.verify import verify
 
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]
 SHAPE = (6, 50)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.micro.project.arduino import library_name
-from mlforge.support.c_names import module_name
+from mlfc.micro.project.arduino import library_name
+from mlfc.support.c_names import module_name
 
 
 @pytest.mark.parametrize(

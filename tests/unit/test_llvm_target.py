@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlforge.errors import OptionError
-from mlforge.target.llvm import host_triple
-from mlforge.target.target import parse_target
+from mlfc.errors import OptionError
+from mlfc.target.llvm import host_triple
+from mlfc.target.target import parse_target
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_there_is_not_is_named(text: str, message: str) -> None:
 
 
 def test_big_endian_processors_are_refused() -> None:
-    from mlforge.codegen.llvm.machine import machine_of
+    from mlfc.codegen.llvm.machine import machine_of
 
     with pytest.raises(OptionError, match="with their highest byte"):
         machine_of(parse_target("llvm -mtriple=s390x-linux-gnu"))

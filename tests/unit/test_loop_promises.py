@@ -8,17 +8,17 @@ from dataclasses import replace
 import llvmlite.ir as ll
 import pytest
 
-from mlforge.codegen.c import print_function
-from mlforge.codegen.llvm.kernel import emit_kernel
-from mlforge.codegen.llvm.machine import machine_of
-from mlforge.target.target import parse_target
-from mlforge.tir import builder as tb
-from mlforge.tir import ir
-from mlforge.tir.independence import of_function
-from mlforge.tir.ir import Buffer, Expr, PrimFunc
-from mlforge.tir.load_ahead import load_ahead
-from mlforge.tir.visitor import walk, walk_expr
-from mlforge.tir.wrapping import has_wrapping_address
+from mlfc.codegen.c import print_function
+from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.machine import machine_of
+from mlfc.target.target import parse_target
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.independence import of_function
+from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.load_ahead import load_ahead
+from mlfc.tir.visitor import walk, walk_expr
+from mlfc.tir.wrapping import has_wrapping_address
 
 SIZE = 32
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]

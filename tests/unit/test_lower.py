@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge import transform
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.tir import visitor
-from mlforge.tir.interpreter import run
-from mlforge.tir.ir import Let, Program
-from mlforge.transform.lower import lower_group
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc import transform
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.tir import visitor
+from mlfc.tir.interpreter import run
+from mlfc.tir.ir import Let, Program
+from mlfc.transform.lower import lower_group
 
 FEATURES = Features()
 

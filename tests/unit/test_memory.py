@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge import memory
-from mlforge.errors import InternalError
-from mlforge.tir.ir import Buffer, KernelCall, PrimFunc, Program, Seq, Value
+from mlfc import memory
+from mlfc.errors import InternalError
+from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Seq, Value
 
 
 def make_kernel(inputs, output, scratch=0, inplace=()):

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mlforge
-import mlforge.ops
-from mlforge import memory
-from mlforge.errors import BudgetError, InternalError, OptionError, ProblemsError
-from mlforge.memory import ConstantPool, Placement, Pool
-from mlforge.relay import ir
-from mlforge.tir import builder as tb
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.tir.traffic import traffic
+import mlfc
+import mlfc.ops
+from mlfc import memory
+from mlfc.errors import BudgetError, InternalError, OptionError, ProblemsError
+from mlfc.memory import ConstantPool, Placement, Pool
+from mlfc.relay import ir
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.traffic import traffic
 from tests.harness import module_of
 from tests.unit.test_memory import make_call, make_program, make_value, programs
 
@@ -132,7 +132,7 @@ def test_an_output_is_read_after_the_last_call_that_reads_it():
 def test_inputs_lie_apart_from_one_another_even_if_nothing_reads_them():
     arrays = {"unused": np.zeros((65,), np.int8), "x": np.zeros((20,), np.int8)}
     module = module_of(arrays, {"y": lambda v: ir.call("nn.pad", [v["x"], ir.const(0)], pad_width=((40, 12),))})
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", workspace_io=True)
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", workspace_io=True)
     unused, x = (factory.plan.offset(value) for value in factory.program.inputs)
     assert x + 20 <= unused or unused + 65 <= x
     together = replace(factory.plan, offsets={**factory.plan.offsets, factory.program.inputs[1]: unused})
@@ -145,7 +145,7 @@ def test_the_list_of_blocks_knows_inputs_whose_place_the_first_call_takes(operat
     x = np.zeros((1, 6, 6, 3), np.int8)
     attrs = {"pool_size": (2, 2), "layout": "NHWC"} if operator == "nn.max_pool2d" else {}
     module = module_of({"x": x}, {"y": lambda v: ir.call(operator, [v["x"]], **attrs)})
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", workspace_io=True)
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", workspace_io=True)
     found = {block.name: block for block in memory.blocks(factory.program, factory.plan)}
     assert (found["x"].reuses, found["x"].reaches) == (None, ())
     assert found["y"].reuses is not None or found["y"].reaches
@@ -153,7 +153,7 @@ def test_the_list_of_blocks_knows_inputs_whose_place_the_first_call_takes(operat
 
 def test_pools_of_a_program_without_workspace_hold_nothing():
     module = module_of({"x": np.zeros((4,), np.float32)}, {"y": lambda v: ir.call("exp", [v["x"]])})
-    plan = mlforge.build(module, pools=[Pool("fast", 64), Pool("slow")]).plan
+    plan = mlfc.build(module, pools=[Pool("fast", 64), Pool("slow")]).plan
     assert (plan.spans, plan.live, plan.size) == ((), (0,), 0)
 
 
@@ -194,7 +194,7 @@ def kernel_program():
             )
         },
     )
-    return mlforge.build(module, "c -mcpu=cortex-m4").program
+    return mlfc.build(module, "c -mcpu=cortex-m4").program
 
 
 def test_traffic_counts_what_loops_move():
@@ -256,7 +256,7 @@ def test_constants_that_are_read_most_go_first_and_all_have_a_place():
             )
         },
     )
-    program = mlforge.build(module, "c -mcpu=cortex-m4").program
+    program = mlfc.build(module, "c -mcpu=cortex-m4").program
     by_size = sorted(program.constants, key=lambda value: value.nbytes)
     places = memory.place_constants(program, [ConstantPool("fast", by_size[-1].nbytes), ConstantPool("slow")])
     assert places[by_size[0]].name == "fast"

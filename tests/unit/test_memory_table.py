@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.archive.details import module_details, storage_details
-from mlforge.errors import BudgetError, ToolchainError
-from mlforge.micro.board import Board, find_board, parse_board
-from mlforge.micro.fit import check_fit, overflow_error
-from mlforge.micro.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
-from mlforge.micro.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
-from mlforge.micro.planned_memory import plan_table
-from mlforge.micro.project.generate import generate_project
-from mlforge.micro.stack_bound import StackBound
+import mlfc
+from mlfc.archive.details import module_details, storage_details
+from mlfc.errors import BudgetError, ToolchainError
+from mlfc.micro.board import Board, find_board, parse_board
+from mlfc.micro.fit import check_fit, overflow_error
+from mlfc.micro.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
+from mlfc.micro.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
+from mlfc.micro.planned_memory import plan_table
+from mlfc.micro.project.generate import generate_project
+from mlfc.micro.stack_bound import StackBound
 
 BOARDS = Path(find_board.__code__.co_filename).parent / "boards"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
@@ -149,8 +149,8 @@ def test_other_faults_of_a_linker_are_left_to_others(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def details() -> dict[str, Any]:
-    module, params = mlforge.import_model(DIGITS)
-    factory = mlforge.build(module, "c -mcpu=cortex-m4", params, module_name="digits")
+    module, params = mlfc.import_model(DIGITS)
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", params, module_name="digits")
     return {**module_details(factory), **storage_details(factory)}
 
 

@@ -15,31 +15,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.archive.budget import check_budget
-from mlforge.archive.devices import import_tree
-from mlforge.archive.members import check_tree
-from mlforge.archive.options import ExportOptions
-from mlforge.compiler import Factory
-from mlforge.errors import BudgetError, OptionError
-from mlforge.relay import ir
-from mlforge.runtime.module import Module, OpaqueModule
-from mlforge.support.params import load_params
+import mlfc
+import mlfc.ops
+from mlfc.archive.budget import check_budget
+from mlfc.archive.devices import import_tree
+from mlfc.archive.members import check_tree
+from mlfc.archive.options import ExportOptions
+from mlfc.compiler import Factory
+from mlfc.errors import BudgetError, OptionError
+from mlfc.relay import ir
+from mlfc.runtime.module import Module, OpaqueModule
+from mlfc.support.params import load_params
 
 MODELS = ("kws_ref_model", "ad01_int8", "hello_world_int8")
 
 
 def imported(models: Path, model: str, name: str, **options: Any) -> Factory:
-    module, params = mlforge.import_model(models / f"{model}.tflite")
-    return mlforge.build(module, params=params, module_name=name, **options)
+    module, params = mlfc.import_model(models / f"{model}.tflite")
+    return mlfc.build(module, params=params, module_name=name, **options)
 
 
 def exported(
     factories: Factory | Sequence[Factory], path: Path, **options: Any
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Export, and read the archive with the standard library alone: its metadata and its files."""
-    mlforge.export_model_library_format(factories, path, **options)
+    mlfc.export_model_library_format(factories, path, **options)
     with tarfile.open(path, "r:") as tar:
         files = {
             info.name.removeprefix("./"): tar.extractfile(info).read()  # type: ignore[union-attr]
@@ -53,7 +53,7 @@ def exported(
 def details(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     factory = imported(models, request.param, "model")
     document, _ = exported(factory, tmp_path_factory.mktemp("facts") / "a.tar", runtime=False)
-    found: dict[str, Any] = document["modules"]["model"]["mlforge"]
+    found: dict[str, Any] = document["modules"]["model"]["mlfc"]
     return found
 
 
@@ -105,10 +105,10 @@ def test_bytes_of_operators_are_those_of_their_tensors(models: Path, tmp_path: P
     weights = ir.Var("w", ir.TensorType((rows, columns), "float32"))
     body = ir.call("nn.dense", [x, weights], units=rows)
     module = ir.IRModule({"main": ir.Function((x, weights), body)}, ("y",), {}, {"format": "test"})
-    factory = mlforge.build(module, params={"w": np.ones((rows, columns), np.float32)})
+    factory = mlfc.build(module, params={"w": np.ones((rows, columns), np.float32)})
     document, _ = exported(factory, tmp_path / "a.tar")
-    (operator,) = document["modules"]["default"]["mlforge"]["operators"]
-    constants = document["modules"]["default"]["mlforge"]["constants"]
+    (operator,) = document["modules"]["default"]["mlfc"]["operators"]
+    constants = document["modules"]["default"]["mlfc"]["constants"]
     assert operator["bytes"] == 4 * (2 * columns + 2 * rows) + sum(item["bytes"] for item in constants)
     assert operator["macs"] == 2 * rows * columns
 
@@ -132,14 +132,14 @@ def test_storages_are_right_by_entry(graph: tuple[dict[str, Any], dict[str, byte
     assert {item["storage_id"]: item["size_bytes"] for item in sids} == needed
     assert {item["storage_id"]: item["input_binding"] for item in sids if "input_binding" in item} == bindings
     assert module["executors"] == ["graph"]
-    assert module["mlforge"]["entry"] is None
-    assert module["mlforge"]["plan"] is None
+    assert module["mlfc"]["entry"] is None
+    assert module["mlfc"]["plan"] is None
 
 
 def test_constants_of_graphs_are_those_of_the_file(graph: tuple[dict[str, Any], dict[str, bytes]]) -> None:
     module, files = graph
     params = load_params(files["parameters/kws.params"])
-    constants = module["mlforge"]["constants"]
+    constants = module["mlfc"]["constants"]
     assert [item["name"] for item in constants] == [f"p{index}" for index in range(len(params))]
     for item in constants:
         array = params[item["name"]]
@@ -162,16 +162,16 @@ def test_a_build_is_recorded(models: Path, tmp_path: Path) -> None:
     factory = imported(models, "hello_world_int8", "hello", target=target, optimize="size")
     document, _ = exported(factory, tmp_path / "a.tar", test_vectors=1, seed=5)
     module = document["modules"]["hello"]
-    assert module["mlforge"]["build"] == {
+    assert module["mlfc"]["build"] == {
         "target": target, "executor": "aot", "optimize": "size", "numerics": "litert", "external_workspace": False,
         "toolchain": None, "test_vectors": 1, "seed": 5,
     }  # fmt: skip
     digest = hashlib.sha256((models / "hello_world_int8.tflite").read_bytes()).hexdigest()
-    assert module["mlforge"]["source"]["sha256"] == digest
+    assert module["mlfc"]["source"]["sha256"] == digest
     (runtime,) = module["external_dependencies"]
     assert runtime == {
         "short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path",
-        "version_spec": mlforge.__version__,
+        "version_spec": mlfc.__version__,
     }  # fmt: skip
 
 
@@ -185,24 +185,24 @@ def test_without_runtime_nothing_speaks_of_it(models: Path, tmp_path: Path) -> N
     _, files = exported(graph, tmp_path / "b.tar", runtime=False)
     assert not [path for path in files if path.startswith(("demo", "Makefile", "CMake"))]
     with pytest.raises(OptionError, match="needs the C runtime"):
-        mlforge.export_model_library_format(graph, tmp_path / "c.tar", runtime=False, test_vectors=1)
+        mlfc.export_model_library_format(graph, tmp_path / "c.tar", runtime=False, test_vectors=1)
 
 
 def test_what_modules_share_is_said(models: Path, tmp_path: Path) -> None:
     factories = [imported(models, "kws_ref_model", name) for name in ("a", "b")]
     document, files = exported(factories, tmp_path / "a.tar", share_workspace=True, share_weights=True)
-    shared = document["mlforge"]["shared"]
-    sizes = document["modules"]["a"]["mlforge"]["memory"]
+    shared = document["mlfc"]["shared"]
+    sizes = document["modules"]["a"]["mlfc"]["memory"]
     assert shared["workspace_modules"] == ["a", "b"]
     assert shared["workspace_bytes"] == sizes["workspace_bytes"]
     assert shared["constants_bytes"] == sizes["constants_bytes"]
-    code = b"".join(data for path, data in files.items() if path.startswith("codegen/host/src/mlforge_shared_lib"))
+    code = b"".join(data for path, data in files.items() if path.startswith("codegen/host/src/mlfc_shared_lib"))
     assert shared["functions"]
     assert all(name.encode() in code for name in shared["functions"])
-    used = {operator["function"] for operator in document["modules"]["b"]["mlforge"]["operators"]}
+    used = {operator["function"] for operator in document["modules"]["b"]["mlfc"]["operators"]}
     assert used <= set(shared["functions"])
     apart, _ = exported(factories, tmp_path / "b.tar")
-    assert apart["mlforge"]["shared"]["workspace_bytes"] == apart["mlforge"]["shared"]["constants_bytes"] == 0
+    assert apart["mlfc"]["shared"]["workspace_bytes"] == apart["mlfc"]["shared"]["constants_bytes"] == 0
 
 
 def test_budgets_count_shared_memory_once(models: Path) -> None:
@@ -243,7 +243,7 @@ def test_modules_for_other_devices_are_stored_with_their_tree(models: Path, tmp_
     other.import_module(inner)
     factory = with_imports(imported(models, "hello_world_int8", "hello"), outer, other)
     document, files = exported(factory, tmp_path / "a.tar")
-    tree = document["modules"]["hello"]["mlforge"]["module_tree"]
+    tree = document["modules"]["hello"]["mlfc"]["module_tree"]
     assert tree[0]["type_key"] == "c"
     assert tree[0]["parent"] is None
     assert "codegen/host/src/hello_lib0.c" in tree[0]["files"]
@@ -281,7 +281,7 @@ def test_names_are_plain_text_in_the_description(tmp_path: Path) -> None:
     name = "a|b`c\n# [x](http://y) <b>"
     x = ir.Var(name, ir.TensorType((2,), "float32"))
     module = ir.IRModule({"main": ir.Function((x,), ir.call("nn.relu", [x]))}, ("y",), {}, {"format": "test"})
-    _, files = exported(mlforge.build(module), tmp_path / "a.tar")
+    _, files = exported(mlfc.build(module), tmp_path / "a.tar")
     text = files["README.md"].decode()
     row = next(line for line in text.splitlines() if line.startswith("| input"))
     assert r"a\|b\`c?\# \[x\]\(http://y\) \<b\>" in row
@@ -289,13 +289,13 @@ def test_names_are_plain_text_in_the_description(tmp_path: Path) -> None:
 
 SCRIPT = """
 import os, sys
-import mlforge
+import mlfc
 os.umask(int(sys.argv[3], 8))
 factories = []
 for name, executor in (("b", "aot"), ("a", "graph")):
-    module, params = mlforge.import_model(sys.argv[1])
-    factories.append(mlforge.build(module, params=params, module_name=name, executor=executor))
-mlforge.export_model_library_format(factories, sys.argv[2], share_weights=True)
+    module, params = mlfc.import_model(sys.argv[1])
+    factories.append(mlfc.build(module, params=params, module_name=name, executor=executor))
+mlfc.export_model_library_format(factories, sys.argv[2], share_weights=True)
 """
 
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.errors import ArchiveError, OptionError
-from mlforge.library.module_tree import PackedTree, pack
-from mlforge.runtime import FactoryModule, Module, OpaqueModule, register_loader
-from mlforge.runtime.blob import read_tree
-from mlforge.runtime.tvm_kinds import ConstLoader, MetadataModule, SourceModule, StaticLibrary
-from mlforge.support.content import to_bytes
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.library.module_tree import PackedTree, pack
+from mlfc.runtime import FactoryModule, Module, OpaqueModule, register_loader
+from mlfc.runtime.blob import read_tree
+from mlfc.runtime.tvm_kinds import ConstLoader, MetadataModule, SourceModule, StaticLibrary
+from mlfc.support.content import to_bytes
 
 ABIS = ("classic", "transitional", "ffi")
 

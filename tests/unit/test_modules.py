@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mlforge.errors import ArchiveError, InputError, ModelError, OptionError, RunError
-from mlforge.runtime import Module, OnnxRuntimeModule, OpaqueModule, load_from_bytes, register_loader
+from mlfc.errors import ArchiveError, InputError, ModelError, OptionError, RunError
+from mlfc.runtime import Module, OnnxRuntimeModule, OpaqueModule, load_from_bytes, register_loader
 
 
 class Constants(Module):

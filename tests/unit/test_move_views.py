@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlforge.relay import ir
-from mlforge.transform.layer_norm import RecognizeLayerNorm
-from mlforge.transform.move_views import MoveViews
+from mlfc.relay import ir
+from mlfc.transform.layer_norm import RecognizeLayerNorm
+from mlfc.transform.move_views import MoveViews
 from tests.harness import module_of
 from tests.relay_run import Array, operators, run_main
 

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mlforge.errors import ArchiveError, ExchangeError, InputError
-from mlforge.runtime import NDArray, TensorInfo, array, cpu, empty, from_dlpack, opencl
-from mlforge.runtime.arrays import by_name
-from mlforge.support import dtypes
+from mlfc.errors import ArchiveError, ExchangeError, InputError
+from mlfc.runtime import NDArray, TensorInfo, array, cpu, empty, from_dlpack, opencl
+from mlfc.runtime.arrays import by_name
+from mlfc.support import dtypes
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -260,7 +260,7 @@ def test_tensors_of_an_opencl_device_are_copied_there_and_back() -> None:
 
 def test_an_interpreter_that_ends_gives_memory_back_quietly() -> None:
     code = (
-        "import numpy as np, tvm_ffi, mlforge.runtime as r\n"
+        "import numpy as np, tvm_ffi, mlfc.runtime as r\n"
         "kept = r.array([1.0, 2.0]); taken = np.from_dlpack(kept); given = r.from_dlpack(tvm_ffi.from_dlpack(kept))\n"
         "loop = [kept, taken, given]; loop.append(loop); view = given.numpy()[1:]"
     )

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge.errors import InputError, MlforgeError
-from mlforge.runtime import TensorInfo
-from mlforge.runtime.npz import read_batches, read_npz, write_npz
+from mlfc.errors import InputError, MlfcError
+from mlfc.runtime import TensorInfo
+from mlfc.runtime.npz import read_batches, read_npz, write_npz
 
 INFOS = (TensorInfo("a", (2, 3), "int8"), TensorInfo("x/y", (), "float32"))
 VALUES: dict[str, Any] = {"a": np.arange(6, dtype=np.int8).reshape(2, 3), "x/y": np.float32(1.5)}
@@ -48,7 +48,7 @@ def test_numpy_reads_what_we_write_and_the_bytes_are_the_same_each_time(tmp_path
 
 def test_all_faults_come_at_once(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", a=np.zeros((3, 2), np.int16), z=np.zeros(1))
-    with pytest.raises(MlforgeError) as caught:
+    with pytest.raises(MlfcError) as caught:
         read_npz(tmp_path / "in.npz", INFOS)
     text = str(caught.value)
     for part in ("z: the model has no such input", "x/y: the input is missing", "dtype is int16", "shape is (3, 2)"):
@@ -57,7 +57,7 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
 
 def test_objects_are_refused_without_unpickling(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", a=np.array([print], dtype=object))
-    with pytest.raises(MlforgeError, match="dtype is object"):
+    with pytest.raises(MlfcError, match="dtype is object"):
         read_npz(tmp_path / "in.npz", INFOS[:1])
 
 
@@ -66,7 +66,7 @@ def test_a_header_that_promises_too_much_is_refused_before_reading(tmp_path: Pat
     np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (2**60,)})
     with zipfile.ZipFile(tmp_path / "in.npz", "w") as file:
         file.writestr("a.npy", header.getvalue())
-    with pytest.raises(MlforgeError, match=f"shape is \\({2**60},\\)"):
+    with pytest.raises(MlfcError, match=f"shape is \\({2**60},\\)"):
         read_npz(tmp_path / "in.npz", INFOS[:1])
 
 
@@ -81,7 +81,7 @@ def test_any_damage_is_read_or_refused(tmp_path: Path) -> None:
         path.write_bytes(bytes(data[: generator.choice((len(data), generator.randrange(len(data))))]))
         try:
             read_npz(path, INFOS)
-        except MlforgeError:
+        except MlfcError:
             refused += 1
     assert refused > 100
 
@@ -103,7 +103,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     assert path.stat().st_size < 1 << 17
     tracemalloc.start()
     try:
-        with pytest.raises(MlforgeError, match="the header has more than 4,096 bytes"):
+        with pytest.raises(MlfcError, match="the header has more than 4,096 bytes"):
             read_npz(path, INFOS[:1])
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -114,7 +114,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 def test_headers_that_are_no_descriptions_are_refused(text: str, tmp_path: Path) -> None:
     header = text.encode()
     path = _npz(tmp_path / "in.npz", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(MlforgeError, match="the array cannot be read"):
+    with pytest.raises(MlfcError, match="the array cannot be read"):
         read_npz(path, INFOS[:1])
 
 
@@ -125,7 +125,7 @@ def test_sets_of_inputs_expand_so_far_and_no_further(tmp_path: Path) -> None:
     assert path.stat().st_size < 1 << 20
     tracemalloc.start()
     try:
-        with pytest.raises(MlforgeError, match="its 125,829,120 bytes are more than 67,108,864"):
+        with pytest.raises(MlfcError, match="its 125,829,120 bytes are more than 67,108,864"):
             read_batches(path, INFOS[:1])
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:

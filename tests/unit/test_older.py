@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive.model import RFC, TVM, ArchiveRecord
-from mlforge.archive.older import convert
-from mlforge.archive.options import ExportOptions
-from mlforge.archive.params_forms import load_bson, load_json
-from mlforge.archive.read import open_archive
-from mlforge.archive.validate import validate
-from mlforge.compiler import Factory
-from mlforge.errors import ArchiveError, OptionError
-from mlforge.relay import ir
-from mlforge.support.params import load_params
+import mlfc
+from mlfc.archive.model import RFC, TVM, ArchiveRecord
+from mlfc.archive.older import convert
+from mlfc.archive.options import ExportOptions
+from mlfc.archive.params_forms import load_bson, load_json
+from mlfc.archive.read import open_archive
+from mlfc.archive.validate import validate
+from mlfc.compiler import Factory
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.relay import ir
+from mlfc.support.params import load_params
 from tests.conftest import need
 from tests.unit.test_archive import X, dense_factory, members, rewritten
 from tests.unit.test_cli import succeeded
@@ -35,7 +35,7 @@ ALL_PARAMS = ("params", "json", "bson")
 def factory(request: pytest.FixtureRequest) -> Factory:
     made = dense_factory()
     params = made.source_params
-    return mlforge.build(made.module, params=params, executor=request.param, module_name="tiny")
+    return mlfc.build(made.module, params=params, executor=request.param, module_name="tiny")
 
 
 def record_of(path: Path) -> ArchiveRecord:
@@ -44,7 +44,7 @@ def record_of(path: Path) -> ArchiveRecord:
 
 
 def export(factory: Factory, path: Path, **fields: Any) -> Path:
-    return mlforge.export_model_library_format(factory, path, **fields)
+    return mlfc.export_model_library_format(factory, path, **fields)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -67,16 +67,16 @@ def test_the_archive_says_what_the_one_of_version_7_says(factory: Factory, tmp_p
 def test_migration_gives_the_very_archive_of_version_7(factory: Factory, tmp_path: Path, name: str) -> None:
     old = export(factory, tmp_path / "old.tar", **FORMS[name], timestamp=1_700_000_000, test_vectors=1)
     new = export(factory, tmp_path / "new.tar", timestamp=1_700_000_000, test_vectors=1)
-    back = mlforge.migrate(old, tmp_path / "back.tar")
+    back = mlfc.migrate(old, tmp_path / "back.tar")
     assert back.warnings == ()
     assert back.path.read_bytes() == new.read_bytes()
-    assert mlforge.migrate(new, tmp_path / "again.tar").path.read_bytes() == new.read_bytes()
+    assert mlfc.migrate(new, tmp_path / "again.tar").path.read_bytes() == new.read_bytes()
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_archive_computes_the_model(factory: Factory, tmp_path: Path, name: str) -> None:
-    new = mlforge.load(export(factory, tmp_path / "new.tar")).run({"x": X})
-    old = mlforge.load(export(factory, tmp_path / "old.tar", **FORMS[name])).run({"x": X})
+    new = mlfc.load(export(factory, tmp_path / "new.tar")).run({"x": X})
+    old = mlfc.load(export(factory, tmp_path / "old.tar", **FORMS[name])).run({"x": X})
     for key, value in new.items():
         np.testing.assert_array_equal(old[key], value)
 
@@ -142,18 +142,18 @@ def test_large_constants_move_with_the_file_that_includes_them(tmp_path: Path) -
     w = ir.Var("w", ir.TensorType((600, 600), "float32"))
     dense = ir.call("nn.dense", [x, w], units=600)
     module = ir.IRModule({"main": ir.Function((x, w), dense)}, ("y",))
-    factory = mlforge.build(module, params={"w": weights}, module_name="large")
+    factory = mlfc.build(module, params={"w": weights}, module_name="large")
     old, new = export(factory, tmp_path / "old.tar", rfc=True), export(factory, tmp_path / "new.tar")
     assert {"./codegen/host/src/lib2.S", "./codegen/host/src/lib2.S.bin"} <= members(old).keys()
-    assert mlforge.migrate(old, tmp_path / "back.tar").path.read_bytes() == new.read_bytes()
+    assert mlfc.migrate(old, tmp_path / "back.tar").path.read_bytes() == new.read_bytes()
     data = np.ones((1, 600), np.float32)
-    np.testing.assert_array_equal(mlforge.load(old).run(data)["y"], mlforge.load(new).run(data)["y"])
+    np.testing.assert_array_equal(mlfc.load(old).run(data)["y"], mlfc.load(new).run(data)["y"])
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_several_modules_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError, match=r"holds one module, and there are 2\. Write version 7"):
-        mlforge.export_model_library_format([dense_factory("a"), dense_factory("b")], tmp_path / "a.tar", **FORMS[name])
+        mlfc.export_model_library_format([dense_factory("a"), dense_factory("b")], tmp_path / "a.tar", **FORMS[name])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +187,7 @@ def test_damage_is_found_in_every_version(tmp_path: Path, name: str) -> None:
     source = "codegen/host/src/lib1.c" if name == "rfc" else "codegen/host/src/tiny_lib1.c"
     damaged = rewritten(path, {source: members(path)[f"./{source}"] + b" "}, tmp_path / "b.tar")
     with pytest.raises(ArchiveError, match=r"lib1\.c: metadata.*\.json says"):
-        mlforge.migrate(damaged, tmp_path / "c.tar")
+        mlfc.migrate(damaged, tmp_path / "c.tar")
     assert not (tmp_path / "c.tar").exists()
     assert any("lib1.c" in fault for fault in validate(damaged))
 

@@ -18,12 +18,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.frontend.onnx import import_onnx
-from mlforge.relay import ir
-from mlforge.target.features import Features
-from mlforge.tir import interpreter
-from mlforge.transform.lower import lower_group
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.frontend.onnx import import_onnx
+from mlfc.relay import ir
+from mlfc.target.features import Features
+from mlfc.tir import interpreter
+from mlfc.transform.lower import lower_group
 from tests.relay_run import run_main
 
 Array = npt.NDArray[Any]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-import mlforge
-from mlforge.errors import MlforgeError, ModelError, OptionError, ProblemsError, UnsupportedError
-from mlforge.relay import ir
-from mlforge.relay.ir import Call, Constant
-from mlforge.relay.verify import verify
-from mlforge.relay.visitor import post_order
+import mlfc
+from mlfc.errors import MlfcError, ModelError, OptionError, ProblemsError, UnsupportedError
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant
+from mlfc.relay.verify import verify
+from mlfc.relay.visitor import post_order
 from tests.onnx_models import model, single, small_network
 from tests.relay_run import run_main
 
@@ -22,7 +22,7 @@ from tests.relay_run import run_main
 def imported(data: Any, **options: Any) -> ir.Expr:
     """Return the body of the imported model."""
     data = data if isinstance(data, bytes) else data.SerializeToString()
-    return mlforge.import_model(data, **options)[0].main.body
+    return mlfc.import_model(data, **options)[0].main.body
 
 
 def calls(body: ir.Expr) -> list[str]:
@@ -38,7 +38,7 @@ def one_call(body: ir.Expr, name: str) -> Call:
 
 def test_weights_become_parameters_under_their_own_names() -> None:
     network = small_network()
-    module, params = mlforge.import_model(network.SerializeToString(), name="net")
+    module, params = mlfc.import_model(network.SerializeToString(), name="net")
     assert sorted(params) == ["b", "dense", "w"]
     assert [param.name for param in module.main.params] == ["x", "w", "b", "dense"]
     assert params["b"].shape == (4,)
@@ -128,12 +128,12 @@ def test_open_dimensions_are_asked_for_all_at_once() -> None:
     node = helper.make_node("Add", ["a", "b"], ["y"])
     network = model([node], {"a": ("N", 3), "b": ("N", "M")}, ["y"]).SerializeToString()
     with pytest.raises(ModelError, match=r"'a' \(N, 3\), 'b' \(N, M\)") as found:
-        mlforge.import_model(network)
+        mlfc.import_model(network)
     assert "--shape a=1,3 --shape b=1,1" in str(found.value)
     # N is known from a; M is not
     with pytest.raises(ModelError, match="1 input leaves"):
-        mlforge.import_model(network, shapes={"a": (2, 3)})
-    module, _ = mlforge.import_model(network, shapes={"b": (2, 3)})
+        mlfc.import_model(network, shapes={"a": (2, 3)})
+    module, _ = mlfc.import_model(network, shapes={"b": (2, 3)})
     assert module.main.params[0].type.shape == (2, 3)
 
 
@@ -148,7 +148,7 @@ def test_open_dimensions_are_asked_for_all_at_once() -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        mlforge.import_model(single("Relu", (2, 3, 4)), shapes=shapes)
+        mlfc.import_model(single("Relu", (2, 3, 4)), shapes=shapes)
 
 
 def test_every_unsupported_node_is_named_at_once() -> None:
@@ -160,18 +160,18 @@ def test_every_unsupported_node_is_named_at_once() -> None:
         helper.make_node("Add", ["d", "c"], ["y"]),
     ]
     network = model(nodes, {"x": (1, 1, 4, 4, 4, 4)}, ["y"], domains=[helper.make_opsetid("my.domain", 3)])
-    problems = mlforge.check(network.SerializeToString())
+    problems = mlfc.check(network.SerializeToString())
     assert [problem.place for problem in problems] == ["node 'select'", "node 'Foo #1'", "node 'pool'"]
     assert all(isinstance(problem, UnsupportedError) for problem in problems)
     assert "my.domain.Foo' (opset 3)" in str(problems[1])
     assert all(problem.next_step for problem in problems)
     with pytest.raises(ProblemsError, match="3 problems found"):
-        mlforge.import_model(network.SerializeToString())
+        mlfc.import_model(network.SerializeToString())
 
 
 def test_an_attribute_that_is_not_understood_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="attribute 'strange'"):
-        mlforge.import_model(single("Relu", (2,), strange=3))
+        mlfc.import_model(single("Relu", (2,), strange=3))
 
 
 def test_nodes_that_no_output_needs_do_not_matter() -> None:
@@ -252,7 +252,7 @@ def test_quantized_forms_stay_recognizable() -> None:
         helper.make_node("MatMul", ["d", "dw"], ["m"]),
         helper.make_node("QuantizeLinear", ["m", "s", "z"], ["y"]),
     ]
-    module, params = mlforge.import_model(model(nodes, {"x": (2, 3)}, ["y"], weights).SerializeToString())
+    module, params = mlfc.import_model(model(nodes, {"x": (2, 3)}, ["y"], weights).SerializeToString())
     assert calls(module.main.body) == [
         "qnn.quantize", "qnn.dequantize", "qnn.dequantize", "nn.dense", "qnn.quantize",
     ]  # fmt: skip
@@ -271,7 +271,7 @@ def test_qlinear_conv_requantizes_with_ties_to_even() -> None:
     }  # fmt: skip
     node = helper.make_node("QLinearConv", names, ["y"])
     data = model([node], {"x": (1, 1, 5, 5)}, ["y"], weights, dtype=TensorProto.UINT8).SerializeToString()
-    module, _ = mlforge.import_model(data)
+    module, _ = mlfc.import_model(data)
     assert calls(module.main.body) == ["qnn.conv2d", "nn.bias_add", "qnn.requantize"]
     body = module.main.body
     assert body.attrs["rounding"] == "TONEVEN"
@@ -305,25 +305,25 @@ def test_a_deep_graph_does_not_exhaust_the_stack() -> None:
 
 def test_an_output_listed_twice_gets_two_names() -> None:
     data = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (2,)}, ["y", "y"]).SerializeToString()
-    module, _ = mlforge.import_model(data)
+    module, _ = mlfc.import_model(data)
     assert module.output_names == ("y", "y_1")
     verify(module)
 
 
 def test_check_returns_what_import_raises() -> None:
-    assert mlforge.check(small_network().SerializeToString()) == []
-    (problem,) = mlforge.check(b"not a model at all")
-    assert isinstance(problem, MlforgeError)
+    assert mlfc.check(small_network().SerializeToString()) == []
+    (problem,) = mlfc.check(b"not a model at all")
+    assert isinstance(problem, MlfcError)
 
 
 def test_anonymous_dimensions_are_independent() -> None:
     """Exporters write ``?`` for each dimension that they leave open."""
     data = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("?", 3, "?", "?")}, ["y"]).SerializeToString()
-    module, _ = mlforge.import_model(data, shapes={"x": (1, 3, 48, 320)})
+    module, _ = mlfc.import_model(data, shapes={"x": (1, 3, 48, 320)})
     assert str(module.main.body.type) == "Tensor[(1, 3, 48, 320), float32]"
     named = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", "n")}, ["y"]).SerializeToString()
-    with pytest.raises(MlforgeError, match="dimension 1"):
-        mlforge.import_model(named, shapes={"x": (1, 2)})
+    with pytest.raises(MlfcError, match="dimension 1"):
+        mlfc.import_model(named, shapes={"x": (1, 2)})
 
 
 @pytest.mark.parametrize(
@@ -346,15 +346,15 @@ def test_the_suggested_shape_compiles(operators: Any, shape: Any, suggested: str
         operands = [f"t{i}" if i else "x", *(["shape"] if operator == "Reshape" else [])]
         nodes.append(helper.make_node(operator, operands, [f"t{i + 1}"], **attributes))
     data = model(nodes, {"x": shape}, [f"t{len(operators)}"], {"shape": np.array([1, 3, 6400])}).SerializeToString()
-    (problem,) = mlforge.check(data)
+    (problem,) = mlfc.check(data)
     assert problem.next_step == f"Give them, for example: --shape x={suggested}"
-    assert mlforge.check(data, shapes={"x": tuple(map(int, suggested.split(",")))}) == []
+    assert mlfc.check(data, shapes={"x": tuple(map(int, suggested.split(",")))}) == []
 
 
 def test_no_shape_is_suggested_that_does_not_fit() -> None:
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
     data = model([node], {"x": ("n", "m")}, ["y"], {"shape": np.array([1, 77])}).SerializeToString()
-    (problem,) = mlforge.check(data)
+    (problem,) = mlfc.check(data)
     assert problem.next_step == "Give them, with a number for each N: --shape x=N,N"
 
 
@@ -372,8 +372,8 @@ def test_einsum_takes_any_number_of_operands(equation: str) -> None:
     node = helper.make_node("Einsum", list(values), ["y"], equation=equation)
     weights = {"x1": values["x1"]}
     inputs = {name: value.shape for name, value in values.items() if name not in weights}
-    module, params = mlforge.import_model(model([node], inputs, ["y"], weights).SerializeToString())
-    mlforge.build(module, params=params)
+    module, params = mlfc.import_model(model([node], inputs, ["y"], weights).SerializeToString())
+    mlfc.build(module, params=params)
     (found,) = run_main(module, {**values, **params})
     np.testing.assert_allclose(found, np.einsum(equation, *values.values()), rtol=1e-4, atol=1e-5)
 
@@ -384,12 +384,12 @@ def test_onnx_runtime_is_offered_only_where_it_runs_the_node() -> None:
     )
     weights = {"b": np.zeros((8, 1, 16), np.uint8), "s": np.ones(8, np.float32)}
     data = model([product], {"x": (2, 32)}, ["y"], weights).SerializeToString()
-    (problem,) = mlforge.check(data)
+    (problem,) = mlfc.check(data)
     assert "--byoc onnxruntime" in str(problem.next_step)
-    assert mlforge.check(data, byoc=["onnxruntime"]) == []
-    (problem,) = mlforge.check(data, target="c -mcpu=cortex-m4")
+    assert mlfc.check(data, byoc=["onnxruntime"]) == []
+    (problem,) = mlfc.check(data, target="c -mcpu=cortex-m4")
     assert "onnxruntime" not in str(problem)
     zipped = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
     domains = [helper.make_opsetid("ai.onnx.ml", 1)]
-    (problem,) = mlforge.check(model([zipped], {"x": (2, 2)}, ["y"], domains=domains).SerializeToString())
+    (problem,) = mlfc.check(model([zipped], {"x": (2, 2)}, ["y"], domains=domains).SerializeToString())
     assert "onnxruntime" not in str(problem)

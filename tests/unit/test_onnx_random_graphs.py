@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-import mlforge
+import mlfc
 from tests.harness import assert_close, compiled
 from tests.onnx_models import model
 
@@ -180,7 +180,7 @@ def test_random_graphs_agree_with_onnx_runtime(graph: Graph) -> None:
     data = proto.SerializeToString()
     x = np.random.default_rng(3).standard_normal(graph.shapes["x"]).astype(np.float32)
     expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(outputs, {"x": x})
-    module, params = mlforge.import_model(data)
+    module, params = mlfc.import_model(data)
     with tempfile.TemporaryDirectory() as folder:
         found = compiled(module, params, Path(folder)).run({"x": x})
     for name, reference in zip(outputs, expected, strict=True):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TypeCheckError
-from mlforge.ops.evaluate import evaluate
-from mlforge.relay import ir
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TypeCheckError
+from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
 from tests.operator_cases import Case, all_cases
 
 

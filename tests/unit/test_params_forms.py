@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlforge.archive import bson
-from mlforge.archive.params_forms import MAX_JSON, WRITERS, Base64, load_bson, load_json
-from mlforge.errors import ArchiveError, OptionError
-from mlforge.support import dtypes
-from mlforge.support.content import to_bytes
-from mlforge.support.params import load_params
+from mlfc.archive import bson
+from mlfc.archive.params_forms import MAX_JSON, WRITERS, Base64, load_bson, load_json
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.support import dtypes
+from mlfc.support.content import to_bytes
+from mlfc.support.params import load_params
 
 Load = Callable[..., dict[str, npt.NDArray[Any]]]
 LOADERS: dict[str, Load] = {"json": load_json, "bson": load_bson, "params": load_params}
@@ -70,7 +70,7 @@ def test_json_is_what_other_programs_read() -> None:
     array = np.array([[1, -2], [3, 4]], np.int16)
     document = json.loads(to_bytes(WRITERS["json"]({"w": array})))
     assert document == {
-        "format": "mlforge-params",
+        "format": "mlfc-params",
         "version": 1,
         "params": [{"name": "w", "dtype": "int16", "shape": [2, 2], "data": "AQD+/wMABAA="}],
     }
@@ -118,7 +118,7 @@ def as_json(value: Any) -> Any:
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_breaks_the_form_is_refused(name: str, form: str) -> None:
     changes, message = BROKEN[name]
-    document = {"format": "mlforge-params", "version": 1, "params": [GOOD], **changes}
+    document = {"format": "mlfc-params", "version": 1, "params": [GOOD], **changes}
     data = json.dumps(as_json(document)).encode() if form == "json" else to_bytes(bson.encode(document))
     with pytest.raises(ArchiveError, match=message) as caught:
         LOADERS[form](data, place="a.tar: p")
@@ -127,7 +127,7 @@ def test_what_breaks_the_form_is_refused(name: str, form: str) -> None:
 
 @pytest.mark.parametrize("data", ["AQD", "AQD+/wMABAA", "AQD-_wMABAA=", " AQD=", "A===", 5])
 def test_data_that_are_no_base64_are_refused(data: Any) -> None:
-    document = {"format": "mlforge-params", "version": 1, "params": [{**GOOD, "data": data}]}
+    document = {"format": "mlfc-params", "version": 1, "params": [{**GOOD, "data": data}]}
     with pytest.raises(ArchiveError, match="tensor 'w'"):
         load_json(json.dumps(document).encode())
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mlforge.byoc import GENERATORS, Composite, Generator, Subgraph, find_generators
-from mlforge.byoc.generator import generated, subgraph_of
-from mlforge.byoc.pattern import Pattern, anything, constant, maybe, op
-from mlforge.errors import OptionError
-from mlforge.relay import ir
-from mlforge.relay.ir import Call, Expr, Function, IRModule, TensorType, Var
-from mlforge.relay.verify import verify
-from mlforge.relay.visitor import post_order
-from mlforge.target.features import Features
-from mlforge.tir.ir import Buffer, External
-from mlforge.transform import PartitionGraph
+from mlfc.byoc import GENERATORS, Composite, Generator, Subgraph, find_generators
+from mlfc.byoc.generator import generated, subgraph_of
+from mlfc.byoc.pattern import Pattern, anything, constant, maybe, op
+from mlfc.errors import OptionError
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Expr, Function, IRModule, TensorType, Var
+from mlfc.relay.verify import verify
+from mlfc.relay.visitor import post_order
+from mlfc.target.features import Features
+from mlfc.tir.ir import Buffer, External
+from mlfc.transform import PartitionGraph
 
 X = Var("x", TensorType((2, 3), "float32"))
 

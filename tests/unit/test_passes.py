@@ -6,12 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from mlforge.errors import InputError
-from mlforge.frontend.onnx import import_onnx
-from mlforge.relay import ir
-from mlforge.transform import PASSES, pipeline
-from mlforge.transform.bind_params import BindParams
-from mlforge.transform.fuse import FuseOps
+from mlfc.errors import InputError
+from mlfc.frontend.onnx import import_onnx
+from mlfc.relay import ir
+from mlfc.transform import PASSES, pipeline
+from mlfc.transform.bind_params import BindParams
+from mlfc.transform.fuse import FuseOps
 from tests.onnx_graphs import GRAPHS, GraphMaker
 from tests.relay_run import Array, operators, run_main
 
@@ -124,7 +124,7 @@ def test_weights_are_hwio_and_depthwise_weights_hwoi() -> None:
 
 
 def inner_calls(module: ir.IRModule) -> list[ir.Call]:
-    from mlforge.relay.visitor import post_order
+    from mlfc.relay.visitor import post_order
 
     groups = [node.op for node in post_order(module.main.body) if isinstance(node, ir.Call)]
     bodies = [group.body for group in groups if isinstance(group, ir.Function)]

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge import memory, transform
-from mlforge.errors import UnsupportedError
-from mlforge.executor.graph_json import build_graph
-from mlforge.frontend.onnx import import_onnx
-from mlforge.relay import ir as relay
-from mlforge.runtime.graph_json import parse_graph
-from mlforge.target.features import Features
-from mlforge.tir import interpreter
-from mlforge.tir.ir import Buffer, Program, Value
-from mlforge.transform import places as place_module
-from mlforge.transform.lower import LoweredGroup
+from mlfc import memory, transform
+from mlfc.errors import UnsupportedError
+from mlfc.executor.graph_json import build_graph
+from mlfc.frontend.onnx import import_onnx
+from mlfc.relay import ir as relay
+from mlfc.runtime.graph_json import parse_graph
+from mlfc.target.features import Features
+from mlfc.tir import interpreter
+from mlfc.tir.ir import Buffer, Program, Value
+from mlfc.transform import places as place_module
+from mlfc.transform.lower import LoweredGroup
 from tests.onnx_graphs import GraphMaker
 from tests.unit.test_passes import image
 from tests.unit.test_random_graphs import networks

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.archive import diff, inspect, load, load_module, validate
-from mlforge.errors import ArchiveError, InputError, ModelError
-from mlforge.runtime.npz import read_npz
-from mlforge.support.plain_file import open_plain
+import mlfc
+from mlfc.archive import diff, inspect, load, load_module, validate
+from mlfc.errors import ArchiveError, InputError, ModelError
+from mlfc.runtime.npz import read_npz
+from mlfc.support.plain_file import open_plain
 
 READERS: list[tuple[Callable[[Path], object], type[Exception]]] = [
     (inspect, ArchiveError),
@@ -21,7 +21,7 @@ READERS: list[tuple[Callable[[Path], object], type[Exception]]] = [
     (load, ArchiveError),
     (load_module, ArchiveError),
     (lambda path: diff(path, path), ArchiveError),
-    (mlforge.import_model, ModelError),
+    (mlfc.import_model, ModelError),
     (lambda path: read_npz(path, ()), InputError),
 ]
 

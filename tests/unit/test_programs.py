@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.errors import RunError, ToolchainError
-from mlforge.micro import programs
+from mlfc.errors import RunError, ToolchainError
+from mlfc.micro import programs
 
 
 def python(text: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_make_ends_what_it_started(tmp_path: Path) -> None:
 
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:
-    code = "import os, signal, sys, mlforge.cli.main as m\nm.app = lambda: os.kill(os.getpid(), signal.SIGHUP)\nm.run()"
+    code = "import os, signal, sys, mlfc.cli.main as m\nm.app = lambda: os.kill(os.getpid(), signal.SIGHUP)\nm.run()"
     command = ["nohup", sys.executable, "-c", code]
     assert programs.run(command, tmp_path, 60).returncode == 0
 

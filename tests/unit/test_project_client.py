@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mlforge import errors
-from mlforge.micro.project_api import GeneratedProject, TemplateProject
-from mlforge.micro.project_api.connection import ServerConnection
-from mlforge.micro.project_server import protocol
+from mlfc import errors
+from mlfc.micro.project_api import GeneratedProject, TemplateProject
+from mlfc.micro.project_api.connection import ServerConnection
+from mlfc.micro.project_server import protocol
 
 HEAD = """\
 import argparse, json, os, signal, sys, time
@@ -130,10 +130,10 @@ requests.readline()
         project.transport().open()
 
 
-def told(folder: Path, error: dict[str, object]) -> errors.MlforgeError:
+def told(folder: Path, error: dict[str, object]) -> errors.MlfcError:
     answer = f"request = json.loads(requests.readline()); answer({{'jsonrpc': '2.0', 'id': 1, 'error': {error!r}}})"
     connection = ServerConnection(server(folder, answer))
-    with pytest.raises(errors.MlforgeError) as caught:
+    with pytest.raises(errors.MlfcError) as caught:
         connection.call("build", {"options": {}}, 60.0)
     connection.close()
     return caught.value

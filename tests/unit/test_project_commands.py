@@ -1,4 +1,4 @@
-"""``mlforge project``: what it says, and with which status it ends."""
+"""``mlfc project``: what it says, and with which status it ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlforge.micro.board import find_board
-from tests.unit.test_cli import DIGITS, mlforge, succeeded
+from mlfc.micro.board import find_board
+from tests.unit.test_cli import DIGITS, mlfc, succeeded
 from tests.unit.test_project_client import ANSWERS, HEAD
 
 TOOL = """\
@@ -78,7 +78,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_options_of_the_build_have_their_types(made: Path, option: str, arguments: str) -> None:
-    mlforge("project", "build", "made", "--option", option, cwd=made)
+    mlfc("project", "build", "made", "--option", option, cwd=made)
     assert (made / "made" / "called").read_text().strip().endswith(f"make {arguments}")
 
 
@@ -87,7 +87,7 @@ def test_options_of_the_build_have_their_types(made: Path, option: str, argument
     [("verbose=maybe", "true or false"), ("stack_bytes=many", "an integer"), ("stack_bytes=-1", "not less than 0")],
 )
 def test_options_of_the_build_of_another_type_are_refused(made: Path, option: str, message: str) -> None:
-    result = mlforge("project", "build", "made", "--option", option, cwd=made)
+    result = mlfc("project", "build", "made", "--option", option, cwd=made)
     assert result.returncode == 2
     assert message in result.stderr
     assert not (made / "made" / "called").exists()
@@ -109,7 +109,7 @@ def test_flashing_that_fails_is_one_message(
     if ending is not None:
         tool(flashed, ending)
     given = [word for option in options for word in ("--option", option)]
-    result = mlforge("project", "flash", "made", *given, cwd=flashed)
+    result = mlfc("project", "flash", "made", *given, cwd=flashed)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -117,9 +117,9 @@ def test_flashing_that_fails_is_one_message(
 
 def test_steps_come_after_the_build(flashed: Path) -> None:
     for step in ("flash", "run"):
-        result = mlforge("project", step, "made", cwd=flashed)
+        result = mlfc("project", step, "made", cwd=flashed)
         assert (result.returncode, result.stdout) == (2, "")
-        assert "Could not find a build in made. Build it: mlforge project build made" in result.stderr
+        assert "Could not find a build in made. Build it: mlfc project build made" in result.stderr
 
 
 def test_a_missing_compiler_is_named_with_its_packages(flashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_missing_compiler_is_named_with_its_packages(flashed: Path, monkeypatc
     place.mkdir()
     (place / "make").symlink_to("/usr/bin/make")
     monkeypatch.setenv("PATH", str(place))
-    result = mlforge("project", "build", "made", cwd=flashed)
+    result = mlfc("project", "build", "made", cwd=flashed)
     assert result.returncode == 2
     assert (
         "arm-none-eabi-gcc is not on the PATH. Install it; on Debian: apt-get install gcc-arm-none-eabi"
@@ -136,7 +136,7 @@ def test_a_missing_compiler_is_named_with_its_packages(flashed: Path, monkeypatc
     )
     (place / "make").unlink()
     (place / "arm-none-eabi-gcc").symlink_to("/bin/false")
-    result = mlforge("project", "build", "made", cwd=flashed)
+    result = mlfc("project", "build", "made", cwd=flashed)
     assert "make is not on the PATH. Install it; on Debian: apt-get install make" in result.stderr
 
 
@@ -165,7 +165,7 @@ def test_projects_of_other_tools_are_driven_too(tmp_path: Path) -> None:
         text = succeeded("project", step, "theirs", "--option", "port=COM3", cwd=tmp_path)
         assert text.startswith("theirs: ")
     server.write_text("import sys\nsys.exit('it broke')\n")
-    result = mlforge("project", "build", "theirs", cwd=tmp_path)
+    result = mlfc("project", "build", "theirs", cwd=tmp_path)
     assert result.returncode == 2
     assert "the API server ended with status 1 instead of answering server_info_query" in result.stderr
 
@@ -192,9 +192,9 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_users_fault_is_one_message_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     arguments, message = FAULTS[name]
-    result = mlforge("project", *arguments, cwd=tmp_path)
+    result = mlfc("project", *arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-    assert "bug in mlforge" not in result.stderr
+    assert "bug in mlfc" not in result.stderr
     assert (result.stdout, list(tmp_path.iterdir())) == ("", [])

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.micro.project_server import protocol
-from mlforge.micro.project_server.server import serve
+from mlfc.micro.project_server import protocol
+from mlfc.micro.project_server.server import serve
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

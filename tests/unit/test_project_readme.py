@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-import mlforge
-from mlforge.errors import OptionError
-from mlforge.micro.board import find_board
-from mlforge.micro.project.generate import generate_project
+import mlfc
+from mlfc.errors import OptionError
+from mlfc.micro.board import find_board
+from mlfc.micro.project.generate import generate_project
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 
 @pytest.fixture(scope="module")
 def readme_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
-    mod, params = mlforge.import_model(DIGITS)
+    mod, params = mlfc.import_model(DIGITS)
     place = tmp_path_factory.mktemp("readme")
-    factory = mlforge.build(mod, "c -mcpu=cortex-m4", params, module_name="digits")
-    archive = mlforge.export_model_library_format(factory, place / "digits.tar")
+    factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, module_name="digits")
+    archive = mlfc.export_model_library_format(factory, place / "digits.tar")
 
     def readme(template: str, board: str) -> str:
         options = {"board": board, "project_type": "standalone"}

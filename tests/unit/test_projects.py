@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-import mlforge
-from mlforge.errors import ArchiveError, MlforgeError, OptionError, OutputError
-from mlforge.micro.board import boards, find_board, parse_board
-from mlforge.micro.project import generate
-from mlforge.micro.project.generate import generate_project
-from mlforge.micro.project.options import checked_options, parse_options, template_options
-from mlforge.micro.project.record import read_record
-from mlforge.micro.project.template import ProjectOption
-from mlforge.micro.project.templates import templates
-from mlforge.micro.project_api import get_microtvm_template_projects
-from mlforge.micro.project_server.protocol import StepError
-from mlforge.micro.project_server.steps import arguments_of, environment_of, run_step
+import mlfc
+from mlfc.errors import ArchiveError, MlfcError, OptionError, OutputError
+from mlfc.micro.board import boards, find_board, parse_board
+from mlfc.micro.project import generate
+from mlfc.micro.project.generate import generate_project
+from mlfc.micro.project.options import checked_options, parse_options, template_options
+from mlfc.micro.project.record import read_record
+from mlfc.micro.project.template import ProjectOption
+from mlfc.micro.project.templates import templates
+from mlfc.micro.project_api import get_microtvm_template_projects
+from mlfc.micro.project_server.protocol import StepError
+from mlfc.micro.project_server.steps import arguments_of, environment_of, run_step
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 ON_M4 = {"board": "mps2-an386", "project_type": "standalone"}
@@ -30,14 +30,14 @@ ON_M4 = {"board": "mps2-an386", "project_type": "standalone"}
 
 @pytest.fixture(scope="module")
 def factory() -> Any:
-    mod, params = mlforge.import_model(DIGITS)
-    return mlforge.build(mod, "c -mcpu=cortex-m4", params, module_name="digits")
+    mod, params = mlfc.import_model(DIGITS)
+    return mlfc.build(mod, "c -mcpu=cortex-m4", params, module_name="digits")
 
 
 @pytest.fixture(scope="module")
 def archive(factory: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("archive") / "digits.tar"
-    return mlforge.export_model_library_format(factory, place)
+    return mlfc.export_model_library_format(factory, place)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -99,14 +99,14 @@ def test_every_template_has_a_server_and_says_which_boards_it_serves(archive: Pa
 def test_a_model_file_is_compiled_for_the_board(tmp_path: Path) -> None:
     folder = generate_project("makefile", DIGITS, tmp_path / "made", ON_M4)
     assert read_record(folder).module == "digits"
-    module = mlforge.inspect(folder / "model.tar")["modules"]["digits"]
+    module = mlfc.inspect(folder / "model.tar")["modules"]["digits"]
     assert module["target"] == ["c -mcpu=cortex-m4"]
 
 
 def test_one_module_of_several_is_chosen(factory: Any, tmp_path: Path) -> None:
-    mod, params = mlforge.import_model(DIGITS)
-    other = mlforge.build(mod, "c -mcpu=cortex-m4", params, module_name="other")
-    both = mlforge.export_model_library_format([factory, other], tmp_path / "both.tar")
+    mod, params = mlfc.import_model(DIGITS)
+    other = mlfc.build(mod, "c -mcpu=cortex-m4", params, module_name="other")
+    both = mlfc.export_model_library_format([factory, other], tmp_path / "both.tar")
     with pytest.raises(OptionError, match="digits, other"):
         generate_project("makefile", both, tmp_path / "made", ON_M4)
     folder = generate_project("makefile", both, tmp_path / "made", {**ON_M4, "module": "other"})
@@ -203,9 +203,9 @@ def test_a_board_that_the_template_does_not_serve_is_refused(archive: Path, tmp_
 
 
 def test_archives_of_the_other_executor_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    mod, params = mlforge.import_model(DIGITS)
-    graph = mlforge.build(mod, "c -mcpu=cortex-m4", params, executor="graph", module_name="digits")
-    path = mlforge.export_model_library_format(graph, tmp_path / "graph.tar", test_vectors=1)
+    mod, params = mlfc.import_model(DIGITS)
+    graph = mlfc.build(mod, "c -mcpu=cortex-m4", params, executor="graph", module_name="digits")
+    path = mlfc.export_model_library_format(graph, tmp_path / "graph.tar", test_vectors=1)
     refused = (
         ("package", path, {"project_type": "standalone"}, "aot"),
         ("makefile", path, {**ON_M4, "project_type": "selftest"}, "aot"),
@@ -219,14 +219,14 @@ def test_archives_of_the_other_executor_are_refused_with_what_to_do(tmp_path: Pa
 @pytest.mark.parametrize("data", [b"", b"not a tar", b"\x7fELF" + bytes(600)])
 def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.tar").write_bytes(data)
-    with pytest.raises(MlforgeError) as caught:
+    with pytest.raises(MlfcError) as caught:
         generate_project("makefile", tmp_path / "model.tar", tmp_path / "made", ON_M4)
     assert caught.value.exit_status == 2
     assert not (tmp_path / "made").exists()
 
 
 def test_names_of_files_reach_no_makefile_unchecked(factory: Any, tmp_path: Path) -> None:
-    plain = mlforge.export_model_library_format(factory, tmp_path / "plain.tar", format_version=5)
+    plain = mlfc.export_model_library_format(factory, tmp_path / "plain.tar", format_version=5)
     evil = tmp_path / "evil.tar"
     with tarfile.open(plain) as old, tarfile.open(evil, "w") as made:
         for member in old:

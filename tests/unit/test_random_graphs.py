@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge.frontend.onnx import import_onnx
-from mlforge.transform import pipeline
+from mlfc.frontend.onnx import import_onnx
+from mlfc.transform import pipeline
 from tests.onnx_graphs import GraphMaker
 from tests.relay_run import run_main
 from tests.unit.test_passes import image, reference

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mlforge.archive.layout import VERSION, files_of_modules, find_metadata, layout_of, moved
-from mlforge.archive.read import open_archive
-from mlforge.errors import ArchiveError
-from mlforge.support.json_text import MAX_TOKENS, parse_json
+from mlfc.archive.layout import VERSION, files_of_modules, find_metadata, layout_of, moved
+from mlfc.archive.read import open_archive
+from mlfc.errors import ArchiveError
+from mlfc.support.json_text import MAX_TOKENS, parse_json
 from tests.interop.archive_versions import operator_archive, write_as_tvm
 
 PROPOSED: dict[str, Any] = {
@@ -177,7 +177,7 @@ def test_code_belongs_to_the_module_whose_name_it_bears() -> None:
         "codegen/host/src/a_lib0.c",
         "codegen/host/src/a_lib0_lib0.c",
         "codegen/host/src/a.b_lib1.c",
-        "codegen/host/src/mlforge_shared_lib0.c",
+        "codegen/host/src/mlfc_shared_lib0.c",
         "codegen/host/include/tvmgen_a.h",
         "codegen/host/include/tvmgen_a_lib0.h",
         "codegen/opencl/a_mod0.bin",
@@ -185,7 +185,7 @@ def test_code_belongs_to_the_module_whose_name_it_bears() -> None:
     ]
     modules = ["a", "a_lib0", "a.b"]
     owned = files_of_modules(modules, paths, layout_of(VERSION))
-    shared = "codegen/host/src/mlforge_shared_lib0.c"
+    shared = "codegen/host/src/mlfc_shared_lib0.c"
     assert owned["a"].sources == ("codegen/host/src/a_lib0.c", shared)
     assert owned["a_lib0"].sources == ("codegen/host/src/a_lib0_lib0.c", shared)
     assert owned["a.b"].sources == ("codegen/host/src/a.b_lib1.c", shared)

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from onnx import helper
 
-import mlforge
-from mlforge.archive import source
-from mlforge.archive.options import ExportOptions
-from mlforge.archive.read import open_archive
-from mlforge.archive.rebuild import rebuild, recorded_options
-from mlforge.archive.source import read_source, source_files
-from mlforge.compiler import Factory
-from mlforge.errors import ArchiveError, OptionError, TextError
-from mlforge.relay import ir
-from mlforge.relay.text import from_text
-from mlforge.support.content import to_bytes
-from mlforge.support.params import load_params
-from mlforge.support.tar import write_tar
+import mlfc
+from mlfc.archive import source
+from mlfc.archive.options import ExportOptions
+from mlfc.archive.read import open_archive
+from mlfc.archive.rebuild import rebuild, recorded_options
+from mlfc.archive.source import read_source, source_files
+from mlfc.compiler import Factory
+from mlfc.errors import ArchiveError, OptionError, TextError
+from mlfc.relay import ir
+from mlfc.relay.text import from_text
+from mlfc.support.content import to_bytes
+from mlfc.support.params import load_params
+from mlfc.support.tar import write_tar
 from tests import onnx_models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -38,12 +38,12 @@ MEMBER = "src/tiny.relay"
 
 
 def exported(factories: Factory | list[Factory], path: Path) -> bytes:
-    return Path(mlforge.export_model_library_format(factories, path)).read_bytes()
+    return Path(mlfc.export_model_library_format(factories, path)).read_bytes()
 
 
 def built(model: str | Path | bytes, target: str = "c", name: str = "tiny", **options: str | bool) -> Factory:
-    module, params = mlforge.import_model(model, name=name)
-    return mlforge.build(module, target=target, params=params, module_name=name, **options)
+    module, params = mlfc.import_model(model, name=name)
+    return mlfc.build(module, target=target, params=params, module_name=name, **options)
 
 
 def small() -> Factory:
@@ -83,7 +83,7 @@ def test_large_constants_of_a_module_travel_beside_the_text(tmp_path: Path, monk
         table = ir.const(np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32), name="table:0")
         small_one = ir.const(np.arange(300, dtype=np.float32), name="b")
         body = ir.call("nn.bias_add", [ir.call("nn.dense", [x, table], units=300), small_one])
-        return mlforge.build(ir.IRModule({"main": ir.Function((x,), body)}), target=target, module_name="tiny")
+        return mlfc.build(ir.IRModule({"main": ir.Function((x,), body)}), target=target, module_name="tiny")
 
     files = source_files(make("c"))
     text = to_bytes(files[MEMBER]).decode()
@@ -106,7 +106,7 @@ def test_a_weight_may_have_the_name_of_a_reference(tmp_path: Path, monkeypatch: 
         body = ir.call("add", [ir.call("multiply", [x, weight]), ir.const(np.float32([1, 2]))])
         params = {weight.name: np.float32([3, 4])}
         module = ir.IRModule({"main": ir.Function((x, weight), body)})
-        return mlforge.build(module, target=target, params=params, module_name="tiny")
+        return mlfc.build(module, target=target, params=params, module_name="tiny")
 
     assert_rebuilds(make, tmp_path)
 
@@ -116,7 +116,7 @@ def test_text_and_weights_are_what_the_public_functions_read() -> None:
     files = source_files(factory)
     module = from_text(to_bytes(files[MEMBER]).decode())
     params = load_params(to_bytes(files["src/tiny.params"]))
-    again = mlforge.build(module, params=params, module_name="tiny")
+    again = mlfc.build(module, params=params, module_name="tiny")
     assert again.lib.get_source() == factory.lib.get_source()
     assert [param.name for param in module.main.params] == [param.name for param in factory.module.main.params]
 
@@ -140,7 +140,7 @@ def test_every_module_of_an_archive_with_its_own_options_rebuilds(models: Path, 
 
 @pytest.mark.parametrize("form", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}])
 def test_archives_of_other_forms_rebuild(tmp_path: Path, form: dict[str, int | bool]) -> None:
-    old = mlforge.export_model_library_format(small(), tmp_path / "old.tar", options=ExportOptions(**form))
+    old = mlfc.export_model_library_format(small(), tmp_path / "old.tar", options=ExportOptions(**form))
     assert exported(rebuild(old), tmp_path / "again.tar") == exported(small(), tmp_path / "direct.tar")
 
 
@@ -151,8 +151,8 @@ def test_a_compressed_archive_rebuilds(tmp_path: Path) -> None:
 
 
 def test_the_rounding_that_the_import_chose_stays(models: Path, tmp_path: Path) -> None:
-    module, params = mlforge.import_model(models / "kws_ref_model.tflite", numerics="tflm")
-    factory = mlforge.build(module, params=params, module_name="tiny", numerics="tflm")
+    module, params = mlfc.import_model(models / "kws_ref_model.tflite", numerics="tflm")
+    factory = mlfc.build(module, params=params, module_name="tiny", numerics="tflm")
     original = exported(factory, tmp_path / "old.tar")
     assert exported(rebuild(tmp_path / "old.tar"), tmp_path / "again.tar") == original
 
@@ -162,7 +162,7 @@ def test_the_weights_lie_in_the_archive(models: Path, tmp_path: Path) -> None:
     exported(built(model), tmp_path / "old.tar")
     with open_archive(tmp_path / "old.tar") as archive:
         module, params = read_source(archive, "tiny")
-    expected_module, expected = mlforge.import_model(model, name="tiny")
+    expected_module, expected = mlfc.import_model(model, name="tiny")
     assert params.keys() == expected.keys()
     for name, array in params.items():
         np.testing.assert_array_equal(array, expected[name])
@@ -183,7 +183,7 @@ def changed(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
 
 
 def test_an_archive_without_weights_says_so(tmp_path: Path) -> None:
-    path = Path(mlforge.export_model_library_format(small(), tmp_path / "old.tar", source_params=False))
+    path = Path(mlfc.export_model_library_format(small(), tmp_path / "old.tar", source_params=False))
     with pytest.raises(ArchiveError, match=r"exported without its weights: src/tiny\.params is missing"):
         rebuild(path)
 
@@ -207,7 +207,7 @@ def test_a_changed_source_is_refused(tmp_path: Path, member: str) -> None:
 
 
 def test_an_archive_of_tvm_says_what_it_lacks(shared: Path) -> None:
-    with pytest.raises(ArchiveError, match=r"not compiled by mlforge.*cannot be compiled again"):
+    with pytest.raises(ArchiveError, match=r"not compiled by mlfc.*cannot be compiled again"):
         rebuild(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz")
 
 
@@ -223,22 +223,22 @@ def test_an_archive_of_tvm_says_what_it_lacks(shared: Path) -> None:
 def test_the_options_of_an_export_are_told(models: Path, tmp_path: Path, options: ExportOptions) -> None:
     old, again = tmp_path / "old.tar", tmp_path / "again.tar"
     model = models / "hello_world_int8.tflite"
-    mlforge.export_model_library_format([built(model, name="a"), built(model, name="b")], old, options=options)
+    mlfc.export_model_library_format([built(model, name="a"), built(model, name="b")], old, options=options)
     assert recorded_options(old) == options
-    mlforge.export_model_library_format(rebuild(old), again, options=recorded_options(old))
+    mlfc.export_model_library_format(rebuild(old), again, options=recorded_options(old))
     assert again.read_bytes() == old.read_bytes()
 
 
 def test_an_archive_is_not_taken_for_a_damaged_model(tmp_path: Path) -> None:
     exported(small(), tmp_path / "a.tar")
-    (problem,) = mlforge.check(tmp_path / "a.tar")
+    (problem,) = mlfc.check(tmp_path / "a.tar")
     assert "an archive or a tar of objects, not a model" in str(problem)
 
 
 def test_relay_text_is_read_by_a_process_that_has_compiled_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tiny.relay"
     path.write_bytes(to_bytes(source_files(small())[MEMBER]))
-    code = f"import mlforge; print(*mlforge.import_model({str(path)!r})[0].output_names)"
+    code = f"import mlfc; print(*mlfc.import_model({str(path)!r})[0].output_names)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "y\n"
 
@@ -253,5 +253,5 @@ def test_a_scale_without_a_value_is_not_told(tmp_path: Path) -> None:
     ]
     weights = {"s": np.array(np.inf, np.float32), "z": np.array(0, np.int8)}
     model = onnx_models.model(nodes, {"x": (1, 4)}, ["y"], weights).SerializeToString()
-    assert mlforge.import_model(model)[0].quantization == {}
+    assert mlfc.import_model(model)[0].quantization == {}
     assert_rebuilds(lambda target: built(model, target), tmp_path)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TypeCheckError
-from mlforge.ops.evaluate import evaluate
-from mlforge.ops.resampling import AxisResize, nearest_taps
-from mlforge.relay import ir
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TypeCheckError
+from mlfc.ops.evaluate import evaluate
+from mlfc.ops.resampling import AxisResize, nearest_taps
+from mlfc.relay import ir
 from tests.image_cases import block_cases, resize_cases
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TextError
-from mlforge.relay import ir
-from mlforge.relay.ir import Quantization, Span
-from mlforge.relay.text import from_text, section_text, text_and_constants, to_text
-from mlforge.relay.visitor import post_order
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TextError
+from mlfc.relay import ir
+from mlfc.relay.ir import Quantization, Span
+from mlfc.relay.text import from_text, section_text, text_and_constants, to_text
+from mlfc.relay.visitor import post_order
 
 FLOAT = ir.TensorType((1, 4), "float32")
 # with everything that could end a comment or a string, open another, or look like a line of the text

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import TextError
-from mlforge.relay import ir
-from mlforge.relay.op import Operator
-from mlforge.relay.text import from_text, parameter_names, to_text
-from mlforge.relay.verify import verify
-from mlforge.relay.visitor import post_order
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TextError
+from mlfc.relay import ir
+from mlfc.relay.op import Operator
+from mlfc.relay.text import from_text, parameter_names, to_text
+from mlfc.relay.verify import verify
+from mlfc.relay.visitor import post_order
 from tests.counting import counted_calls
 
 FLOAT = ir.TensorType((1, 4), "float32")

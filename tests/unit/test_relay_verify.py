@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mlforge import ops  # noqa: F401  (registers the operators)
-from mlforge.errors import InternalError
-from mlforge.relay import ir
-from mlforge.relay.verify import verify
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import InternalError
+from mlfc.relay import ir
+from mlfc.relay.verify import verify
 
 KIND = ir.TensorType((2, 3), "float32")
 X, Y = ir.Var("x", KIND), ir.Var("y", KIND)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.errors import InputError
-from mlforge.micro.rpc.framing import GREETING, MAX_PAYLOAD, Unframer, crc16, frame
+from mlfc.errors import InputError
+from mlfc.micro.rpc.framing import GREETING, MAX_PAYLOAD, Unframer, crc16, frame
 
 # captured from a session of TVM 0.14
 CAPTURED = {

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mlforge.errors import IoTimeoutError, RemoteError, SessionError, SessionTerminatedError, TransportClosedError
-from mlforge.micro.rpc import minrpc
-from mlforge.micro.rpc.framing import Unframer, frame
-from mlforge.micro.rpc.minrpc import Code
-from mlforge.micro.rpc.session import Session
-from mlforge.micro.rpc.transport import Timeouts
+from mlfc.errors import IoTimeoutError, RemoteError, SessionError, SessionTerminatedError, TransportClosedError
+from mlfc.micro.rpc import minrpc
+from mlfc.micro.rpc.framing import Unframer, frame
+from mlfc.micro.rpc.minrpc import Code
+from mlfc.micro.rpc.session import Session
+from mlfc.micro.rpc.transport import Timeouts
 
 START, REPLY, TERMINATE, LOG, NORMAL = 0, 1, 2, 3, 0x10
 # a device of these tests answers at once or never, so nobody waits so long

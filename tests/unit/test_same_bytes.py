@@ -22,18 +22,18 @@ if day:
     time.time_ns = lambda: int(day * 10**9)
     time.gmtime, time.localtime = (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[0]), \\
         (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[1])
-import mlforge
-assert mlforge.__file__.startswith(root), mlforge.__file__
+import mlfc
+assert mlfc.__file__.startswith(root), mlfc.__file__
 factories = []
 for name, file, executor in (("a", "digits_int8.tflite", "aot"), ("b", "digits.onnx", "graph")):
-    module, params = mlforge.import_model(f"{models}/{file}")
-    factories.append(mlforge.build(module, params=params, module_name=name, executor=executor))
-mlforge.export_model_library_format(factories, out)
+    module, params = mlfc.import_model(f"{models}/{file}")
+    factories.append(mlfc.build(module, params=params, module_name=name, executor=executor))
+mlfc.export_model_library_format(factories, out)
 """
 
 
 def exported(root: Path, folder: Path, *, day: float = 0, **environment: str) -> bytes:
-    """Return the archive that a process of its own writes, with mlforge from the clone at `root`."""
+    """Return the archive that a process of its own writes, with mlfc from the clone at `root`."""
     folder.mkdir(parents=True)
     kept = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
     models = shutil.copytree(DIGITS, folder / "models", ignore=shutil.ignore_patterns("*.py", "*.npz"))

@@ -15,7 +15,7 @@ import pytest
 import referencing
 import referencing.jsonschema
 
-from mlforge.archive.schema import faults, load_schema
+from mlfc.archive.schema import faults, load_schema
 
 SCHEMA = load_schema("metadata-7")
 JUNK = (None, True, -1, 0, 2**60, 1.5, "", "x" * 70_000, [], {}, [1], {"a": 1}, "int8", "aot")
@@ -73,12 +73,12 @@ def own_metadata() -> dict[str, Any]:
                 "operator_functions": [{"function_name": "f", "workspace": [{"device": 1, "workspace_size_bytes": 0}]}],
             }
         },
-        "mlforge": details,
+        "mlfc": details,
     }
     return {
         "version": 7,
         "modules": {"m": module},
-        "mlforge": {
+        "mlfc": {
             "version": "1",
             "files": {"a": {"bytes": 1, "sha256": "0" * 64}},
             "shared": {"workspace_bytes": 64, "workspace_modules": ["m"], "constants_bytes": 0, "functions": ["f"]},
@@ -109,7 +109,7 @@ def damaged(value: Any, generator: random.Random) -> Any:
 def flat_metadata(version: int, **changes: Any) -> dict[str, Any]:
     """Return what an archive of one module of a version before 7 says; keys of None are left out."""
     module = own_metadata()["modules"]["m"]
-    module["mlforge"]["archive"] = own_metadata()["mlforge"]
+    module["mlfc"]["archive"] = own_metadata()["mlfc"]
     module["memory"]["sids"] = [{"storage_id": 0, "size_bytes": 4, "input_binding": "x"}]
     document = {**module, "version": version, **changes}
     return {key: value for key, value in document.items() if value is not None}
@@ -117,7 +117,7 @@ def flat_metadata(version: int, **changes: Any) -> dict[str, Any]:
 
 BY_DEVICE = {"1": "c -keys=cpu "}
 OPERATOR = {"f": [{"size_bytes": 8, "shape": [2], "dtype": "float32", "input_binding": None}]}
-OLD = {"executors": None, "runtimes": ["graph"], "target": BY_DEVICE, "mlforge": None}
+OLD = {"executors": None, "runtimes": ["graph"], "target": BY_DEVICE, "mlfc": None}
 GOOD = {
     "metadata-1": flat_metadata(1, **OLD, style=None, memory=[{"storage_id": 0, "size_bytes": 4}]),
     "metadata-2": flat_metadata(2, **OLD, style=None),
@@ -126,7 +126,7 @@ GOOD = {
     "metadata-5": flat_metadata(5, target=BY_DEVICE),
     "metadata-6": flat_metadata(6, external_dependencies=[{"url": "./runtime"}]),
     "metadata-7": own_metadata(),
-    "metadata-operator": flat_metadata(6, style="operator", executors=[], memory=OPERATOR, mlforge=None),
+    "metadata-operator": flat_metadata(6, style="operator", executors=[], memory=OPERATOR, mlfc=None),
     "metadata-rfc": flat_metadata(
         1, target="c", executors=None, runtimes=["graph"], export_datetime_utc="2021-02-12 00:00:00Z", memory=[]
     ),
@@ -182,5 +182,5 @@ def test_true_is_not_one() -> None:
 
 def test_a_fault_names_its_place() -> None:
     document = own_metadata()
-    document["modules"]["m"]["mlforge"]["operators"][0]["macs"] = -4
-    assert list(faults(SCHEMA, document)) == ["$.modules.m.mlforge.operators[0].macs: -4 is less than 0"]
+    document["modules"]["m"]["mlfc"]["operators"][0]["macs"] = -4
+    assert list(faults(SCHEMA, document)) == ["$.modules.m.mlfc.operators[0].macs: -4 is less than 0"]

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mlforge
-from mlforge.support import dtypes
-from mlforge.tir import builder as tb
-from mlforge.tir import interpreter, runs
-from mlforge.tir.instance import instantiate, without_single_trips
-from mlforge.tir.ir import Buffer, Expr, PrimFunc
-from mlforge.tir.parameters import ParameterPool, SharedFunction
-from mlforge.tir.share import share
-from mlforge.tir.unify import unify
-from mlforge.tir.verify import verify
-from mlforge.tir.visitor import signature
+import mlfc
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter, runs
+from mlfc.tir.instance import instantiate, without_single_trips
+from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.parameters import ParameterPool, SharedFunction
+from mlfc.tir.share import share
+from mlfc.tir.unify import unify
+from mlfc.tir.verify import verify
+from mlfc.tir.visitor import signature
 
 Array = npt.NDArray[np.generic]
 
@@ -225,8 +225,8 @@ def test_counts_of_runs_are_those_of_their_sizes(name: str) -> None:
 
 
 def program_of(path: Path, target: str) -> list[PrimFunc]:
-    module, params = mlforge.import_model(path)
-    return list(mlforge.build(module, target, params, optimize="size").program.kernels)
+    module, params = mlfc.import_model(path)
+    return list(mlfc.build(module, target, params, optimize="size").program.kernels)
 
 
 def normal_form(prim: PrimFunc) -> str:

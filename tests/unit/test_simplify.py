@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.errors import InputError, UnsupportedError
-from mlforge.relay import ir
-from mlforge.relay.visitor import free_vars
-from mlforge.transform.bind_params import BindParams
-from mlforge.transform.decompose import Decompose
-from mlforge.transform.fold_constant import FoldConstant
-from mlforge.transform.fuse import FuseOps
-from mlforge.transform.simplify import Simplify
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.errors import InputError, UnsupportedError
+from mlfc.relay import ir
+from mlfc.relay.visitor import free_vars
+from mlfc.transform.bind_params import BindParams
+from mlfc.transform.decompose import Decompose
+from mlfc.transform.fold_constant import FoldConstant
+from mlfc.transform.fuse import FuseOps
+from mlfc.transform.simplify import Simplify
 from tests.relay_run import operators
 
 X = ir.Var("x", ir.TensorType((2, 6), "float32"))

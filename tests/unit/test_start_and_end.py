@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import need
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
-PROGRAM = (sys.executable, "-m", "mlforge")
+PROGRAM = (sys.executable, "-m", "mlfc")
 # stands in for a module that takes long to import, and tells when that begins
 SLOW = """
 import os, signal, threading
@@ -34,7 +34,7 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [PROGRAM, (sys.executable, "-c", "from mlforge.__main__ import run; run()")])
+@pytest.mark.parametrize("program", [PROGRAM, (sys.executable, "-c", "from mlfc.__main__ import run; run()")])
 def test_an_interrupt_while_the_program_is_imported_is_one_line(program: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text(SLOW)
     process = subprocess.Popen(
@@ -50,8 +50,8 @@ def test_an_interrupt_while_the_program_is_imported_is_one_line(program: tuple[s
 
 def test_an_interrupt_of_a_command_is_one_line(tmp_path: Path) -> None:
     code = (
-        "import os, threading, mlforge.cli.main as main\n"
-        "import mlforge.cli.boards\n"
+        "import os, threading, mlfc.cli.main as main\n"
+        "import mlfc.cli.boards\n"
         "def wait(*_, **__):\n    os.write(1, b'running\\n')\n    threading.Event().wait(120)\n"
         "main.typer.Typer.__call__ = wait\n"
         "main.run()\n"
@@ -68,16 +68,16 @@ def test_an_interrupt_of_a_command_is_one_line(tmp_path: Path) -> None:
 
 def test_the_installed_program_starts_where_nothing_is_imported() -> None:
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'mlforge = "mlforge.__main__:run"' in text
+    assert 'mlfc = "mlfc.__main__:run"' in text
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, mlforge.__main__; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, mlfc.__main__; print(*sys.modules)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert not {"typer", "numpy", "mlforge.cli"} & set(done.stdout.split())
+    assert not {"typer", "numpy", "mlfc.cli"} & set(done.stdout.split())
 
 
 def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
-    line = f'exec "{sys.executable}" -m mlforge compile "{DIGITS}" -o "{tmp_path}/a.tar" >&-'
+    line = f'exec "{sys.executable}" -m mlfc compile "{DIGITS}" -o "{tmp_path}/a.tar" >&-'
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
     expected = "error: standard output: is closed. Redirect it to a file or to /dev/null\n"
     assert (done.returncode, done.stderr) == (2, expected)
@@ -111,7 +111,7 @@ def test_a_reader_that_leaves_ends_the_program_without_a_word(unbuffered: str) -
 
 
 def test_other_closed_streams_are_no_place_for_files() -> None:
-    line = f'exec "{sys.executable}" -m mlforge targets <&- 2>&-'
+    line = f'exec "{sys.executable}" -m mlfc targets <&- 2>&-'
     done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0
     assert "cortex-m4" in done.stdout

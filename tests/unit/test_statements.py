@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlforge.codegen.c import print_function
-from mlforge.tir import builder as tb
-from mlforge.tir.ir import Buffer, Comment, Fence, PrimFunc, Seq
+from mlfc.codegen.c import print_function
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Comment, Fence, PrimFunc, Seq
 
 
 def test_fences_are_more_than_comments() -> None:

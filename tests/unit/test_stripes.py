@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlforge
-from mlforge import memory
-from mlforge.errors import InternalError
-from mlforge.relay import ir
-from mlforge.tir.ir import Program, Value
-from mlforge.transform.lower_stage import rows_of
-from mlforge.transform.stripes import Layer, schedule
+import mlfc
+from mlfc import memory
+from mlfc.errors import InternalError
+from mlfc.relay import ir
+from mlfc.tir.ir import Program, Value
+from mlfc.transform.lower_stage import rows_of
+from mlfc.transform.stripes import Layer, schedule
 
 NO_CALL = ir.call("copy", [ir.Var("x", ir.TensorType((1,), "int8"))])
 
@@ -73,8 +73,8 @@ def test_parts_of_values_know_where_they_lie() -> None:
 
 @pytest.mark.parametrize("workspace_io", [False, True])
 def test_plans_of_stripes_are_proved_and_listed(models: Path, workspace_io: bool) -> None:
-    mod, params = mlforge.import_model(models / "vww_96_int8.tflite")
-    factory = mlforge.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
+    mod, params = mlfc.import_model(models / "vww_96_int8.tflite")
+    factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
     program, plan = factory.program, factory.plan
     assert plan.size + (0 if workspace_io else 27_650) <= 41_473
     assert ("stripes" in program.meta) is not workspace_io  # with its inputs inside it fits without
@@ -98,8 +98,8 @@ def test_plans_of_stripes_are_proved_and_listed(models: Path, workspace_io: bool
 
 
 def test_the_proof_sees_a_part_that_is_missing(models: Path) -> None:
-    mod, params = mlforge.import_model(models / "vww_96_int8.tflite")
-    factory = mlforge.build(mod, "c -mcpu=cortex-m4", params, ram=41_473)
+    mod, params = mlfc.import_model(models / "vww_96_int8.tflite")
+    factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473)
     calls = list(factory.program.calls)
     parts = [index for index, call in enumerate(calls) if not call.output.is_whole]
     for index in (parts[0], parts[-1]):

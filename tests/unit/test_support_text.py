@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlforge.support.text import shortest_digits
+from mlfc.support.text import shortest_digits
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlforge.cli.tables import print_table
+from mlfc.cli.tables import print_table
 
 
 def test_a_name_cannot_write_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

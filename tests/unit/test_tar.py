@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from mlforge.errors import ArchiveError, OptionError
-from mlforge.support import tar
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.support import tar
 
 MEMBERS = {"metadata.json": b"{}", "src/b.relay": b"text", "codegen/host/src/b_lib0.c": b"", "src/a.relay": b"x" * 1500}
 

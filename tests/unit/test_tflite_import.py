@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlforge.errors import InputError
-from mlforge.frontend.tflite import import_tflite
-from mlforge.relay.ir import Call, Quantization, op_name
-from mlforge.relay.visitor import post_order
-from mlforge.verify.litert import reference
+from mlfc.errors import InputError
+from mlfc.frontend.tflite import import_tflite
+from mlfc.relay.ir import Call, Quantization, op_name
+from mlfc.relay.visitor import post_order
+from mlfc.verify.litert import reference
 
 
 def test_names_and_quantization_are_the_files(models: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.archive import export_model_library_format, load
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive import export_model_library_format, load
+from mlfc.verify.litert import Reference
 from tests.tflite_builder import T, build
 from tests.tflite_cases import Case, Cases, float_cases, quantized_cases
 
@@ -41,10 +41,10 @@ def model_of(cases: list[Case]) -> bytes:
 
 
 def _run(cases: list[Case], folder: Path) -> Samples:
-    """Return inputs and what mlforge computes from them, a few times."""
-    mod, params = mlforge.import_model(model_of(cases))
+    """Return inputs and what mlfc computes from them, a few times."""
+    mod, params = mlfc.import_model(model_of(cases))
     archive = folder / "operators.tar"
-    export_model_library_format(mlforge.build(mod, params=params, module_name="operators"), archive)
+    export_model_library_format(mlfc.build(mod, params=params, module_name="operators"), archive)
     model, rng, samples = load(archive), np.random.default_rng(5), []
     for _ in range(SAMPLES):
         fed = inputs_of(cases, rng)

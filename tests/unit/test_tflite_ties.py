@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import mlforge
-from mlforge.archive.load import load_factory
-from mlforge.verify.litert import Reference
+import mlfc
+from mlfc.archive.load import load_factory
+from mlfc.verify.litert import Reference
 from tests.tflite_builder import Op, T, build
 
 Array = npt.NDArray[np.integer]
@@ -19,9 +19,9 @@ _WINDOW = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 
 
 
 def _both(data: bytes, codes: Array, **options: str) -> tuple[Array, Array]:
-    """Return what mlforge and LiteRT compute from the codes of input ``x``."""
-    module, params = mlforge.import_model(data, **options)
-    ours = load_factory(mlforge.build(module, params=params)).run({"x": codes})["y"]
+    """Return what mlfc and LiteRT compute from the codes of input ``x``."""
+    module, params = mlfc.import_model(data, **options)
+    ours = load_factory(mlfc.build(module, params=params)).run({"x": codes})["y"]
     return np.asarray(ours), Reference(data).run({"x": codes})["y"]
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mlforge.errors import InternalError
-from mlforge.tir import builder as tb
-from mlforge.tir import ir
-from mlforge.tir.ir import Buffer, PrimFunc
-from mlforge.tir.verify import verify
+from mlfc.errors import InternalError
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.verify import verify
 
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import mlforge
-import mlforge.ops
-from mlforge.errors import UnsupportedError
-from mlforge.relay import ir
+import mlfc
+import mlfc.ops
+from mlfc.errors import UnsupportedError
+from mlfc.relay import ir
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
@@ -16,4 +16,4 @@ def test_a_tensor_of_2_to_the_31_elements_is_refused(executor: str) -> None:
     body = ir.call("nn.relu", [variable])
     module = ir.IRModule({"main": ir.Function((variable,), body)}, ("y",))
     with pytest.raises(UnsupportedError, match="2,147,483,648 elements"):
-        mlforge.build(module, executor=executor)
+        mlfc.build(module, executor=executor)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from onnx import helper
 
-import mlforge
-from mlforge.archive import c_symbols, consistency, layout, params_forms, read
-from mlforge.archive.validate import MAX_FAULTS, find_faults, validate
-from mlforge.relay import text_source
-from mlforge.runtime import graph_json
-from mlforge.support import expansion, json_text, params, tar
+import mlfc
+from mlfc.archive import c_symbols, consistency, layout, params_forms, read
+from mlfc.archive.validate import MAX_FAULTS, find_faults, validate
+from mlfc.relay import text_source
+from mlfc.runtime import graph_json
+from mlfc.support import expansion, json_text, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest
 from tests.hostile.good_archives import compiled_files, compiled_metadata, graph_files, graph_metadata
@@ -26,8 +26,8 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
 def factory(name: str, **options: Any) -> Any:
-    module, params = mlforge.import_model(DIGITS / "digits_int8.tflite")
-    return mlforge.build(module, params=params, module_name=name, **options)
+    module, params = mlfc.import_model(DIGITS / "digits_int8.tflite")
+    return mlfc.build(module, params=params, module_name=name, **options)
 
 
 GOOD: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
@@ -46,10 +46,10 @@ GOOD: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_what_mlforge_writes_has_no_fault(name: str, tmp_path: Path) -> None:
+def test_what_mlfc_writes_has_no_fault(name: str, tmp_path: Path) -> None:
     builds, options = GOOD[name]
     factories = [factory(f"Model{index}", **build) for index, build in enumerate(builds)]
-    path = mlforge.export_model_library_format(factories, tmp_path / "a.tar", **options)
+    path = mlfc.export_model_library_format(factories, tmp_path / "a.tar", **options)
     assert validate(path) == []
 
 
@@ -65,7 +65,7 @@ def test_functions_may_be_in_objects(tmp_path: Path) -> None:
             del files[path]
     good = tmp_path / "good.tar"
     document = compiled_metadata()
-    tree = document["modules"]["digits"]["mlforge"]["module_tree"]
+    tree = document["modules"]["digits"]["mlfc"]["module_tree"]
     tree[0]["files"] = [path for path in files if path.startswith("codegen/host/")]
     good.write_bytes(packed(with_manifest(files, document)))
     assert validate(good) == []
@@ -149,7 +149,7 @@ def test_the_page_on_trust_states_the_limits() -> None:
 def test_archives_with_any_names_are_valid(mark: str, executor: str, tmp_path: Path) -> None:
     node = helper.make_node("Add", [f"a{mark}b", f"a{mark}c"], [f"o{mark}"], name=f"n{mark}")
     data = onnx_model([node], {f"a{mark}b": (2, 3), f"a{mark}c": (2, 3)}, [f"o{mark}"]).SerializeToString()
-    module, params = mlforge.import_model(data)
-    factory = mlforge.build(module, params=params, executor=executor)
-    path = mlforge.export_model_library_format(factory, tmp_path / "m.tar")
+    module, params = mlfc.import_model(data)
+    factory = mlfc.build(module, params=params, executor=executor)
+    path = mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     assert validate(path) == []

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlforge
-from mlforge.errors import ToolchainError
-from mlforge.runtime import TensorInfo
-from mlforge.verify import compare, verify, with_all_tensors
-from mlforge.verify.difference import Tolerance, difference
-from mlforge.verify.samples import sample_inputs, why
+import mlfc
+from mlfc.errors import ToolchainError
+from mlfc.runtime import TensorInfo
+from mlfc.verify import compare, verify, with_all_tensors
+from mlfc.verify.difference import Tolerance, difference
+from mlfc.verify.samples import sample_inputs, why
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODELS = ("digits.onnx", "digits_int8.tflite")
@@ -28,7 +28,7 @@ def test_every_layer_of_a_good_model_agrees(name: str) -> None:
     assert result.is_within
     assert result.samples == 6
     assert result.first_differing is None
-    module, _ = mlforge.import_model(DIGITS / name)
+    module, _ = mlfc.import_model(DIGITS / name)
     assert {item.tensor for item in result.outputs} == set(module.output_names)
     assert {item.tensor for item in result.layers} == set(with_all_tensors(module).output_names)
 
@@ -36,7 +36,7 @@ def test_every_layer_of_a_good_model_agrees(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime" if name.endswith("onnx") else "ai_edge_litert")
-    module, _ = mlforge.import_model(DIGITS / name)
+    module, _ = mlfc.import_model(DIGITS / name)
     names = with_all_tensors(module).output_names
     # from here on, as in a real fault, the layers differ
     planted = names[len(names) // 2 :]
@@ -64,7 +64,7 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
 
 
 def test_all_tensors_come_once_in_the_order_of_computation() -> None:
-    module, _ = mlforge.import_model(DIGITS / MODELS[0])
+    module, _ = mlfc.import_model(DIGITS / MODELS[0])
     everything = with_all_tensors(module)
     assert len(set(everything.output_names)) == len(everything.output_names) > len(module.output_names)
     assert set(module.output_names) <= set(everything.output_names)
@@ -144,5 +144,5 @@ def test_samples_reach_the_corners_of_the_range() -> None:
 @pytest.mark.parametrize(("name", "package"), [(MODELS[0], "onnxruntime"), (MODELS[1], "ai_edge_litert.interpreter")])
 def test_a_missing_reference_says_what_to_install(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ToolchainError, match=r"not installed.*mlforge\[verify\]"):
+    with pytest.raises(ToolchainError, match=r"not installed.*mlfc\[verify\]"):
         verify(DIGITS / name, samples=1)

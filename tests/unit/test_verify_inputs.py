@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mlforge.cli.main import app
-from mlforge.errors import InputError, MlforgeError, ProblemsError
-from mlforge.runtime import TensorInfo
-from mlforge.verify import verify
-from mlforge.verify.inputs import read_labels, read_sets
+from mlfc.cli.main import app
+from mlfc.errors import InputError, MlfcError, ProblemsError
+from mlfc.runtime import TensorInfo
+from mlfc.verify import verify
+from mlfc.verify.inputs import read_labels, read_sets
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 ONE = (TensorInfo("x", (1, 2, 3), "float32"),)
@@ -152,5 +152,5 @@ def test_accuracy_is_that_of_the_compiled_model_and_of_the_reference(tmp_path: P
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(MlforgeError, match=message):
+    with pytest.raises(MlfcError, match=message):
         verify(DIGITS, **options)

@@ -12,12 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import mlforge
-from mlforge.runtime.fill import fill
-from mlforge.verify import compare, verify
-from mlforge.verify.float64 import float64_model, in_float64
-from mlforge.verify.nudged import nudged
-from mlforge.verify.provenance import decision_of, range_of
+import mlfc
+from mlfc.runtime.fill import fill
+from mlfc.verify import compare, verify
+from mlfc.verify.float64 import float64_model, in_float64
+from mlfc.verify.nudged import nudged
+from mlfc.verify.provenance import decision_of, range_of
 from tests.onnx_graphs import GRAPHS, GraphMaker
 
 Array = npt.NDArray[Any]
@@ -273,11 +273,11 @@ def test_a_users_tolerance_is_all_that_counts(ill_conditioned: Path) -> None:
 def test_in_float64_a_model_computes_the_same(name: str) -> None:
     """And of its last bits more: where float32 has nothing to round, they are equal."""
     maker = GraphMaker()
-    module, params = mlforge.import_model(maker.model(GRAPHS[name](maker)))
+    module, params = mlfc.import_model(maker.model(GRAPHS[name](maker)))
     wide, _ = in_float64(module)
     assert [item.dtype for item in outputs_of(wide) if item.dtype.startswith("float")] == ["float64"]
     exact, _ = float64_model(module, params, "c")
-    narrow = mlforge.build(module, "llvm", params).runtime
+    narrow = mlfc.build(module, "llvm", params).runtime
     inputs = fill(exact.inputs, "random", 3)
     for title, array in narrow.run(inputs).items():
         scale = np.abs(array.astype(np.float64)).max()
@@ -302,11 +302,11 @@ def test_last_bits_move_and_nothing_else() -> None:
 
 
 def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
-    module, _ = mlforge.import_model(labels)
+    module, _ = mlfc.import_model(labels)
     found = decision_of(module.main.body)
     assert found is not None
     assert found.call.attrs["axis"] == (1,) or found.call.attrs["axis"] == 1
     scores = model_of(tmp_path / "s.onnx", [helper.make_node("Sigmoid", ["x"], ["y"])], (4,), {})
-    body = mlforge.import_model(scores)[0].main.body
+    body = mlfc.import_model(scores)[0].main.body
     assert decision_of(body) is None
     assert range_of(body) == 1.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import mlforge.ops  # noqa: F401  (registers the operators)
-from mlforge.relay import ir
-from mlforge.relay.visitor import Rewriter, free_vars, post_order, rewrite, substitute, users
+import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.relay import ir
+from mlfc.relay.visitor import Rewriter, free_vars, post_order, rewrite, substitute, users
 
 X = ir.Var("x", ir.TensorType((2, 3), "float32"))
 Y = ir.Var("y", ir.TensorType((2, 3), "float32"))

@@ -5,11 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "mlforge_entry.h"
+#include "mlfc_entry.h"
 
 #define WATCHDOG_S 120
 
-static struct mlforge_gate gate;
+static struct mlfc_gate gate;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int step;
@@ -30,11 +30,11 @@ static void wait_for(int wanted) {
 
 static void* hold(void* unused) {
   (void)unused;
-  mlforge_gate_enter(&gate);
+  mlfc_gate_enter(&gate);
   go_to(1);
   wait_for(2);
   others_ran = 1;
-  mlforge_gate_leave(&gate);
+  mlfc_gate_leave(&gate);
   return NULL;
 }
 
@@ -43,12 +43,12 @@ static void* ignore(void* unused) { return unused; }
 static int child(void) {
   pthread_t thread;
   alarm(WATCHDOG_S);
-  mlforge_gate_enter(&gate);
-  mlforge_gate_leave(&gate);
+  mlfc_gate_enter(&gate);
+  mlfc_gate_leave(&gate);
   /* and once more, with threads of its own */
-  mlforge_gate_enter(&gate);
+  mlfc_gate_enter(&gate);
   if (pthread_create(&thread, NULL, ignore, NULL) != 0 || pthread_join(thread, NULL) != 0) return 1;
-  mlforge_gate_leave(&gate);
+  mlfc_gate_leave(&gate);
   return 0;
 }
 
@@ -65,8 +65,8 @@ int main(void) {
     return 1;
   }
   go_to(2);
-  mlforge_gate_enter(&gate); /* the parent's gate was not opened by its child */
+  mlfc_gate_enter(&gate); /* the parent's gate was not opened by its child */
   if (!others_ran) return 2;
-  mlforge_gate_leave(&gate);
+  mlfc_gate_leave(&gate);
   return pthread_join(thread, NULL);
 }

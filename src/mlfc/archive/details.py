@@ -1,0 +1,135 @@
+"""The object ``mlfc`` of a module: what the format has no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import mlfc
+from mlfc import memory
+from mlfc.codegen import GeneratedCode
+from mlfc.errors import InternalError
+from mlfc.support.content import ArrayContent, sha256_of_each
+from mlfc.tir.ir import KernelCall, Value
+
+if TYPE_CHECKING:
+    from mlfc.compiler import Factory
+
+AOT, GRAPH = "aot", "graph"
+_PEAK_TENSORS = 5
+
+_hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
+
+
+def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[str, Any]:
+    """Return the facts that running and describing a module takes: interface, memory, operators.
+
+    Parameters
+    ----------
+    factory : Factory
+    code : GeneratedCode, optional
+        The module's code where it is linked with others; default its own.
+    """
+    code = code or factory.code
+    return {
+        **factory.interface(code),
+        "version": mlfc.__version__,
+        "numerics": factory.options["numerics"],
+        "optimize": factory.options["optimize"],
+        "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],
+        "peak": _peak(factory, code),
+        "source": dict(factory.module.source),
+    }
+
+
+def storage_details(factory: Factory) -> dict[str, Any]:
+    """Return the facts that checking and comparing a module takes: its plan and its constants, each content once."""
+    return {"plan": plan_blocks(factory) if factory.executor == AOT else None, "constants": constants(factory)}
+
+
+def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> dict[str, Any]:
+    touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
+    return {
+        "function": code.function_of(call.kernel.name),
+        "nodes": list(call.nodes),
+        # a device's scratch is among the tensors of the graph
+        "workspace_bytes": call.kernel.scratch_bytes if call.kernel.device is None else 0,
+        "macs": call.kernel.macs,
+        "bytes": sum(value.nbytes for value in touched),
+        "live_bytes": factory.plan.live[index],
+        **({"device": call.output.root.device or "cpu"} if code.device else {}),
+    }
+
+
+def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
+    plan = factory.plan
+    if plan.peak_call is None or not plan.lower_bound:
+        return None
+    row = memory.report(factory.program, plan)[plan.peak_call]
+    return {
+        "function": code.function_of(row.function),
+        "nodes": list(row.nodes),
+        "live_bytes": row.live_bytes,
+        "tensors": [{"name": name, "bytes": size} for name, size in row.tensors[:_PEAK_TENSORS]],
+    }
+
+
+def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
+    """Return every block of the workspace by its first call: where it lies and which calls need it."""
+    return [
+        {
+            "name": block.name,
+            "bytes": block.nbytes,
+            "offset": block.offset,
+            "first": block.first,
+            "last": block.last,
+            "reuses": block.reuses,
+            **({"reaches": [asdict(item) for item in block.reaches]} if block.reaches else {}),
+        }
+        for block in memory.blocks(factory.program, factory.plan)
+    ]
+
+
+def constants(factory: Factory) -> list[dict[str, Any]]:
+    """Return what the module's constants are, each content once, in the order of first use."""
+    if factory.executor == GRAPH:
+        named = factory.graph_constants
+        _hash_contents(named.values())
+        return [{**_constant(name, value), "source": value.name} for name, value in named.items()]
+    used = factory.unit.used_constants()
+    _hash_contents(used)
+    distinct: dict[tuple[str, str], Value] = {}
+    for value in used:
+        distinct.setdefault((value.dtype, content_hash(value)), value)
+    return [_constant(value.name, value) for value in distinct.values()]
+
+
+def _constant(name: str, value: Value) -> dict[str, Any]:
+    return {
+        "name": name,
+        "bytes": value.nbytes,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "sha256": content_hash(value),
+    }
+
+
+def content_hash(value: Value) -> str:
+    """Return the SHA-256 of a constant's bytes as files hold them; hashed once, however often it is asked for."""
+    if value not in _hashes:
+        _hash_contents([value])
+    return _hashes[value]
+
+
+def _hash_contents(values: Iterable[Value]) -> None:
+    """Hash constants that have not been hashed, large ones side by side."""
+    unknown = [value for value in values if value not in _hashes]
+    _hashes.update(zip(unknown, sha256_of_each([_content(value) for value in unknown]), strict=True))
+
+
+def _content(value: Value) -> ArrayContent:
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return ArrayContent(value.data)

@@ -1,0 +1,50 @@
+"""What validation finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlfc.errors import MlfcError
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with an archive.
+
+    Attributes
+    ----------
+    check : str
+        What was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
+        ``relay`` or ``modules``.
+    place : str
+        The file, and where in it.
+    cause : str
+    """
+
+    check: str
+    place: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause}" if self.place else self.cause
+
+
+def fault_of_text(check: str, text: str) -> Fault:
+    """Return the fault that a text ``place: cause`` describes."""
+    place, separator, cause = text.partition(": ")
+    return Fault(check, place, cause) if separator else Fault(check, "", text)
+
+
+def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
+    """Return the fault that an error of a reader is.
+
+    Parameters
+    ----------
+    check : str
+    place : str
+        The file in the archive. The error may name it too, behind the path of the archive and before the very spot.
+    error : MlfcError
+    """
+    where = error.place or place
+    start = where.find(place)
+    return Fault(check, where[start:] if start >= 0 else f"{place}: {where}", error.cause)

@@ -1,0 +1,198 @@
+"""What any archive says, whatever its version: the one form that everything behind the reader works on.
+
+`archive.read` makes it from ``metadata.json`` and the list of members; nothing else looks at raw metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+TVM, RFC = "tvm", "rfc"
+FULL_MODEL, OPERATOR = "full-model", "operator"
+
+
+class Tensor(NamedTuple):
+    """An input or output of a module. A named tuple because there may be tens of thousands.
+
+    Attributes
+    ----------
+    name, dtype : str
+    nbytes : int
+    shape : tuple of int or None
+        None where the archive does not say: TVM's metadata have sizes only.
+    scale, zero_point : float and int, or None
+    """
+
+    name: str
+    dtype: str
+    nbytes: int
+    shape: tuple[int, ...] | None = None
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True)
+class MainMemory:
+    """What the main function of a module needs on one device, in bytes.
+
+    Attributes
+    ----------
+    device : int
+        DLDeviceType; 1 is the CPU.
+    workspace_bytes, constants_bytes : int
+    io_bytes : int
+        As the metadata say; TVM counts intermediates of AOT modules here.
+    inputs, outputs : tuple of Tensor
+        Empty where the version does not list them.
+    """
+
+    device: int
+    workspace_bytes: int
+    constants_bytes: int
+    io_bytes: int
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorFunction:
+    """A generated function and its workspace in bytes by device."""
+
+    name: str
+    workspace: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A block of the graph executor's memory; `input_binding` names the input or parameter that it holds."""
+
+    storage_id: int
+    nbytes: int
+    input_binding: str | None = None
+
+
+@dataclass(frozen=True)
+class OperatorBuffer:
+    """A parameter of a function in an archive of operator style."""
+
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    input_binding: str | None = None
+
+
+@dataclass(frozen=True)
+class ModuleFiles:
+    """Paths of one module's files; None or empty where the archive has none.
+
+    Attributes
+    ----------
+    sources, objects, headers : tuple of str
+        Under ``codegen/host``, sorted. Code that several modules share counts for each of them.
+    devices : tuple of str
+        Under other folders of ``codegen``: what `module_tree` of the details lists.
+    params : str or None
+        Of the forms ``.params``, ``.json`` and ``.bson`` the first that is there.
+    tir : tuple of str
+        Loop-level code as text, one file a device; of operator style alone.
+    """
+
+    sources: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    graph: str | None = None
+    params: str | None = None
+    relay: str | None = None
+    source_params: str | None = None
+    tir: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModuleRecord:
+    """One module of an archive.
+
+    Attributes
+    ----------
+    name : str
+    executors : tuple of str
+        ``aot`` or ``graph``; empty for operator style.
+    targets : tuple of str
+        One target string each, white space around it removed.
+    export_datetime : str
+    main : tuple of MainMemory
+        One a device; empty for operator style and for version 1, which does not say.
+    operator_functions : tuple of OperatorFunction
+    storages : tuple of Storage or None
+        Of the graph executor; None for AOT.
+    operators : mapping of str to tuple of OperatorBuffer
+        Of operator style alone.
+    external_dependencies : tuple of mapping
+    details : mapping or None
+        The checked object ``mlfc``, where mlfc wrote the archive.
+    files : ModuleFiles
+    """
+
+    name: str
+    executors: tuple[str, ...]
+    targets: tuple[str, ...]
+    export_datetime: str
+    main: tuple[MainMemory, ...] = ()
+    operator_functions: tuple[OperatorFunction, ...] = ()
+    storages: tuple[Storage, ...] | None = None
+    operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)
+    external_dependencies: tuple[Mapping[str, Any], ...] = ()
+    details: Mapping[str, Any] | None = None
+    files: ModuleFiles = ModuleFiles()
+
+    @property
+    def executor(self) -> str | None:
+        """The executor that runs the module, if it is one for executors."""
+        return self.executors[0] if self.executors else None
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What `main` takes, on whatever device."""
+        return self._in_order("inputs", [tensor for entry in self.main for tensor in entry.inputs])
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What `main` gives, on whatever device."""
+        return self._in_order("outputs", [tensor for entry in self.main for tensor in entry.outputs])
+
+    def _in_order(self, kind: str, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return tensors in the order in which callers give or take them, where the archive says it."""
+        if self.details is not None:
+            places = {tensor["name"]: place for place, tensor in enumerate(self.details[kind])}
+            tensors = sorted(tensors, key=lambda tensor: places[tensor.name])
+        return tuple(tensors)
+
+
+@dataclass(frozen=True)
+class ArchiveRecord:
+    """A whole archive.
+
+    Attributes
+    ----------
+    version : int
+        1 to 7.
+    form : str
+        `TVM`, or `RFC` for the layout that the proposal of 2021 describes.
+    style : str
+        `FULL_MODEL` or `OPERATOR`.
+    modules : mapping of str to ModuleRecord
+        In the order of their names.
+    manifest : mapping or None
+        By path, ``bytes`` and ``sha256`` of every other member, where the archive lists them.
+    details : mapping or None
+        The whole checked object ``mlfc`` of the archive, where mlfc wrote it: version, files, shared code.
+    """
+
+    version: int
+    form: str
+    style: str
+    modules: Mapping[str, ModuleRecord]
+    manifest: Mapping[str, Mapping[str, Any]] | None = None
+    details: Mapping[str, Any] | None = None

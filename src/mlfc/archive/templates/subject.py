@@ -1,0 +1,199 @@
+"""What the templates say of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from mlfc.archive.details import AOT, module_details
+from mlfc.archive.layout import CODE, Layout
+from mlfc.codegen import GeneratedCode
+from mlfc.codegen.c_interface import RESERVED, tensors
+from mlfc.codegen.c_types import scalar_type
+from mlfc.memory.pools import DEFAULT_POOL
+from mlfc.support.c_names import unique
+
+if TYPE_CHECKING:
+    from mlfc.compiler import Factory
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Inputs of a module by name, and the outputs that its code gives for them."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output.
+
+    Attributes
+    ----------
+    name : str
+        The model's own, of any characters.
+    field : str
+        In the structs of the C interface.
+    shape : tuple of int
+    dtype : str
+    scale, zero_point : float and int, or None
+    """
+
+    name: str
+    field: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None
+    zero_point: int | None
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def c_type(self) -> str:
+        """C's type of an element."""
+        return scalar_type(self.dtype)
+
+    @property
+    def c_length(self) -> int:
+        """Elements of an array for it: C has no arrays of no elements."""
+        return max(1, self.count)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module.
+
+    Attributes
+    ----------
+    name : str
+        As in symbols and file names.
+    target : str
+    details : mapping
+        What `archive.details.module_details` says.
+    inputs, outputs : tuple of Tensor
+    workspace_peers : tuple of str
+        Modules that work in the same memory.
+    graph_path, params_path : str
+        Where the graph executor's files lie in the archive.
+    params : tuple of str
+        The names in its parameter file; none of AOT modules.
+    generators : tuple of str
+        External generators that wrote C or objects of it.
+    modules : tuple of str
+        Kinds of the runtime modules that run parts of it.
+    vectors : tuple of Vector
+    """
+
+    name: str
+    target: str
+    details: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    workspace_peers: tuple[str, ...]
+    graph_path: str
+    params_path: str
+    params: tuple[str, ...]
+    generators: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    vectors: tuple[Vector, ...] = ()
+
+    @property
+    def is_aot(self) -> bool:
+        """Whether it has the C interface; else it is one for the graph executor."""
+        return bool(self.details["executor"] == AOT)
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that runs operators of it, if one does."""
+        kinds = (operator.get("device") for operator in self.details["operators"])
+        return next((kind for kind in kinds if kind not in (None, "cpu")), None)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the C and the C runtime alone run it: without a device, and without modules of another runtime."""
+        return self.device is None and not self.modules
+
+    @property
+    def maps_tensors(self) -> bool:
+        """Whether inputs and outputs lie in the workspace."""
+        return bool(self.details.get("workspace_io"))
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The memories of the workspace."""
+        default = [{"name": DEFAULT_POOL}] if self.details["memory"]["workspace_bytes"] else []
+        return tuple(pool["name"] for pool in self.details.get("pools", default))
+
+    @property
+    def passed_pools(self) -> tuple[str, ...]:
+        """The memories of the workspace that the caller passes in."""
+        return self.pools if self.details["external_workspace"] else ()
+
+    @property
+    def loaded(self) -> Mapping[str, str]:
+        """The memories that the caller loads with constants, and the files that hold these."""
+        pools = self.details.get("constant_pools", ())
+        return {pool["name"]: f"{CODE}/{pool['file']}" for pool in pools if pool["file"]}
+
+    def pool_size(self, pool: str) -> str:
+        """Return the macro with the bytes of a memory that the caller passes in."""
+        kind = "CONSTANT" if pool in self.loaded else "WORKSPACE"
+        return f"{self.prefix.upper()}_{pool.upper()}_{kind}_POOL_SIZE"
+
+    @property
+    def prefix(self) -> str:
+        """What its symbols start with."""
+        return f"tvmgen_{self.name}"
+
+
+def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
+    """Describe a compiled module, its code as linked with the archive's other modules."""
+    details = module_details(factory, code)
+    inputs, outputs = tensors(factory.program.inputs, factory.program.outputs)
+    described = {item["name"]: item for item in (*details["inputs"], *details["outputs"])}
+
+    def tensor(name: str, field: str) -> Tensor:
+        item = described[name]
+        return Tensor(name, field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+
+    return Subject(
+        factory.module_name,
+        str(factory.target),
+        details,
+        tuple(tensor(item.value.name, item.field) for item in inputs),
+        tuple(tensor(item.value.name, item.field) for item in outputs),
+        code.workspace_peers,
+        (layout.graph or "").format(module=factory.module_name),
+        (layout.params or "").format(module=factory.module_name),
+        tuple(code.graph.params) if code.graph else (),
+        _external(code, modules=False),
+        _external(code, modules=True),
+        vectors,
+    )
+
+
+def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
+    """Return the external generators that made runtime modules, or those that made code."""
+    return tuple(dict.fromkeys(part.generator for part in code.external if part.is_module is modules))
+
+
+def described_subject(name: str, details: Mapping[str, Any]) -> Subject:
+    """Describe an AOT module of an archive by its checked ``mlfc`` object, as far as calling it takes."""
+    described = (*details["inputs"], *details["outputs"])
+    fields = unique((item["name"] for item in described), RESERVED)
+    tensors = tuple(
+        Tensor(item["name"], field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        for item, field in zip(described, fields, strict=True)
+    )
+    count = len(details["inputs"])
+    return Subject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())

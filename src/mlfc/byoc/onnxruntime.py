@@ -1,0 +1,140 @@
+"""ONNX Runtime as a generator: nodes that the compiler has no code for become a runtime module that carries them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper, numpy_helper
+
+from mlfc.byoc.generator import GENERATORS, Composite, Generator, Subgraph
+from mlfc.byoc.onnx_graphs import rename_captured
+from mlfc.byoc.pattern import op
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.relay import ir as relay
+from mlfc.support import dtypes
+from mlfc.tir.ir import External
+
+NAME = "onnxruntime"
+_LENGTH = struct.Struct("<Q")
+# of weights: protobuf takes two gibibytes, and the nodes need a little
+_MOST_BYTES = (1 << 31) - (16 << 20)
+
+
+def node_model(text: str, place: str) -> onnx.ModelProto:
+    """Return the model in the attribute ``model`` of an ``onnx.call``; raise ModelError if it is none."""
+    try:
+        model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, DecodeError, ValueError) as error:
+        raise ModelError("the ONNX node of an onnx.call is damaged", place=place) from error
+    if len(model.graph.node) != 1:
+        raise ModelError(f"the model of an onnx.call has {len(model.graph.node)} nodes, not 1", place=place)
+    return model
+
+
+def _generate(subgraph: Subgraph) -> External:
+    names: dict[relay.Expr, str] = {
+        param: buffer.name for param, buffer in zip(subgraph.function.params, subgraph.inputs, strict=True)
+    }
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    opsets: dict[str, int] = {}
+    for number, call in enumerate(subgraph.calls()):
+        place = ", ".join(call.span.nodes) or "onnx.call"
+        model = node_model(str(call.attrs["model"]), place)
+        _add_opsets(opsets, model, place)
+        node = onnx.NodeProto()
+        node.CopyFrom(model.graph.node[0])
+        _check_operands(node, model.graph.input, call, place)
+        _check_size([operand for operand in (*names, *call.args) if isinstance(operand, relay.Constant)], place)
+        for operand in call.args:
+            if isinstance(operand, relay.Constant) and operand not in names:
+                names[operand] = f"constant{len(constants)}"
+                constants.append(numpy_helper.from_array(np.asarray(operand.data), names[operand]))
+        given = iter(call.args)
+        operands = [next(given) if name else None for name in node.input]
+        # behind its inputs the node's model has what the graphs inside of it read
+        outer = model.graph.input[sum(map(bool, node.input)) :]
+        rename_captured(node, {item.name: names[operand] for item, operand in zip(outer, given, strict=True)})
+        del node.input[:]
+        node.input.extend(names[operand] if operand is not None else "" for operand in operands)
+        wanted = int(call.attrs["output"])
+        # all outputs stay, wanted or not: operators have a least number of them
+        results = [f"value{number}_{index}" if name else "" for index, name in enumerate(node.output)]
+        del node.output[:]
+        node.output.extend(results)
+        names[call] = "output" if call is subgraph.function.body else results[wanted]
+        node.output[wanted] = names[call]
+        nodes.append(node)
+    graph = helper.make_graph(
+        nodes,
+        "subgraph",
+        [_typed(names[param], param) for param in subgraph.function.params],
+        [_typed("output", subgraph.function.body)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in sorted(opsets.items())])
+    model.ir_version = ir_version(opsets)
+    return External(NAME, module=model.SerializeToString(deterministic=True))
+
+
+def _check_operands(node: onnx.NodeProto, inputs: Sequence[onnx.ValueInfoProto], call: relay.Call, place: str) -> None:
+    count, first = len(call.args), sum(map(bool, node.input))
+    sound = first <= len(inputs) == count and not {item.name for item in inputs[first:]} & set(node.input)
+    if not sound or not 0 <= call.attrs["output"] < len(node.output):
+        raise ModelError("the ONNX node of an onnx.call does not have its operands", place=place)
+
+
+def _check_size(constants: Iterable[relay.Constant], place: str) -> None:
+    """Raise UnsupportedError for more weights than a file of protobuf holds."""
+    nbytes = sum(item.data.nbytes for item in dict.fromkeys(constants))
+    if nbytes > _MOST_BYTES:
+        raise UnsupportedError(
+            f"ONNX Runtime cannot be handed {nbytes:,} bytes of weights: ONNX models have no more than {_MOST_BYTES:,}",
+            place=place,
+            next_step="Pass them as inputs, or split the model",
+        )
+
+
+def _add_opsets(opsets: dict[str, int], model: onnx.ModelProto, place: str) -> None:
+    for item in model.opset_import:
+        if opsets.setdefault(item.domain, item.version) != item.version:
+            raise UnsupportedError(
+                f"nodes of the opsets {opsets[item.domain]} and {item.version} stand side by side", place=place
+            )
+
+
+def ir_version(opsets: Mapping[str, int]) -> int:
+    """Return the oldest version of ONNX's file format that has these opsets, so that older runtimes take the model."""
+    known = [helper.make_opsetid("", version) for domain, version in opsets.items() if not domain]
+    return int(helper.find_min_ir_version_for(known, ignore_unknown=True)) if known else 8
+
+
+def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
+    kind = relay.tensor_type(expr)
+    element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
+    return helper.make_tensor_value_info(name, element, kind.shape)
+
+
+def _module_bytes(symbol: str, payload: bytes) -> bytes:
+    """Return the stored form of a module of the kind ``onnxruntime``; see `runtime.onnxruntime_module`."""
+    name = symbol.encode()
+    return b"".join((_LENGTH.pack(len(name)), name, _LENGTH.pack(len(payload)), payload))
+
+
+GENERATORS.add(
+    NAME,
+    Generator(
+        NAME,
+        (Composite("call", op("onnx.call")),),
+        _generate,
+        merges=True,
+        always=True,
+        module_bytes=_module_bytes,
+    ),
+)

@@ -1,0 +1,54 @@
+"""``mlfc check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlfc.cli.compile_options import Generators, TargetText
+from mlfc.cli.compiling import board_asks
+from mlfc.cli.options import Board, Json, LimitFactor, Shapes, TrustBoard, chosen_board, parse_shapes
+from mlfc.cli.tables import print_json
+from mlfc.errors import MlfcError, ProblemsError
+
+EXAMPLES = (
+    "mlfc check kws.tflite",
+    "mlfc check resnet.onnx --shape input=1,3,224,224",
+    "mlfc check detector.onnx --byoc onnxruntime",
+    "mlfc check kws.tflite --board mps2-an386",
+)
+
+
+def check(
+    model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    *,
+    target: TargetText = None,
+    board: Board = None,
+    trust_board: TrustBoard = False,
+    shape: Shapes = None,
+    byoc: Generators = None,
+    limit_factor: LimitFactor = 1.0,
+    as_json: Json = False,
+) -> None:
+    """List all that mlfc cannot compile in a model."""
+    from mlfc import compiler
+    from mlfc.byoc import find_generators
+
+    find_generators(byoc or ())
+    on_board = chosen_board(board, trust_board)
+    chosen = target if on_board is None else board_asks(on_board, target, None)[0]
+    problems = compiler.check(
+        model, shapes=parse_shapes(shape), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
+    )
+    if as_json:
+        print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})
+    elif not problems:
+        typer.echo(f"{model}: no problems found")
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=str(model))
+
+
+def _entry(error: MlfcError) -> dict[str, str | None]:
+    return {"code": error.code, "place": error.place, "cause": error.cause, "next_step": error.next_step}

@@ -1,0 +1,263 @@
+"""``mlfc compile``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from mlfc.cli import compile_options as options
+from mlfc.cli.compile_library import library_suffix, write_library
+from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
+from mlfc.cli.memory import fitting_memory, print_memory
+from mlfc.cli.options import Board, Json, LimitFactor, TrustBoard, chosen_board, parse_models
+from mlfc.cli.places_line import places_line
+from mlfc.cli.placing import asked_placement
+from mlfc.cli.stripes_line import stripes_line
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import stage
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.archive.options import ExportOptions
+    from mlfc.compiler import Factory
+    from mlfc.library.toolchain import Compiler
+    from mlfc.micro.board import Board as ChosenBoard
+    from mlfc.micro.memory_table import MemoryTable
+
+EXAMPLES = (
+    "mlfc compile kws.tflite",
+    "mlfc compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
+    'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
+    "mlfc compile kws.tflite --board mps2-an386",
+    "mlfc compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
+    "mlfc compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
+    "mlfc compile kws.tflite --executor graph --test-vectors 3",
+    "mlfc compile resnet18.onnx --target opencl --emit so",
+    'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --numerics tflm --byoc cmsis_nn',
+    "mlfc compile detector.onnx --byoc onnxruntime --emit so",
+    'mlfc compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
+    "mlfc compile kws.tflite --emit c -o kws_code",
+    "mlfc compile kws.tflite -o kws.so",
+    "mlfc compile resnet.onnx --executor graph --emit so --triple aarch64-linux-gnu -o resnet_arm.so",
+    "mlfc compile kws.tflite --emit o --board nucleo_l4r5zi -o kws_objects",
+    "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlfc compile kws.tflite --emit o -o kws_objects",
+)
+
+
+def compile_models(
+    models: options.Models,
+    *,
+    output: options.Output = None,
+    target: options.TargetText = None,
+    target_host: options.TargetHost = None,
+    board: Board = None,
+    trust_board: TrustBoard = False,
+    executor: options.Executors = None,
+    module_name: options.ModuleName = None,
+    shape: options.ModelShapes = None,
+    optimize: options.OptimizeFor = None,
+    numerics: options.NumericsOf = None,
+    byoc: options.Generators = None,
+    external_workspace: options.ExternalWorkspace = None,
+    workspace_io: options.WorkspaceIo = None,
+    pool: options.Pools = None,
+    board_pools: options.BoardPools = False,
+    constants: options.Constants = None,
+    load_constants: options.LoadConstants = None,
+    share_workspace: options.ShareWorkspace = None,
+    share_weights: options.ShareWeights = None,
+    emit: options.Emit = None,
+    abi: options.Abi = None,
+    triple: options.Triple = None,
+    cc: options.CompilerCommand = None,
+    ram: options.Ram = None,
+    flash: options.Flash = None,
+    test_vectors: options.TestVectors = None,
+    seed: options.VectorSeed = None,
+    source_params: options.SourceParams = None,
+    runtime: options.Runtime = None,
+    system_lib: options.SystemLib = None,
+    format_version: options.FormatVersion = None,
+    rfc: options.Rfc = None,
+    params_form: options.ParamsForm = None,
+    limit_factor: LimitFactor = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Compile models to an archive, C, objects or a library."""
+    from mlfc.support.atomic import check_writable
+
+    on_board = chosen_board(board, trust_board)
+    named = _named(models, module_name)
+    archives = _archives(named, module_name)
+    asked = {
+        "source_params": source_params,
+        "runtime": runtime,
+        "system_lib": system_lib,
+        "test_vectors": test_vectors,
+        "seed": seed,
+        "format_version": format_version,
+        "rfc": rfc,
+        "params_form": params_form,
+        "share_workspace": share_workspace,
+        "share_weights": share_weights,
+    }
+    form = options.form_of(emit, output)
+    export = options.export_options(asked, form, archives[0] if archives else None)
+    linking = options.library_options(form, board, abi, triple, cc)
+    suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": library_suffix(triple)}
+    place = _output(output, named, form, bool(archives), suffixes)
+    if form not in ("c", "o"):
+        check_writable(place)
+    memories = asked_placement(
+        workspace_io, pool or (), constants or (), load_constants or (), on_board, spread=board_pools
+    )
+    chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
+    if ram is None and memories.get("pools"):
+        limit = None  # pools have limits of their own
+    wanted = BuildOptions(
+        chosen,
+        optimize,
+        numerics,
+        executor or (),
+        external_workspace,
+        shape or (),
+        memories,
+        limit,
+        byoc,
+        target_host,
+        limit_factor,
+    )
+    factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
+    _check_host(target_host, factories)
+    table = fitting_memory(factories, on_board, ram, flash, export)
+    with stage(f"writing {place}"):
+        if form in options.LIBRARIES:
+            write_library(factories, place, form, export, linking)
+        else:
+            _write(factories, place, form, export, on_board)
+    _report(factories, place, table, as_json)
+    if ram is not None and board is None and not as_json:
+        _print_lent(factories, ram)
+
+
+def _print_lent(factories: Sequence[Factory], ram: int) -> None:
+    """Say what comes on top of modules that keep within a budget: what their callers have to have."""
+    lent = [item for item in factories if item.executor == "aot" and not item.placement.workspace_io]
+    nbytes = sum(item.code.sizes.io for item in lent)
+    total = sum(item.code.sizes.workspace for item in factories) + nbytes
+    if lent and total > ram:
+        typer.echo(
+            f"inputs and outputs, {nbytes:,} bytes, are the caller's and come on top of --ram: {total:,} bytes in all; "
+            "--workspace-io puts them into the workspace"
+        )
+
+
+def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:
+    from mlfc.support.c_names import module_name as checked_name
+
+    named = parse_models(models)
+    if module_name is None:
+        return named
+    if len(named) != 1:
+        raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
+    # the name that the code gets is the name of the file: "../x" names no folder
+    return {checked_name(module_name): next(iter(named.values()))}
+
+
+def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
+    archives = [path for path in named.values() if is_archive(path)]
+    if archives and (len(named) > 1 or module_name is not None):
+        raise OptionError(
+            "an archive is compiled alone and keeps its modules' names",
+            place=str(archives[0]),
+            next_step="Give no other file and no --module-name",
+        )
+    return archives
+
+
+def _output(
+    output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool, suffixes: Mapping[str, str]
+) -> Path:
+    if output is not None:
+        return output
+    if from_archive and emit == "mlf":
+        raise OptionError("the default output would replace the archive", next_step="Name another file with -o")
+    if len(named) != 1:
+        raise OptionError("several models need a name for the output", next_step="Give one with -o")
+    name = next(iter(named))
+    return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
+
+
+def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
+    if target_host is not None and not any(factory.target_host for factory in factories):
+        raise OptionError(
+            f"the target '{factories[0].target}' is no device's, so there is no other code beside its own",
+            place="--target-host",
+            next_step="Say --target alone, or compile for a device: --target opencl",
+        )
+
+
+def _board_compiler(board: ChosenBoard, factories: Sequence[Factory]) -> Compiler | None:
+    """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
+    from mlfc.archive import code_files
+    from mlfc.library.toolchain import named_compiler
+    from mlfc.micro.object_code import core_flags
+    from mlfc.micro.programs import need
+
+    if os.environ.get("CC"):
+        return None
+    program = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+    return named_compiler(shlex.join((program, *core_flags(board, code_files(factories)))))
+
+
+def _write(
+    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: ChosenBoard | None
+) -> None:
+    from mlfc import archive
+    from mlfc.support.atomic import write_folder
+
+    if emit == "mlf":
+        archive.export_model_library_format(factories, place, options=options)
+    elif emit == "c":
+        write_folder(place, archive.source_folder(factories, options))
+    else:
+        compiler = None if board is None else _board_compiler(board, factories)
+        write_folder(place, archive.object_files(factories, options, compiler))
+
+
+def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
+    from mlfc.archive.metadata import module_details
+
+    details = {factory.module_name: module_details(factory) for factory in factories}
+    if as_json:
+        modules = {
+            name: {key: item[key] for key in ("entry", "memory", "stripes") if key in item}
+            for name, item in details.items()
+        }
+        print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
+        return
+    rows = [
+        (
+            name,
+            item["memory"]["workspace_bytes"],
+            item["memory"]["workspace_lower_bound_bytes"],
+            item["memory"]["constants_bytes"],
+            item["memory"]["io_bytes"],
+        )
+        for name, item in details.items()
+    ]
+    for factory, item in zip(factories, details.values(), strict=True):
+        if "stripes" in item:
+            typer.echo(printable(stripes_line(item["stripes"], len(item["operators"]))))
+        places = places_line(item["operators"], factory.target.device)
+        if places:
+            typer.echo(printable(places))
+    print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
+    if table is not None:
+        print_memory(table)

@@ -1,0 +1,170 @@
+"""From what the user of ``mlfc compile`` names to compiled modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlfc.cli.options import shapes_by_model
+from mlfc.errors import OptionError
+from mlfc.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlfc.compiler import Factory
+    from mlfc.micro.board import Board
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the user asks of the compiler; None where nothing was said.
+
+    Attributes
+    ----------
+    target, optimize, numerics : str or None
+    executors : sequence of str
+        ``graph`` for all modules, ``NAME=graph`` for one.
+    external_workspace : bool or None
+    shapes : sequence of str
+        ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
+    placement : mapping of str to value
+        Arguments of `build` that say where memory lies.
+    ram : int or None
+        Bytes for workspace, inputs and outputs; layers of a single model are computed in stripes to keep within it.
+    byoc : sequence of str or None
+        External code generators.
+    target_host : str or None
+        Of the code beside a device's.
+    limit_factor : float
+        Of what a model may cost.
+    """
+
+    target: str | None
+    optimize: str | None
+    numerics: str | None
+    executors: Sequence[str]
+    external_workspace: bool | None
+    shapes: Sequence[str]
+    placement: Mapping[str, Any]
+    ram: int | None = None
+    byoc: Sequence[str] | None = None
+    target_host: str | None = None
+    limit_factor: float = 1.0
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file, if it is there, is an archive rather than a model."""
+    from mlfc.archive.load import artifact_kind
+
+    return path.is_file() and artifact_kind(path) == "archive"
+
+
+def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
+    """Compile every module of an archive again; what the user did not say is as it was."""
+    from mlfc.archive.rebuild import rebuild
+
+    for value, flag in ((options.numerics, "--numerics"), (options.shapes, "--shape")):
+        if value:
+            raise OptionError(
+                "an archive has been imported already, so this cannot be chosen again",
+                place=flag,
+                next_step="Compile the model itself",
+            )
+    executors = parse_executors(options.executors, None)
+    if set(executors) - {""}:
+        raise OptionError("an archive takes one executor for all modules", place="--executor")
+    with stage(f"compiling {path}"):
+        return rebuild(
+            path,
+            options.target,
+            target_host=options.target_host,
+            executor=executors.get(""),
+            optimize=options.optimize,
+            external_workspace=options.external_workspace,
+            ram=options.ram,
+            byoc=options.byoc,
+            limit_factor=options.limit_factor,
+            **options.placement,
+        )
+
+
+def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
+    """Compile model files by module name."""
+    from mlfc.compiler import build
+    from mlfc.frontend import import_model
+
+    shapes = shapes_by_model(options.shapes, list(named))
+    executors = parse_executors(options.executors, list(named))
+    numerics = options.numerics or "litert"
+    factories = []
+    for name, path in named.items():
+        with stage(f"compiling {path}"):
+            mod, params = import_model(
+                path,
+                shapes=shapes[name],
+                numerics=numerics,
+                byoc=options.byoc or (),
+                target=options.target,
+                limit_factor=options.limit_factor,
+            )
+            executor = executors.get(name) or executors.get("")
+            # of several modules, those for the graph executor have nothing to place
+            is_placed = executor != "graph" or len(named) == 1
+            factories.append(
+                build(
+                    mod,
+                    options.target or "c",
+                    params,
+                    target_host=options.target_host or "c",
+                    executor=executor,
+                    module_name=name,
+                    optimize=options.optimize or "speed",
+                    numerics=numerics,
+                    external_workspace=bool(options.external_workspace) and is_placed,
+                    ram=options.ram if len(named) == 1 else None,
+                    byoc=options.byoc or (),
+                    limit_factor=options.limit_factor,
+                    **(options.placement if is_placed else {}),
+                )
+            )
+    return factories
+
+
+def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, int | None]:
+    """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
+
+    Raises
+    ------
+    OptionError
+        If the user named a target.
+    """
+    if target is not None:
+        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+    if ram is None and board.memories:
+        ram = max(0, board.ram.nbytes - board.stack_bytes)
+    return board.target, ram
+
+
+def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
+    """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
+
+    Raises
+    ------
+    OptionError
+        If a name is not one of `names`, or something is said twice.
+    """
+    chosen: dict[str, str] = {}
+    for text in texts:
+        name, equals, executor = text.rpartition("=")
+        if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
+            raise OptionError(
+                f"'{text}' does not say for which module",
+                place="--executor",
+                next_step=f"Write aot, graph, or NAME=graph with a name of: {', '.join(names or ())}",
+            )
+        if name in chosen:
+            raise OptionError(f"the executor of {name or 'all modules'} is given twice", place="--executor")
+        chosen[name] = executor
+    return chosen

@@ -1,0 +1,280 @@
+"""``mlfc inspect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlfc.cli.artifacts import is_code
+from mlfc.cli.core_warnings import core_warnings
+from mlfc.cli.inspect_library import show_library
+from mlfc.cli.memory import planned_memory, print_memory
+from mlfc.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
+from mlfc.cli.places_line import places_line
+from mlfc.cli.stripes_line import stripes_line
+from mlfc.cli.tables import bar, describe_tensor, print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.text import printable, shortened
+
+if TYPE_CHECKING:
+    from mlfc.micro.board import Board
+
+EXAMPLES = (
+    "mlfc inspect kws.tar",
+    "mlfc inspect kws.tar --layers",
+    "mlfc inspect kws.tar --picture memory.svg",
+    "mlfc inspect kws.tar --json",
+    "mlfc inspect kws.so",
+    "mlfc inspect kws.tar --board mps2-an386",
+    "mlfc inspect kws.tflite --board mps3-an547",
+)
+_PEAK_TENSORS = 8
+_TENSOR_NUMBERS = ("bytes", "scale", "zero_point")
+_OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
+
+
+def inspect(
+    artifact: Annotated[
+        Path,
+        typer.Argument(
+            help="An archive of any version, of mlfc or TVM, or a library in any form; with --board, also a model."
+        ),
+    ],
+    *,
+    layers: Annotated[bool, typer.Option("--layers", help="Each operator: live memory, bytes moved, MACs.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Each constant, the largest first.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Each file of the archive.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw what lies where in memory during each call.")
+    ] = None,
+    module: Module = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board",
+            metavar="NAME",
+            help="Show instead what it takes of a board's memory, region by region, before anything is built.",
+        ),
+    ] = None,
+    trust_board: TrustBoard = False,
+    shape: Shapes = None,
+    as_json: Json = False,
+) -> None:
+    """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
+    from mlfc import archive
+
+    on_board = chosen_board(board, trust_board)
+    if on_board is not None:
+        if layers or weights or files or picture is not None:
+            raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
+        _show_board_memory(artifact, on_board, str(board), module, shape, as_json)
+        return
+    if shape:
+        raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
+    if is_code(artifact):
+        if layers or weights or files or picture is not None:
+            raise OptionError(
+                "a library does not tell of layers, weights and files",
+                place=str(artifact),
+                next_step="Inspect the archive, or leave out the other options",
+            )
+        show_library(artifact, as_json)
+        return
+    found = archive.inspect(artifact)
+    if module is not None:
+        found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
+    if picture is not None:
+        _draw(found["modules"], picture)
+    if as_json:
+        print_json(found)
+        return
+    _print_head(artifact, found)
+    for name, item in found["modules"].items():
+        _print_module(name, item)
+        if layers:
+            _print_layers(item)
+        if weights and item["constants"] is not None:
+            _print_weights(item["constants"])
+        _print_rest(item, layers=layers, weights=weights)
+    _print_shared(found["shared"])
+    if files:
+        print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
+
+
+def _show_board_memory(
+    artifact: Path, board: Board, named: str, module: str | None, shape: list[str] | None, as_json: bool
+) -> None:
+    """Print the table, and raise BudgetError where the board has less."""
+    from mlfc.micro.fit import check_fit
+
+    warnings = core_warnings(artifact, board, named, module)
+    table, details = planned_memory(artifact, board, module, shape)
+    if as_json:
+        print_json({**table.as_json(), **warnings})
+    else:
+        print_memory(table)
+    check_fit(table, details)
+
+
+def _print_head(artifact: Path, found: Mapping[str, Any]) -> None:
+    size = sum(file["bytes"] for file in found["files"])
+    writer = f", written by {found['writer']}" if found["writer"] else ""
+    form = "as the RFC proposed, " if found["form"] == "rfc" else ""
+    typer.echo(
+        printable(
+            f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
+            f"{len(found['files'])} files of {size:,} bytes"
+        )
+    )
+
+
+def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
+    if wanted in modules:
+        return str(wanted)
+    if wanted is None and len(modules) == 1:
+        return next(iter(modules))
+    raise OptionError(
+        "there are several modules" if wanted is None else f"there is no module '{wanted}'",
+        place="--module",
+        next_step=f"Name one of: {', '.join(modules)}",
+    )
+
+
+def _draw(modules: Mapping[str, Any], place: Path) -> None:
+    from mlfc.archive.picture import memory_picture
+    from mlfc.support.atomic import write_bytes
+
+    name = _only(modules)
+    write_bytes(place, memory_picture(modules[name], name).encode())
+
+
+def _print_module(name: str, module: dict[str, Any]) -> None:
+    target = ", ".join(module["target"])
+    typer.echo(printable(f"\nmodule {name}: {module['executor'] or 'functions'}, target {target}"))
+    source = module["source"]
+    if source and source.get("name"):
+        typer.echo(printable(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}"))
+    tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in module[kind]]
+    if tensors:
+        print_table(
+            "tensors",
+            ("", "name", "type", "bytes", "scale", "zero point"),
+            [
+                (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), *map(tensor.get, _TENSOR_NUMBERS))
+                for kind, tensor in tensors
+            ],
+        )
+    for function, buffers in (module["functions"] or {}).items():
+        rows = [(item["input_binding"], describe_tensor(item), item["bytes"]) for item in buffers]
+        print_table(f"function {function}", ("parameter", "type", "bytes"), rows)
+    memory = [
+        (key.removesuffix("_bytes").replace("_", " "), size)
+        for key, size in module["memory"].items()
+        if size is not None
+    ]
+    if module["workspace_io"]:
+        memory.append(("of these in the workspace: io", module["memory"]["io_bytes"]))
+    for kind, pools in (("workspace", module["pools"]), ("constants", module["constant_pools"])):
+        memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
+    if memory:
+        print_table("memory", ("", "bytes"), memory)
+    if module["stripes"]:
+        typer.echo(printable(stripes_line(module["stripes"], len(module["operators"]))))
+    places = places_line(module["operators"])
+    if places:
+        typer.echo(printable(places))
+    if module["peak"]:
+        _print_peak(module)
+
+
+def _place(tensor: Mapping[str, Any], bases: Mapping[str, int]) -> int | str | None:
+    """Return a tensor's offset, in its pool where there are several."""
+    offset: int | None = tensor.get("offset")
+    pool = tensor.get("pool")
+    return offset if offset is None or pool is None else f"{pool} + {offset - bases[pool]:,}"
+
+
+def _print_peak(module: dict[str, Any]) -> None:
+    peak = module["peak"]
+    operator = module["operators"][peak["call"]] if peak["call"] is not None else {}
+    tensors = operator.get("tensors") or peak["tensors"]
+    shown = tensors[:_PEAK_TENSORS]
+    bases = {pool["name"]: pool["base"] for pool in module["pools"] or ()}
+    rows = [(tensor["name"], tensor["bytes"], _place(tensor, bases)) for tensor in shown]
+    if len(shown) < len(tensors):
+        rows.append((f"{len(tensors) - len(shown)} more", sum(item["bytes"] for item in tensors[len(shown) :]), None))
+    place = "" if peak["call"] is None else f"call {peak['call']}, "
+    nodes = f" ({shortened(', '.join(peak['nodes']))})" if peak["nodes"] else ""
+    print_table(
+        f"peak of {peak['live_bytes']:,} live bytes: {place}{peak['function']}{nodes}",
+        ("tensor", "bytes", "offset"),
+        rows,
+    )
+
+
+def _print_layers(module: dict[str, Any]) -> None:
+    operators, peak = module["operators"], module["peak"]
+    most = peak["live_bytes"] if peak else 0
+    rows = []
+    for index, operator in enumerate(operators):
+        live = operator["live_bytes"]
+        mark = " peak" if peak and peak["call"] == index else ""
+        shown = None if live is None else f"{bar(live, most)}{mark}"
+        name = ", ".join(operator["nodes"] or ()) or operator["function"]
+        rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
+    columns = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    print_table("layers", columns, rows)
+
+
+def _print_weights(constants: list[dict[str, Any]]) -> None:
+    largest = constants[0]["bytes"] if constants else 0
+    print_table(
+        "weights",
+        ("name", "type", "bytes", "share %", ""),
+        [
+            (
+                f"{item['name']} = {item['source']}" if "source" in item else item["name"],
+                describe_tensor(item),
+                item["bytes"],
+                100 * item["share"],
+                bar(item["bytes"], largest),
+            )
+            for item in constants
+        ],
+    )
+
+
+def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
+    """Say what there is more to see, and what the archive does not tell."""
+    operators, constants = module["operators"], module["constants"]
+    macs = [operator["macs"] for operator in operators if operator["macs"] is not None]
+    more = []
+    if operators and not layers:
+        more.append(f"{len(operators)} operators{f' of {sum(macs):,} MACs' if macs else ''} (--layers)")
+    if constants and not weights:
+        more.append(f"{len(constants)} weights (--weights)")
+    if more:
+        typer.echo(f"  {', '.join(more)}")
+    tree = module["module_tree"] or []
+    if len(tree) > 1 or module["devices"]:
+        rows = [(index, node["type_key"], node["parent"], ", ".join(node["files"])) for index, node in enumerate(tree)]
+        print_table("modules of devices", ("", "type", "imported by", "files"), rows)
+    if module["untold"]:
+        typer.echo(f"  The archive does not tell: {', '.join(module['untold'])}.")
+
+
+def _print_shared(shared: Mapping[str, Any] | None) -> None:
+    if not shared or not (shared["workspace_bytes"] or shared["constants_bytes"] or shared["functions"]):
+        return
+    typer.echo("")
+    rows: list[tuple[str, int | None]] = []
+    if shared["workspace_bytes"]:
+        rows.append((f"workspace of {', '.join(shared['workspace_modules'])}", shared["workspace_bytes"]))
+    if shared["constants_bytes"]:
+        rows.append(("constants", shared["constants_bytes"]))
+    if shared["functions"]:
+        rows.append((f"code: {len(shared['functions'])} functions", None))
+    print_table("shared by modules", ("", "bytes"), rows)

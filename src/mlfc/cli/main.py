@@ -1,0 +1,142 @@
+"""The program ``mlfc``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, cast
+
+import typer
+
+import mlfc
+from mlfc.cli import (
+    boards,
+    check,
+    compile_models,
+    devices,
+    diff,
+    inspect,
+    migrate,
+    operators,
+    project,
+    run_model,
+    targets,
+    validate,
+    verify,
+)
+from mlfc.cli.streams import prepare_streams
+from mlfc.errors import InternalError, MlfcError
+from mlfc.support.atomic import temporary_error
+from mlfc.support.text import printable, shortened
+
+app = typer.Typer(
+    name="mlfc",
+    help="Compile trained ONNX and TFLite models to portable C in Model Library Format archives, and run them.",
+    epilog="Exit status: 0 success, 1 a comparison or budget failed, 2 a fault of the input or of its use.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+COMMANDS = (
+    ("check", check.check, check.EXAMPLES),
+    ("compile", compile_models.compile_models, compile_models.EXAMPLES),
+    ("run", run_model.run_model, run_model.EXAMPLES),
+    ("verify", verify.verify, verify.EXAMPLES),
+    ("inspect", inspect.inspect, inspect.EXAMPLES),
+    ("diff", diff.diff, diff.EXAMPLES),
+    ("validate", validate.validate, validate.EXAMPLES),
+    ("migrate", migrate.migrate, migrate.EXAMPLES),
+    ("operators", operators.operators, operators.EXAMPLES),
+    ("targets", targets.targets, targets.EXAMPLES),
+    ("devices", devices.devices, devices.EXAMPLES),
+    ("boards", boards.boards, boards.EXAMPLES),
+)
+GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)
+
+
+def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
+    for name, function, examples in commands:
+        # the backspace tells the help printer to keep the lines apart
+        to.command(name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))(function)
+
+
+_add(app, COMMANDS)
+for _name, _help, _commands in GROUPS:
+    _group = typer.Typer(name=_name, help=_help, no_args_is_help=True, rich_markup_mode=None)
+    _add(_group, _commands)
+    app.add_typer(_group)
+
+_TRACEBACK = "MLFC_TRACEBACK"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mlfc {mlfc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Options of the program itself; typer takes the help text from the app."""
+
+
+def _leave_in_order_at(*names: str) -> None:
+    for name in names:
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        # who starts us by nohup wants it passed over
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _terminate)
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> None:
+    # leaves through the finally blocks, which remove temporary files and end what was started
+    sys.exit(128 + signum)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_DFL)  # whoever asks twice does not want to wait
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
+    _terminate(signum, frame)
+
+
+def _show_warning(message: Warning | str, *_args: object, **_kwargs: object) -> None:
+    typer.echo(f"warning: {printable(str(message))}", err=True)
+
+
+def run() -> None:
+    """Run the program and leave with its exit status."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+    _leave_in_order_at("SIGTERM", "SIGHUP")
+    warnings.showwarning = cast("Any", _show_warning)
+    try:
+        prepare_streams()
+        app()
+    except MlfcError as error:
+        _fail(str(error), error.exit_status, error)
+    except OSError as error:  # a name that no file system takes, a full disk: the machine refuses, not a bug
+        if error.filename is None:  # files that somebody named are written by what names them
+            _fail(str(temporary_error(error)), 2, error)
+        _fail(f"{shortened(str(error.filename), 100)}: {error.strerror or error}", 2, error)
+    except MemoryError as error:
+        _fail("there is not enough memory for this", 2, error)
+    except Exception as error:  # nothing but our own errors should get here: what does is a bug
+        bug = InternalError(f"{type(error).__name__}: {error}")
+        _fail(f"{bug}. Set {_TRACEBACK}=1 to see where", bug.exit_status, error)
+
+
+def _fail(message: str, status: int, error: BaseException) -> None:
+    if os.environ.get(_TRACEBACK):
+        raise error
+    typer.echo(f"error: {printable(message)}", err=True)
+    sys.exit(status)

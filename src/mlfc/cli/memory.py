@@ -1,0 +1,148 @@
+"""Printing what a model takes of a board's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mlfc.cli.artifacts import compiled_model, is_compiled
+from mlfc.cli.tables import print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import stage
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.archive.options import ExportOptions
+    from mlfc.compiler import Factory
+    from mlfc.micro.board import Board
+    from mlfc.micro.memory_table import MemoryTable
+    from mlfc.support.content import Data
+
+_COLUMNS = ("region", "what", "bytes", "how it is known")
+
+
+def print_memory(table: MemoryTable) -> None:
+    """Print the table, region by region; of each that is used, what is left."""
+    rows: list[Sequence[object]] = []
+    for region in table.regions:
+        lines = [row for row in table.rows_of(region.name) if row.nbytes != 0 or row.note]
+        if region.used or lines:
+            rows += [(row.region, row.what, row.nbytes, row.note) for row in lines]
+            rest = ("over", region.over) if region.over else ("free", region.free)
+            rows.append((region.name, *rest, f"of {region.nbytes:,} of {region.kind}"))
+    rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
+    when = "as it was linked" if table.is_built else "before the build"
+    print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)
+    if table.folded:
+        names = ", ".join(name for name, _ in table.folded)
+        total = sum(nbytes for _, nbytes in table.folded)
+        typer.echo(printable(f"  {total:,} bytes of constants became part of the code: {names}"))
+    for reason in table.stack.untold if table.stack else ():
+        typer.echo(printable(f"  the most stack that an inference takes is unknown: {reason}"))
+
+
+def print_linked(before: MemoryTable, after: MemoryTable) -> None:
+    """Print what a program takes as it was linked, and what of the promises before the build it does not keep."""
+    from mlfc.micro.memory_table import PROMISED, differences
+
+    print_memory(after)
+    broken = differences(before, after)
+    for item in broken:
+        typer.echo(printable(f"  {item}"))
+    if not broken:
+        typer.echo(f"  {', '.join(PROMISED)}: as they were promised before the build")
+
+
+def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
+    """Return both tables and what differs between them, as an object of JSON."""
+    from mlfc.micro.memory_table import differences
+
+    broken = [
+        {"what": item.what, "region": item.region, "promised": item.promised, "linked": item.found}
+        for item in differences(before, after)
+    ]
+    return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
+
+
+def planned_memory(
+    artifact: Path, board: Board, module: str | None, shape: list[str] | None
+) -> tuple[MemoryTable, Mapping[str, Any]]:
+    """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
+    from mlfc.archive.module_parts import read_parts
+    from mlfc.micro.core_match import check_objects
+
+    if not is_compiled(artifact, module, shape):
+        factory = compiled_model(artifact, shape, board.target)
+        details = _details(factory)
+        return _measured(factory.module_name, factory.code.built_files, details, board), details
+    parts = read_parts(artifact, module)
+    if parts.record.details is None:
+        raise OptionError(
+            f"module '{parts.record.name}' was not compiled by mlfc, and does not say what it takes",
+            place=parts.place,
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    check_objects(parts.code, board)
+    return _measured(parts.record.name, parts.code, parts.record.details, board), parts.record.details
+
+
+def _details(factory: Factory) -> dict[str, Any]:
+    from mlfc.archive.details import module_details, storage_details
+
+    return {**module_details(factory), **storage_details(factory)}
+
+
+def _measured(name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board) -> MemoryTable:
+    from mlfc.micro.planned_memory import planned_table
+
+    with stage(f"compiling {name} alone for {board.name}"):
+        return planned_table(name, code, details, board)
+
+
+def fitting_memory(
+    factories: Sequence[Factory], board: Board | None, ram: int | None, flash: int | None, options: ExportOptions
+) -> MemoryTable | None:
+    """Raise BudgetError where compiled modules take more than is allowed, or than a board has.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+    board : Board or None
+    ram, flash : int or None
+        What may be used; None for all that the board has.
+    options : ExportOptions
+        Say what the modules share.
+
+    Returns
+    -------
+    MemoryTable or None
+        What a single module will take of the board; None for several, of which the plans alone are compared with
+        the board's default regions.
+    """
+    from mlfc.archive.budget import check_budget
+    from mlfc.micro.fit import check_fit
+    from mlfc.micro.graph_source import require_code_alone
+    from mlfc.micro.memory_table import region_name
+    from mlfc.micro.planned_memory import plan_table
+
+    if board is not None:
+        for factory in factories:
+            require_code_alone(factory.module_name, factory.lib.imported_modules)
+    if board is not None and board.memories and len(factories) > 1:
+        ram = board.ram.nbytes if ram is None else ram
+        flash = board.flash.nbytes if flash is None else flash
+    # without a board, what callers keep their inputs and outputs in is theirs to budget
+    check_budget(factories, ram=ram, flash=flash, options=options, lent=board is not None)
+    if board is None or len(factories) > 1:
+        return None
+    places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
+    limits = {place: limit for place, limit in places.items() if place and limit is not None}
+    factory, details = factories[0], _details(factories[0])
+    # what the plan alone makes too large need not be compiled
+    check_fit(plan_table(details, board), details, limits)
+    table = _measured(factory.module_name, factory.code.built_files, details, board)
+    check_fit(table, details, limits)
+    return table

@@ -1,0 +1,42 @@
+"""``mlfc migrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlfc.cli.options import Json
+from mlfc.cli.tables import print_json, print_table
+
+EXAMPLES = ("mlfc migrate old.tar -o new.tar", "mlfc migrate proposal.model-lib -o new.tar --json")
+
+
+def migrate(
+    old: Annotated[Path, typer.Argument(help="An archive of any version, or of the form of the proposal of 2021.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The archive of version 7 to write.")],
+    as_json: Json = False,
+) -> None:
+    """Bring an archive of any version to version 7, with every file that it has."""
+    from mlfc import archive
+    from mlfc.archive.model import RFC
+
+    done = archive.migrate(old, output)
+    if as_json:
+        print_json(
+            {
+                "output": str(done.path),
+                "version": done.version,
+                "form": done.form,
+                "renamed": dict(done.renamed),
+                "warnings": list(done.warnings),
+            }
+        )
+        return
+    form = ", form of the proposal of 2021" if done.form == RFC else ""
+    typer.echo(f"{old}: version {done.version}{form}; {done.path}: version 7")
+    if done.renamed:
+        print_table("files that moved", ("from", "to"), list(done.renamed.items()))
+    for warning in done.warnings:
+        typer.echo(f"warning: {warning}", err=True)

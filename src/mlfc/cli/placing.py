@@ -1,0 +1,92 @@
+"""Where memory is to lie, from what the user of ``mlfc compile`` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mlfc.errors import MlfcError, OptionError, ProblemsError
+
+if TYPE_CHECKING:
+    from mlfc.memory import Pool
+    from mlfc.micro.board import Board
+
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
+
+
+def asked_placement(
+    workspace_io: bool | None,
+    pools: Sequence[str],
+    constants: Sequence[str],
+    loaded: Sequence[str],
+    board: Board | None = None,
+    *,
+    spread: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
+
+    Parameters
+    ----------
+    workspace_io : bool or None
+    pools, constants, loaded : sequence of str
+        ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
+    board : Board, optional
+    spread : bool
+        Whether the workspace is to be spread over the board's memories.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        For all that is wrong with them at once.
+    """
+    from mlfc.memory import ConstantPool, Placement, Pool
+
+    problems: list[MlfcError] = []
+
+    def sized(texts: Sequence[str], flag: str) -> list[tuple[str, int | None]]:
+        found = []
+        for text in texts:
+            match = _SIZED.fullmatch(text)
+            if match is None:
+                problems.append(OptionError(f"'{text}' is not a name and bytes", place=flag, next_step=_FORM))
+            else:
+                found.append((match[1], int(match[2]) if match[2] else None))
+        return found
+
+    wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
+    if spread and board is None:
+        problems.append(
+            OptionError("no board is given, so its memories are not known", place="--board-pools", next_step=_BOARD)
+        )
+    if spread and wanted:
+        problems.append(OptionError("the board's memories are the pools", place="--pool", next_step=_ONE))
+    memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
+    memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
+    try:
+        Placement(pools=tuple(wanted), constants=tuple(memories))
+    except ProblemsError as error:
+        problems += error.problems
+    except MlfcError as error:
+        problems.append(error)
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
+    chosen = {
+        "workspace_io": workspace_io,
+        "pools": wanted or (_of_board(board) if spread else None),
+        "constants": memories or None,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+_FORM = "Write NAME or NAME=BYTES"
+_BOARD = "Name one with --board"
+_ONE = "Leave out --pool, or --board-pools"
+
+
+def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
+    if board is None:
+        return None
+    from mlfc.micro.board_pools import board_pools
+
+    return board_pools(board)

@@ -1,0 +1,206 @@
+"""``mlfc project``: firmware projects, made, built, flashed and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from mlfc.cli.core_warnings import core_warnings
+from mlfc.cli.options import Board, Json, Module, TrustBoard, chosen_board
+from mlfc.cli.project_run import run_project
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import stage
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "create": (
+        "mlfc project create kws.tflite kws_m4 --template makefile --board mps2-an386",
+        "mlfc project create kws.tar kws_m4 --template cmake --board mps2-an386 --option cflags=-Os",
+        "mlfc project create kws.tar kws_package --template package",
+        "mlfc project create kws.tar kws_check --template makefile --board mps3-an547 --type selftest",
+    ),
+    "build": ("mlfc project build kws_m4", "mlfc project build kws_m4 --force --option cflags=-Os"),
+    "flash": ("mlfc project flash kws_m4 --option port=/dev/ttyACM0",),
+    "run": (
+        "mlfc project run kws_m4 --inputs in.npz --outputs out.npz",
+        "mlfc project run kws_m4 --fill zeros --top 3",
+        "mlfc project run kws_driven --option port=/dev/ttyACM0",
+    ),
+    "list": ("mlfc project list", "mlfc project list --json"),
+}
+
+Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
+Options: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the project; may be given again."),
+]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
+
+
+def _list_and_leave(wanted: bool) -> None:
+    if wanted:
+        list_templates()
+        raise typer.Exit
+
+
+ListOptions: TypeAlias = Annotated[
+    bool,
+    typer.Option("--list-options", callback=_list_and_leave, is_eager=True, help="List all options of all templates."),
+]
+
+
+def create(
+    model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the project is made.")],
+    *,
+    template: Annotated[str, typer.Option("--template", metavar="NAME", help="Of mlfc project list.")],
+    board: Board = None,
+    trust_board: TrustBoard = False,
+    project_type: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven."),
+    ] = None,
+    module: Module = None,
+    option: Options = None,
+    force: Force = False,
+    list_options: ListOptions = False,  # noqa: ARG001  (its callback leaves)
+    as_json: Json = False,
+) -> None:
+    """Make a firmware project: a folder that builds without mlfc."""
+    from mlfc.micro.project.generate import generate_project
+    from mlfc.micro.project.options import parse_options
+    from mlfc.micro.project.record import read_record
+
+    options: dict[str, Any] = parse_options(option or ())
+    for name, value in (("board", board), ("project_type", project_type), ("module", module)):
+        if value is not None:
+            options[name] = value
+    options.setdefault("project_type", "standalone")
+    chosen = chosen_board(board, trust_board)
+    warnings = {} if chosen is None else core_warnings(model, chosen, str(board), module)
+    with stage(f"making {folder}"):
+        generate_project(template, model, folder, options, force=force, trust_board=trust_board)
+    record = read_record(folder)
+    if as_json:
+        print_json(
+            {
+                "project": str(folder),
+                **{name: record.document[name] for name in ("template", "board", "module")},
+                **warnings,
+            }
+        )
+        return
+    typer.echo(f"{folder}: {record.project_type} firmware of module {record.module}. Next: mlfc project build {folder}")
+
+
+def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
+    """Build a project's firmware, by the project's own build system."""
+    from mlfc.cli.memory import memory_json, print_linked, print_memory
+    from mlfc.micro.fit import check_fit
+    from mlfc.micro.project.options import parse_options
+    from mlfc.micro.project.run import build_project
+
+    with stage(f"building {folder}"):
+        project = build_project(folder, parse_options(option or ()), force=force)
+    firmware = project and str(project.folder / project.record.firmware)
+    tables = project.memory() if project else None
+    if as_json:
+        document: dict[str, Any] = {"project": str(folder), "firmware": firmware}
+        if tables:
+            before, linked = tables
+            document["memory"] = memory_json(before, linked) if before else {"linked": linked.as_json()}
+        print_json(document)
+    else:
+        typer.echo(f"{firmware or folder}: built")
+        if tables:
+            before, linked = tables
+            if before:
+                print_linked(before, linked)
+            else:
+                print_memory(linked)
+    if project and tables:
+        # the linker knows nothing of the stack that calls take
+        check_fit(tables[1], project.details)
+
+
+def flash(folder: Folder, *, option: Options = None) -> None:
+    """Write a project's firmware to the board, by the board's flash tool."""
+    from mlfc.micro.project.options import parse_options
+    from mlfc.micro.project.run import known_record
+    from mlfc.micro.project_api import GeneratedProject
+
+    record = known_record(folder)
+    if record is not None and not (folder / record.firmware).exists():
+        raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
+    with stage(f"flashing {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
+        project.flash()
+    nothing = record is not None and "flash" not in record.document["steps"]
+    typer.echo(f"{folder}: {'nothing to flash: no flash tool of the board is known' if nothing else 'flashed'}")
+
+
+def list_templates(as_json: Json = False) -> None:
+    """List the templates of projects, and the options of each."""
+    from mlfc.micro.board import boards
+    from mlfc.micro.project.options import template_options
+    from mlfc.micro.project.record import as_json as option_as_json
+    from mlfc.micro.project.templates import templates
+
+    found = [templates().get(name) for name in templates()]
+    known = {template.name: template_options(template, boards()) for template in found}
+    if as_json:
+        print_json(
+            {
+                template.name: {
+                    "description": template.description,
+                    "project_types": list(template.project_types),
+                    "is_built_by_tests": template.built_by_tests,
+                    "options": [option_as_json(option) for option in known[template.name]],
+                }
+                for template in found
+            }
+        )
+        return
+    rows = [
+        (
+            item.name,
+            item.description,
+            ", ".join(item.project_types),
+            "yes" if item.built_by_tests else "structure alone",
+        )
+        for item in found
+    ]
+    print_table("templates", ("template", "makes", "types", "built by tests"), rows)
+    shared = set.intersection(*({option.name for option in options} for options in known.values()))
+    first = next(iter(known.values()))
+    _print_options("options of all templates", [option for option in first if option.name in shared])
+    for name, options in known.items():
+        own = [option for option in options if option.name not in shared]
+        if own:
+            _print_options(f"options of {name}", own)
+
+
+def _print_options(title: str, options: list[Any]) -> None:
+    rows = [
+        (
+            option.name,
+            option.type,
+            option.help,
+            ", ".join(option.required) or None,
+            ", ".join(option.optional) or None,
+            option.default,
+        )
+        for option in options
+    ]
+    print_table(title, ("option", "type", "what it is", "required for", "optional for", "default"), rows)
+
+
+COMMANDS = (
+    ("create", create, EXAMPLES["create"]),
+    ("build", build, EXAMPLES["build"]),
+    ("flash", flash, EXAMPLES["flash"]),
+    ("run", run_project, EXAMPLES["run"]),
+    ("list", list_templates, EXAMPLES["list"]),
+)

@@ -1,0 +1,248 @@
+"""``mlfc run``."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlfc.cli.artifacts import compiled_model, is_compiled
+from mlfc.cli.board_run import built_firmware, check_vectors, run_firmware
+from mlfc.cli.core_warnings import core_warnings
+from mlfc.cli.driven_run import DrivenRun, run_driven
+from mlfc.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes, TrustBoard, chosen_board
+from mlfc.cli.outputs_table import print_outputs, summaries
+from mlfc.cli.profile_table import as_rows, print_profile
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError, RunError
+from mlfc.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable, TensorInfo
+    from mlfc.runtime.arrays import Array
+    from mlfc.runtime.device import Device
+
+EXAMPLES = (
+    "mlfc run kws.tar --inputs in.npz --outputs out.npz",
+    "mlfc run kws.tar --fill random --seed 1 --repeat 100",
+    "mlfc run kws.tflite --top 3",
+    "mlfc run kws.tar --profile --repeat 100 --top 5",
+    "mlfc run resnet18.onnx --device opencl",
+    "mlfc run kws.tflite --board mps2-an386 --profile",
+    "mlfc run kws.tar --board mps3-an547 --selftest",
+    "mlfc run kws_graph.tar --board mps2-an386 --host-driven --profile",
+)
+_PROFILED_RUNS = 10
+_THIS_MACHINE = "host"
+
+
+def run_model(
+    artifact: Annotated[Path, typer.Argument(help="An archive or shared library; a model is compiled first.")],
+    *,
+    inputs: Inputs = None,
+    outputs: Outputs = None,
+    fill: Fill = "random",
+    seed: Seed = 0,
+    module: Module = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Time every operator: medians over the runs, after one to warm up.")
+    ] = False,
+    top: Annotated[
+        int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
+    ] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND[:INDEX]",
+            help="A device of this machine, as opencl or cuda:1; a model is compiled for it. Default: what the artifact"
+            " was compiled for.",
+        ),
+    ] = None,
+    board: Board = None,
+    trust_board: TrustBoard = False,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With --board: what the firmware takes of each region, as it was linked.")
+    ] = False,
+    host_driven: Annotated[
+        bool,
+        typer.Option("--host-driven", help="Run the graph on this machine and every operator on the board."),
+    ] = False,
+    port: Annotated[
+        str | None,
+        typer.Option(help="With --host-driven: the serial port of a board that has the firmware, as /dev/ttyACM0."),
+    ] = None,
+    tensors: Annotated[
+        Path | None, typer.Option(help="With --host-driven: where to write what every operator made, as .npz.")
+    ] = None,
+    shape: Shapes = None,
+    as_json: Json = False,
+) -> None:
+    """Run a compiled model on this machine, or as firmware under the emulator of a board."""
+    from mlfc.support.atomic import check_writable
+
+    runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
+    if runs < 1 or top < 0:
+        raise OptionError("--repeat counts from 1 and --top from 0")
+    if host_driven and (selftest or memory):
+        raise OptionError(
+            "firmware that a host drives runs single operators: it has no self-test and no table of memory",
+            place="--host-driven",
+            next_step="Leave out --selftest and --memory",
+        )
+    if not host_driven and (port is not None or tensors is not None):
+        raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
+    on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
+    devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
+    warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
+    if selftest and on_board:
+        if inputs or outputs or repeat is not None or profile or shape:
+            raise OptionError(
+                "a self-test has inputs and outputs of its own",
+                place="--selftest",
+                next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
+            )
+        check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
+        return
+    if memory and (board is None or profile):
+        raise OptionError(
+            "this shows what firmware takes without the hooks of --profile",
+            place="--memory",
+            next_step="Give a --board and no --profile",
+        )
+    for path in (outputs, tensors):
+        if path is not None:
+            check_writable(path)
+    given = partial(_given, inputs, fill, seed)
+    if host_driven and on_board:
+        wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
+        run_driven(artifact, on_board, module, shape, given, wanted)
+    elif on_board is not None:
+        if repeat is not None:
+            raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
+        firmware = built_firmware(artifact, on_board, module, shape, profile=profile)
+        run_firmware(
+            firmware,
+            given(firmware.inputs),
+            outputs,
+            top,
+            as_json,
+            memory=firmware.memory if memory else None,
+            warnings=warnings,
+        )
+    elif profile:
+        with stage(f"loading {artifact}"):
+            profiled = _profiled(artifact, module, shape, devices)
+        measured = profiled.profile(given(profiled.inputs), runs)
+        _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
+    else:
+        with stage(f"loading {artifact}"):
+            compiled = _load(artifact, module, shape, devices)
+        results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
+        _report(compiled, results, times, None, outputs, top, as_json)
+
+
+def _given(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+    """Return the inputs of a model: from a file, or made up."""
+    from mlfc.runtime.fill import fill as filled
+    from mlfc.runtime.npz import read_npz
+
+    return filled(infos, fill, seed) if path is None else read_npz(path, infos)
+
+
+def _timed(
+    compiled: Runnable, given: Mapping[str, Array], runs: int, artifact: Path
+) -> tuple[Mapping[str, Array], tuple[float, ...]]:
+    call = compiled.bind(given)
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        status = call()
+        times.append(time.perf_counter() - start)
+        if status != 0:
+            raise RunError(f"the model returned status {status}", place=str(artifact))
+    return call.outputs, tuple(times)
+
+
+def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
+    """Return the device that a user names, if one is."""
+    from mlfc.runtime.device import device
+
+    if text is None:
+        return ()
+    if elsewhere:
+        raise OptionError(
+            "--board, --host-driven and --selftest say where the model runs", place="--device", next_step="Leave it out"
+        )
+    kind, colon, index = text.partition(":")
+    if colon and not (index.isascii() and index.isdigit() and len(index) < 4):
+        raise OptionError(f"'{text}' is no device", place="--device", next_step=f"Write {kind}:0")
+    return (device(kind, int(index or 0)),)
+
+
+def _target(devices: Sequence[Device]) -> str:
+    """Return the target of a model that is to run on these devices."""
+    kinds = [device.kind for device in devices if device.kind != "cpu"]
+    return kinds[0] if kinds else "c"
+
+
+def _load(artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]) -> Runnable:
+    from mlfc.archive.load import load, load_factory
+
+    if is_compiled(artifact, module, shape):
+        return load(artifact, module, devices)
+    return load_factory(compiled_model(artifact, shape, _target(devices)), devices)
+
+
+def _profiled(
+    artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]
+) -> ProfiledModule | GraphModule:
+    from mlfc.archive.profile import load_profiled, profiled_factory
+
+    if is_compiled(artifact, module, shape):
+        return load_profiled(artifact, module, devices)
+    return profiled_factory(compiled_model(artifact, shape, _target(devices)), devices)
+
+
+def _report(
+    compiled: Runnable,
+    results: Mapping[str, Array],
+    times: Sequence[float],
+    operators: Sequence[OperatorTime] | None,
+    outputs: Path | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    from mlfc.runtime.npz import write_npz
+
+    if outputs is not None:
+        write_npz(outputs, results)
+    tensors = summaries(compiled.outputs, results, top if operators is None else 0)
+    milliseconds = {
+        "runs": len(times),
+        "median_ms": statistics.median(times) * 1e3,
+        "min_ms": min(times) * 1e3,
+        "mean_ms": statistics.fmean(times) * 1e3,
+    }
+    if as_json:
+        document: dict[str, Any] = {"outputs": tensors, "time": milliseconds}
+        if operators is not None:
+            document["operators"] = as_rows(operators, top)
+        print_json(document)
+        return
+    print_outputs(tensors)
+    if operators is not None:
+        print_profile(operators, top)
+    if len(times) > 1:
+        print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])

@@ -1,0 +1,221 @@
+"""``mlfc verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from mlfc.cli.compile_options import Generators
+from mlfc.cli.core_warnings import core_warnings
+from mlfc.cli.options import (
+    Board,
+    Json,
+    LimitFactor,
+    Module,
+    Numerics,
+    Optimize,
+    Samples,
+    Seed,
+    Shapes,
+    Target,
+    TrustBoard,
+    chosen_board,
+    parse_shapes,
+)
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import BudgetError, OptionError
+from mlfc.support.progress import stage
+from mlfc.support.text import shortened
+
+if TYPE_CHECKING:
+    from mlfc.verify import Comparison, Difference
+
+EXAMPLES = (
+    "mlfc verify kws.tflite",
+    "mlfc verify kws.tflite kws.tar --samples 200",
+    "mlfc verify resnet.onnx --layers --target 'c -mcpu=x86-64-v3'",
+    "mlfc verify classifier.onnx --inputs images.npy --labels classes.txt",
+    "mlfc verify yolo.onnx --rtol 1e-3 --atol 1e-5",
+    "mlfc verify ad01.tflite --numerics tflm --layers",
+    "mlfc verify kws.tflite --board mps3-an547 --samples 3 --layers",
+    "mlfc verify detector.onnx --byoc onnxruntime",
+)
+Rtol: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--rtol", help="Allow so much of each reference value, with --atol, and judge by that alone."),
+]
+Atol: TypeAlias = Annotated[
+    float | None, typer.Option("--atol", help="Allow so much, with --rtol, and judge by that alone.")
+]
+InputSets: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="Compare on these sets of inputs: .npz by name or position, .npy, or the raw bytes. Several sets lie along"
+        " a leading axis.",
+    ),
+]
+ClassLabels: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--labels", help="The class of each set of --inputs, .npy or one a line: counts how many are right."),
+]
+
+
+def verify(
+    model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
+    artifact: Annotated[Path | None, typer.Argument(help="What it was compiled to; compiled here if left out.")] = None,
+    *,
+    inputs: InputSets = None,
+    labels: ClassLabels = None,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
+    ] = False,
+    module: Module = None,
+    target: Target = "c",
+    board: Board = None,
+    trust_board: TrustBoard = False,
+    optimize: Optimize = "speed",
+    numerics: Numerics = "litert",
+    shape: Shapes = None,
+    byoc: Generators = None,
+    limit_factor: LimitFactor = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
+
+    Both run on the same inputs. Fails with status 1 where labels and other integers differ, or floats differ by more
+    than 1e-5 of the tensor's largest value, unless the model in float64 shows that this is rounding: then the reference
+    is as far from it, and a change in the last bits of the weights moves the reference as much. Labels may differ where
+    their scores tie.
+
+    With --numerics tflm the reference is LiteRT nevertheless. TensorFlow Lite Micro rounds fully connected layers in
+    another way, so these may differ, and what follows from them too; that counts as different like anything else.
+    """
+    from mlfc.verify import verify as compare
+
+    if artifact is not None and (shape or byoc or (target, optimize, numerics) != ("c", "speed", "litert")):
+        raise OptionError(
+            "--target, --optimize, --numerics, --shape and --byoc say how to compile; the artifact is compiled already",
+            next_step="Leave out the artifact or these options",
+        )
+    if board is not None and target != "c":
+        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+    chosen = chosen_board(board, trust_board)
+    warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
+    with stage(f"comparing {model}"):
+        result = compare(
+            model,
+            artifact,
+            module=module,
+            samples=samples,
+            seed=seed,
+            layers=layers,
+            shapes=parse_shapes(shape),
+            target=target,
+            optimize=optimize,
+            numerics=numerics,
+            board=chosen,
+            byoc=byoc or (),
+            inputs=inputs,
+            labels=labels,
+            rtol=rtol,
+            atol=atol,
+            limit_factor=limit_factor,
+        )
+    _report(result, as_json, warnings)
+    first = result.first_differing
+    if first is not None:
+        raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
+
+
+def _cause(result: Comparison, first: Difference) -> str:
+    from mlfc.verify.samples import why
+
+    kind = _kind(result, first)
+    reason = why(first.sample)
+    size = (
+        f"{first.lone_nans:,} elements are NaN on one side only"
+        if first.lone_nans
+        else f"by {first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
+        f"{first.elements:,} elements at all"
+    )
+    return (
+        f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: {size}, with "
+        f"the inputs '{first.sample}'" + (f" ({reason})" if reason else "") + (f"; {first.note}" if first.note else "")
+    )
+
+
+def _kind(result: Comparison, first: Difference) -> str:
+    if first in result.groups:
+        return "fused group"
+    return "operator" if first.nodes else "layer" if first in result.layers else "output"
+
+
+def _advice(result: Comparison, first: Difference, numerics: str) -> str | None:
+    hints = [] if result.layers else ["Look for the layer with --layers"]
+    if first.is_unlike_host:
+        hints.append("The same C is right on this machine: look at the board's compiler, flags, memory and flash")
+    elif first in result.groups:
+        hints.append(
+            "Every layer by itself is right: it is the fused code. Compile with another compiler (CC), or report it"
+        )
+    elif result.layers and first in result.outputs and not first.nodes:
+        hints.append("Every layer by itself is right, and so is every fused group: look at what they share, the memory")
+    elif first.nodes:
+        hints.append("The same C gives this on this machine, too: it is not the board")
+    if numerics == "tflm":
+        hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
+    return ". ".join(hints) or None
+
+
+def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]) -> None:
+    if as_json:
+        print_json({**asdict(result), "is_within": result.is_within, **warnings})
+        return
+    title = f"against {result.reference}, {result.samples} sets of inputs"
+    tables = (("outputs", result.outputs), ("layers", result.layers), ("fused groups that differ", result.groups))
+    for name, items in tables:
+        if items:
+            columns = ("tensor", "dtype", "largest |difference|", "allowed", "cosine", "SNR dB", "")
+            print_table(f"{name} {title}", columns, [_row(item) for item in items])
+    judged = [item for item in (*result.outputs, *result.layers) if item.evidence]
+    if judged:
+        print_table(
+            "distance from the model in float64, where more than allowed",
+            ("tensor", "inputs", "compiled", result.reference, f"{result.reference}'s own rounding"),
+            [_judged(item) for item in judged],
+        )
+    for item in (*result.outputs, *result.layers):
+        if item.note and item.is_within:
+            typer.echo(f"{shortened(item.tensor)}: {item.note}")
+    if result.accuracy is not None:
+        found = result.accuracy
+        typer.echo(
+            f"accuracy of {shortened(found.output)}: {found.compiled:,} of {found.samples:,} right, {result.reference} "
+            f"{found.reference:,}; the same answer in {found.agreeing:,}"
+        )
+
+
+def _row(item: Difference) -> tuple[object, ...]:
+    return item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, _verdict(item)
+
+
+def _judged(item: Difference) -> tuple[object, ...]:
+    found = item.evidence
+    return (item.tensor, item.sample, *((found.error, found.reference_error, found.rounding) if found else ()))
+
+
+def _verdict(item: Difference) -> str:
+    if not item.is_within:
+        return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
+    reason = {"rounding": " but for rounding", "tie": " but for labels that tie"}.get(item.excuse, "")
+    return f"equal{reason}" + (f"; {item.nans:,} elements are NaN in both" if item.nans else "")

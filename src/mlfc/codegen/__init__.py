@@ -1,0 +1,20 @@
+"""Printers of loop-level code, and the files of compiled modules."""
+
+from __future__ import annotations
+
+from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools, generate
+from mlfc.codegen.link import LinkedCode, generate_together
+from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
+
+__all__ = [
+    "SHARED_MODULE",
+    "DeviceCode",
+    "GeneratedCode",
+    "LinkedCode",
+    "Shared",
+    "Sizes",
+    "Unit",
+    "constant_pools",
+    "generate",
+    "generate_together",
+]

@@ -1,0 +1,138 @@
+"""A module's tensors as tables of C, and the one function that both conventions run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mlfc.codegen.c_interface import LICENCE, Tensor, tensors
+from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
+from mlfc.codegen.unit import SHARED_MODULE, Unit
+from mlfc.codegen.writer import Writer, c_string, comment_text
+from mlfc.support import dtypes
+
+_NO_GATE = "NULL"
+_SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
+_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bfloat": "kDLBfloat"}
+
+
+@dataclass(frozen=True, eq=False)
+class AotEntry:
+    """What is known of a module compiled ahead of time that a library has functions for.
+
+    Attributes
+    ----------
+    unit : Unit
+    code : GeneratedCode
+        Of the unit.
+    defines_gate : bool
+        Whether this file defines what modules that share their workspace wait at.
+    """
+
+    unit: Unit
+    code: GeneratedCode
+    defines_gate: bool = False
+
+    def __post_init__(self) -> None:
+        require_no_loaded(self.code.loaded, self.unit.module)
+
+    @property
+    def prefix(self) -> str:
+        """What every symbol of the module starts with."""
+        return f"tvmgen_{self.unit.module}"
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Inputs and outputs, as the header names them."""
+        return tensors(self.unit.program.inputs, self.unit.program.outputs)
+
+    @property
+    def all_tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, then outputs."""
+        return (*self.tensors[0], *self.tensors[1])
+
+    @property
+    def slots(self) -> int:
+        """The elements of arrays with one for each tensor: C has no empty ones."""
+        return max(1, len(self.all_tensors))
+
+    def file_start(self) -> str:
+        """Return the file up to what each convention adds."""
+        writer = Writer()
+        writer.lines([f"/* target: {comment_text(self.unit.target_text)} */", f"/* {LICENCE} */"])
+        writer.lines(["#include <stddef.h>", "#include <stdint.h>", "#include <string.h>"])
+        writer.lines(["#include <tvm/runtime/c_backend_api.h>", "#include <tvm/runtime/metadata_types.h>"])
+        writer.lines(['#include "mlfc_entry.h"', '#include "mlfc_ffi.h"', f'#include "{self.code.header_name}"'])
+        writer.line()
+        self._tables(writer)
+        self._run.write(writer)
+        gate = self._gate(writer)
+        if gate != _NO_GATE and not self.unit.workspace_io:
+            self._run_in_turn(writer, gate)
+        inputs, outputs = self.tensors
+        writer.line("static const struct mlfc_function function = {")
+        name = c_string(self.unit.module)
+        writer.line(f"  {name}, parameters, {len(inputs)}, {len(outputs)}, run, {gate},")
+        writer.line("};")
+        return writer.text()
+
+    def _tables(self, writer: Writer) -> None:
+        for index, tensor in enumerate(self.all_tensors):
+            extents = ", ".join(map(str, tensor.value.shape)) or "0"
+            writer.line(f"static const int64_t shape_{index}[] = {{{extents}}};")
+        with writer.block(f"static const struct mlfc_parameter parameters[{self.slots}] =", "};"):
+            for index, tensor in enumerate(self.all_tensors):
+                value = tensor.value
+                facts = f"{len(value.shape)}, {c_dtype(value.dtype)}, {value.nbytes}"
+                writer.line(f"{{{c_string(value.name)}, shape_{index}, {facts}}},")
+            if not self.all_tensors:
+                writer.line("{NULL, NULL, 0, {0, 0, 0}, 0},")
+        writer.line()
+
+    def _gate(self, writer: Writer) -> str:
+        """Write what calls wait at; return its address."""
+        if self.code.external_workspace:
+            return _NO_GATE
+        if self.code.workspace_peers:
+            if self.defines_gate:
+                writer.line(f"struct mlfc_gate {_SHARED_GATE};")
+            else:
+                writer.line(f"extern struct mlfc_gate {_SHARED_GATE};")
+            return f"&{_SHARED_GATE}"
+        writer.line("static struct mlfc_gate gate; /* the workspace is static: one run at a time */")
+        return "&gate"
+
+    def _run_in_turn(self, writer: Writer, gate: str) -> None:
+        """Write the C interface's function for callers that wait for those of the other functions."""
+        inputs, outputs = (f"struct {self.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
+        with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({inputs}, {outputs})"):
+            writer.line("int32_t status;")
+            writer.line(f"mlfc_gate_enter({gate});")
+            writer.line(f"status = {self.code.entry}(inputs, outputs);")
+            writer.line(f"mlfc_gate_leave({gate});")
+            writer.line("return status;")
+        writer.line()
+
+    @property
+    def _run(self) -> RunFunction:
+        """The function that hands addresses on to the C interface."""
+        assert self.code.entry is not None
+        pools = self.unit.plan.pools if self.code.external_workspace else ()
+        inputs, outputs = ([Slot(item.field, item.value.nbytes) for item in group] for group in self.tensors)
+        return RunFunction(
+            self.prefix,
+            self.code.entry,
+            tuple(inputs),
+            tuple(outputs),
+            tuple((pool.name, pool.nbytes) for pool in pools),
+            self.unit.workspace_io,
+        )
+
+
+def c_dtype(dtype: str) -> str:
+    """Return the initializer of a ``DLDataType``."""
+    if dtype == "bool":  # as TVM has it; who checks takes newer DLPack's form too
+        return "{kDLUInt, 1, 1}"
+    kind = dtype.rstrip("0123456789")
+    return f"{{{_CODES[kind]}, {dtypes.bits(dtype)}, 1}}"

@@ -1,0 +1,92 @@
+"""Functions of the convention of tvm-ffi."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mlfc.codegen.abi.entry import AotEntry
+from mlfc.codegen.c_interface import Tensor
+from mlfc.codegen.writer import Writer, c_string
+
+PREFIX = "__tvm_ffi_"
+_MAIN = f"{PREFIX}main"
+_LONGEST_LITERAL = 4095
+_ROW = 32
+
+
+def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
+    """Return the function of a module, and those that say what it takes.
+
+    Parameters
+    ----------
+    entry : AotEntry
+    alone : bool
+        Whether the library has no other module, so that calling the library calls this one.
+    """
+    module = entry.unit.module
+    names = [f"{PREFIX}{module}", *([_MAIN] if alone and module != "main" else [])]
+    writer = Writer()
+    for name in names:
+        with writer.block(f"TVM_DLL {ffi_head(name)}"):
+            writer.line(f"const DLTensor *tensors[{entry.slots}];")
+            writer.line(f"void *data[{entry.slots}];")
+            writer.line("(void)handle;")
+            writer.line("return mlfc_ffi_entry(&function, args, num_args, result, tensors, data);")
+        writer.line()
+    for kind, text in (("metadata", _metadata(entry)), ("doc", _doc(entry))):
+        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}_{kind}_{module}')}"):
+            _write_text(writer, text)
+            writer.lines(["(void)handle;", "(void)args;", "(void)num_args;"])
+            writer.line("return mlfc_ffi_text((const char *)text, result);")
+        writer.line()
+    return writer.text()
+
+
+def _write_text(writer: Writer, text: str) -> None:
+    """Write the array ``text``: as a string that people can read where C allows one of this length."""
+    data = text.encode("utf-8", "replace")
+    if len(data) < _LONGEST_LITERAL:
+        lines = text.splitlines(keepends=True)
+        head, tail = "static const char text[] =", ";"
+        parts = [c_string(line, len(line)) for line in lines]
+    else:
+        head, tail = "static const unsigned char text[] = {", "};"
+        rows = [(*data, 0)[start : start + _ROW] for start in range(0, len(data) + 1, _ROW)]
+        parts = [f"{', '.join(map(str, row))}," for row in rows]
+    writer.line(head)
+    with writer.indented():
+        writer.lines(parts)
+    writer.line(tail)
+
+
+def ffi_head(name: str) -> str:
+    """Return the declaration of a function of the convention."""
+    return f"int {name}(void *handle, const struct mlfc_any *args, int32_t num_args, struct mlfc_any *result)"
+
+
+def _metadata(entry: AotEntry) -> str:
+    """Return what the function takes: the types in tvm-ffi's form, and the tensors."""
+    types = [{"type": "None"}, *({"type": "ffi.Tensor"} for _ in entry.all_tensors)]
+    inputs, outputs = entry.tensors
+    described = {
+        "type_schema": json.dumps({"type": "ffi.Function", "args": types}),
+        "inputs": [_described(tensor) for tensor in inputs],
+        "outputs": [_described(tensor) for tensor in outputs],
+    }
+    return json.dumps(described)
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    value = tensor.value
+    return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
+
+
+def _doc(entry: AotEntry) -> str:
+    """Return what a person reads about the function."""
+    inputs, outputs = entry.tensors
+    lines = [f"Run the model {entry.unit.module} once, on contiguous tensors of the CPU."]
+    lines += ["", "Parameters", "----------"]
+    for kind, group in (("read", inputs), ("written; left out, they are returned", outputs)):
+        lines += [f"{tensor.value.name} : {tensor.value.dtype}{list(tensor.value.shape)}, {kind}" for tensor in group]
+    return "\n".join(lines) + "\n"

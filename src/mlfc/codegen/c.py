@@ -1,0 +1,306 @@
+"""Printing loop-level functions as C99 (with GNU vectors where the function uses vectors)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from string import Template
+
+from mlfc.codegen import dot4, mve, vectors
+from mlfc.codegen.c_expr import ExprPrinter, Needs
+from mlfc.codegen.c_types import scalar_type, value_type
+from mlfc.codegen.kernel_values import KernelValues
+from mlfc.codegen.prelude import helper_name, render
+from mlfc.codegen.scopes import accumulated
+from mlfc.codegen.statements import StatementPrinter
+from mlfc.codegen.writer import comment_text
+from mlfc.support import dtypes
+from mlfc.support.c_names import sanitize
+from mlfc.tir import ir
+from mlfc.tir.independence import of_function
+from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
+from mlfc.tir.unroll import Unroll
+from mlfc.tir.visitor import walk_expr
+from mlfc.tir.wrapping import has_wrapping_address
+
+_WORKSPACE = "workspace"
+_VALUES = Var("values", "int32")
+# what local names must not hide: parameters of every function, and names of the headers that are used
+_RESERVED = frozenset(
+    {
+        _WORKSPACE, vectors.PART, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t",
+        "uint16_t", "uint32_t", "uint64_t",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A printed function: its text and what its file must provide."""
+
+    text: str
+    needs: Needs
+
+
+def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[int] = frozenset()) -> CFunction:
+    """Print a function.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+    name : str, optional
+        The C name, if not the function's own.
+    reached : frozenset of int
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.overlap`.
+    """
+    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), reached).run()
+
+
+def print_shared(values: KernelValues, reached: frozenset[int] = frozenset()) -> CFunction:
+    """Print a function that several kernels share; behind the pointers it takes that to the numbers of one of them."""
+    shared = values.shared
+    unrolled = replace(shared, prim=Unroll()(shared.prim))
+    return _FunctionPrinter(unrolled.prim, values.function, reached, replace(values, shared=unrolled)).run()
+
+
+def signature(prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> str:
+    """Return the head of the C function, as a definition and a prototype need it."""
+    return _FunctionPrinter(prim, name, reached).head()
+
+
+def print_file(functions: list[CFunction]) -> str:
+    """Return a C file of its own with the functions and what they need."""
+    needs = Needs()
+    for function in functions:
+        needs.merge(function.needs)
+    return "\n".join([*preamble(needs), "", *(function.text for function in functions)])
+
+
+def preamble(needs: Needs) -> list[str]:
+    """Return includes, types, helpers and macros for functions with these needs."""
+    lines = ["#include <math.h>"] if needs.math else []
+    lines += ["#include <stdint.h>", "#include <string.h>"]
+    body = render(needs.helpers, needs.vectors)
+    if needs.rounds_even:
+        lines += ["", *_ROUND_EVEN]
+    if needs.doubles:
+        lines += ["", *_DOUBLES]
+    if needs.independent_loops:
+        lines += ["", *_INDEPENDENT]
+    if needs.scalar_loops:
+        lines += ["", *_SCALAR]
+    if needs.rolled_loops:
+        lines += ["", *_ROLLED]
+    if needs.fences:
+        lines += ["", *_FENCE]
+    return [*lines, "", *body] if body else lines
+
+
+_ROUND_EVEN = [
+    "#if defined(__AVR__) && !defined(rintf) /* avr-libc lacks it */",
+    "static inline float mlf_rintf(float x) {",
+    "  return fabsf(x) < 8388608.0f ? copysignf((float)lrintf(x), x) : x;",
+    "}",
+    "#define rintf(x) mlf_rintf(x)",
+    "#endif",
+]
+
+
+_DOUBLES = [
+    "/* fails to compile where a double is a float, as on AVRs */",
+    "typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];",
+]
+
+
+_INDEPENDENT = [
+    "/* before loops over memory that may be both read and written: no iteration touches another's elements */",
+    "#if defined(__clang__)",
+    '#pragma clang diagnostic ignored "-Wpass-failed"',
+    '#define MLF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")',
+    "#elif defined(__GNUC__)",
+    '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
+    "#else",
+    "#define MLF_INDEPENDENT",
+    "#endif",
+]
+
+
+_SCALAR = [
+    "/* before loops with remainders in addresses, some of which clang 22 vectorizes wrongly */",
+    "#if defined(__clang__)",
+    '#define MLF_SCALAR _Pragma("clang loop vectorize(disable)")',
+    "#else",
+    "#define MLF_SCALAR",
+    "#endif",
+]
+
+
+_ROLLED = [
+    "/* before loops that compilers would spell out, although their bodies fill the registers */",
+    "#if defined(__clang__)",
+    '#define MLF_ROLLED _Pragma("clang loop unroll(disable)")',
+    "#elif defined(__GNUC__)",
+    '#define MLF_ROLLED _Pragma("GCC unroll 1")',
+    "#else",
+    "#define MLF_ROLLED",
+    "#endif",
+]
+
+
+_FENCE = [
+    "/* what comes after is loaded from memory after what comes before, not kept in registers meanwhile */",
+    "#if defined(__GNUC__)",
+    '#define MLF_FENCE __asm__ volatile("" ::: "memory");',
+    "#else",
+    "#define MLF_FENCE",
+    "#endif",
+]
+
+
+class _FunctionPrinter(StatementPrinter):
+    def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int], values: KernelValues | None = None) -> None:
+        super().__init__(prim.body, _RESERVED, prim.name)
+        self._prim = prim
+        self._aliased = reached.union(prim.inplace)
+        self._independence = of_function(prim, reached)
+        self._name = name
+        self._values = values
+        self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
+        self._groups = dot4.group_vars(prim.body)
+
+    def run(self) -> CFunction:
+        with self._writer.block(self.head()):
+            if self._values is not None:
+                self._parameters(self._values)
+            for buffer, offset in zip(self._prim.scratch, self._scratch_offsets(), strict=True):
+                kind = scalar_type(buffer.dtype)
+                place = _WORKSPACE if offset == "0" else f"({_WORKSPACE} + {offset})"
+                self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
+            self._stmt(self._prim.body)
+            self._writer.line("return 0;")
+        return CFunction(self._writer.text(), self._needs)
+
+    def head(self) -> str:
+        """Return the function's head and give the parameters their names."""
+        shared = [self._prim.inputs[position] for position in self._aliased]
+        params = []
+        for buffer in self._prim.params:
+            is_output = buffer is self._prim.output
+            aliased = bool(shared) if is_output else any(buffer is item for item in shared)
+            qualifier = "" if aliased else "restrict "
+            const = "" if is_output else "const "
+            params.append(f"{const}{scalar_type(buffer.dtype)} *{qualifier}{self._names.declare(buffer)}")
+        if self._prim.scratch:
+            params.append(f"uint8_t *restrict {_WORKSPACE}")
+        if self._values is not None:
+            params.append(f"const {self._values.type_name} *{self._names.declare(_VALUES)}")
+        return f"int32_t {self._name}({', '.join(params)})"
+
+    def _parameters(self, values: KernelValues) -> None:
+        """Print the numbers as variables: what is stored may alias their struct, as far as compilers know."""
+        used = self._used | {
+            id(node) for offset in values.shared.scratch_offsets for node in walk_expr(offset) if isinstance(node, Var)
+        }
+        place = self._names.get(_VALUES)
+        for item in values.fields():
+            var = item.parameter.var
+            self._ranges.know(var, item.parameter.values)
+            if id(var) in used:
+                name = self._names.declare(var)
+                self._writer.line(f"const {value_type(var.dtype)} {name} = {place}->{item.name};")
+
+    def _scratch_offsets(self) -> list[str]:
+        if self._values is None:
+            return list(map(str, self._prim.scratch_offsets))
+        return [self._exprs.expr(offset) for offset in self._values.shared.scratch_offsets]
+
+    # statements -----------------------------------------------------------------------------------------
+
+    def _special(self, stmt: Stmt) -> bool:
+        if isinstance(stmt, ir.External):
+            self._external(stmt)
+        elif isinstance(stmt, ir.Fence):
+            self._needs.fences = True
+            self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
+        else:
+            return False
+        return True
+
+    def _external(self, stmt: ir.External) -> None:
+        buffers = (*self._prim.params, *self._prim.scratch)
+        names = {buffer.name: self._names.get(buffer) for buffer in buffers}
+        for line in Template(stmt.text).substitute(names).splitlines():
+            self._writer.line(line)
+
+    def _store(self, stmt: ir.Store) -> None:
+        if self._helper_store(stmt):
+            return
+        value, added = stmt.value, accumulated(stmt)
+        if self._overtakes(stmt):
+            kept = Var("kept", value.dtype)
+            self._declare(kept, value)
+            self._assign(self._exprs.element(stmt.buffer, stmt.indices, kept.dtype), kept)
+            return
+        place = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
+        if added is not None and not self._exprs.wraps(value):
+            self._assign(place, added, "+=")
+        else:
+            self._assign(place, value)
+
+    def _helper_store(self, stmt: ir.Store) -> bool:
+        """Print a store that a helper writes, of a run or of four narrow elements; tell whether it is one."""
+        call, narrow = mve.run_call(stmt.value), mve.narrowed(stmt.value)
+        to = f"&{self._names.get(stmt.buffer)}[{self._exprs.index(stmt.buffer, stmt.indices)}]"
+        if call is not None:
+            text, key = mve.run_statement(to, call, self._exprs.address, self._exprs.expr)
+            self._writer.line(text)
+        elif narrow is not None:
+            key, wide = narrow
+            self._writer.line(f"MLF_EACH(q) {helper_name(key)}({to}, {self._exprs.expr(wide)});")
+        else:
+            return False
+        self._needs.helpers.add(key)
+        return True
+
+    def _assign(self, place: str, value: Expr, operator: str = "=") -> None:
+        each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
+        self._writer.line(f"{each}{place} {operator} {self._exprs.expr(value)};")
+
+    def _overtakes(self, stmt: ir.Store) -> bool:
+        """Tell whether a store of parts, one after another, may write what a later part still reads."""
+        if dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype):
+            return False
+        buffers = {node.buffer for node in walk_expr(stmt.value) if isinstance(node, ir.Load)}
+        shared = [self._prim.inputs[position] for position in self._prim.inplace]
+        return stmt.buffer in buffers or (stmt.buffer is self._prim.output and not buffers.isdisjoint(shared))
+
+    def _loop_hint(self, stmt: ir.For) -> str:
+        hints = []
+        if has_wrapping_address(stmt):
+            self._needs.scalar_loops = True
+            hints.append("MLF_SCALAR")
+        elif stmt.kind == "vectorized" and self._aliased and self._independence.holds(stmt):
+            self._needs.independent_loops = True
+            hints.append("MLF_INDEPENDENT")
+        if stmt.kind == "rolled":
+            self._needs.rolled_loops = True
+            hints.append("MLF_ROLLED")
+        return " ".join(hints)
+
+    def _declare(self, var: Var, value: Expr) -> None:
+        if id(var) in self._groups:
+            text = self._exprs.group(value)
+            self._writer.line(f"const int32_t {self._names.declare(var)} = {text};")
+        elif dtypes.lanes(var.dtype) == 1:
+            text = self._exprs.expr(value)
+            self._writer.line(f"const {value_type(var.dtype)} {self._names.declare(var)} = {text};")
+        else:
+            text = self._exprs.expr(value)
+            self._writer.line(f"{value_type(var.dtype)} {self._names.declare(var)};")
+            self._writer.line(f"MLF_EACH(q) {self._exprs.variable(var)} = {text};")
+
+    def _allocate(self, stmt: ir.Allocate) -> None:
+        buffer = stmt.buffer
+        kind = value_type(buffer.dtype)
+        if dtypes.lanes(buffer.dtype) > 1:
+            self._needs.vectors.add(buffer.dtype)
+        self._writer.line(f"{kind} {self._names.declare(buffer)}[{max(buffer.size, 1)}];")

@@ -1,0 +1,358 @@
+"""Printing loop-level expressions as C.
+
+Parentheses stand where C's precedence needs them and where compilers warn without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mlfc.codegen import dot4, dsp, mathematics, mve, vectors
+from mlfc.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
+from mlfc.codegen.prelude import TRUNCATIONS, helper_name
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Expr
+
+# precedence of C: a larger number binds tighter
+TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
+_EQUAL, _LESS, _SHIFT, _ADD, _MUL, _UNARY, ATOM = 7, 8, 9, 10, 11, 12, 13
+
+_OPERATORS = {
+    "add": ("+", _ADD), "sub": ("-", _ADD), "mul": ("*", _MUL), "div": ("/", _MUL),
+    "and": ("&", _AND), "or": ("|", _OR), "xor": ("^", _XOR), "shl": ("<<", _SHIFT), "shr": (">>", _SHIFT),
+    "eq": ("==", _EQUAL), "ne": ("!=", _EQUAL), "lt": ("<", _LESS), "le": ("<=", _LESS),
+    "gt": (">", _LESS), "ge": (">=", _LESS), "land": ("&&", _LAND), "lor": ("||", _LOR),
+}  # fmt: skip
+_ARITHMETIC = frozenset({_ADD, _MUL})
+_COMPARING = frozenset({_LESS, _EQUAL})
+_PLAIN_UNDER = {
+    _ADD: _ARITHMETIC, _MUL: _ARITHMETIC, _LESS: _ARITHMETIC, _EQUAL: _ARITHMETIC,
+    _LAND: _ARITHMETIC | _COMPARING, _LOR: _ARITHMETIC | _COMPARING,
+}  # fmt: skip
+"""Which operators may stand unparenthesized under which: where everybody knows the order."""
+
+_INT = dtypes.limits("int16")
+"""What an int holds at least: C computes narrower integers as ints, which overflow on some machines."""
+
+MATH = frozenset(
+    {
+        "exp", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "floor", "ceil", "trunc", "fabs", "erf", "pow", "fmod",
+    }
+)  # fmt: skip
+MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
+CLASSIFY = frozenset({"isnan", "isinf"})
+FIXED_POINT = frozenset(
+    {
+        "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
+        "requantize_single", "requantize_away", "clz32",
+    }
+)  # fmt: skip
+OF_DTYPES = TRUNCATIONS | {"integer_power"}
+"""Intrinsics with a helper for each dtype of what they take."""
+
+
+@dataclass(eq=False)
+class Needs:
+    """What printed code needs from its file: helpers, vector types, headers."""
+
+    helpers: set[str] = field(default_factory=set)
+    vectors: set[str] = field(default_factory=set)
+    math: bool = False
+    independent_loops: bool = False
+    scalar_loops: bool = False
+    rolled_loops: bool = False
+    fences: bool = False
+    doubles: bool = False
+    rounds_even: bool = False
+
+    def merge(self, other: Needs) -> None:
+        """Add what `other` needs."""
+        self.helpers |= other.helpers
+        self.vectors |= other.vectors
+        self.math = self.math or other.math
+        self.independent_loops = self.independent_loops or other.independent_loops
+        self.scalar_loops = self.scalar_loops or other.scalar_loops
+        self.rolled_loops = self.rolled_loops or other.rolled_loops
+        self.fences = self.fences or other.fences
+        self.doubles = self.doubles or other.doubles
+        self.rounds_even = self.rounds_even or other.rounds_even
+
+
+@dataclass(eq=False)
+class ExprPrinter:
+    """Prints expressions of one function; of a vector, what is printed is the value of the part ``q``.
+
+    Parameters
+    ----------
+    name_of : callable
+        The C name of a variable or buffer.
+    needs : Needs
+        Filled while printing.
+    ranges : Ranges
+        What is known of variables where the printed expression stands.
+    """
+
+    name_of: Callable[[ir.Var | ir.Buffer], str]
+    needs: Needs
+    ranges: Ranges
+
+    def expr(self, expr: Expr, level: int = TERNARY) -> str:
+        """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""
+        text, own = self._print(expr)
+        return text if own >= level else f"({text})"
+
+    def _print(self, expr: Expr) -> tuple[str, int]:
+        self._note_vector(expr.dtype)
+        self.needs.doubles = self.needs.doubles or dtypes.element(expr.dtype) == "float64"
+        if isinstance(expr, ir.Const):
+            self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
+            return literal(expr.value, expr.dtype), ATOM
+        if isinstance(expr, ir.Var):
+            return self.variable(expr), ATOM
+        if isinstance(expr, ir.Load):
+            return self._load(expr)
+        if isinstance(expr, ir.Binary):
+            return self._binary(expr)
+        if isinstance(expr, ir.Select):
+            return self._select(expr)
+        if isinstance(expr, ir.Cast):
+            return self._cast(expr)
+        if isinstance(expr, ir.Broadcast):
+            return self._broadcast(expr)
+        return self._call(expr)
+
+    def _note_vector(self, dtype: str) -> None:
+        if dtypes.lanes(dtype) > 1 and dtypes.element(dtype) != "bool":
+            self.needs.vectors.add(dtype)
+
+    def _helper(self, key: str, *args: Expr) -> tuple[str, int]:
+        self.needs.helpers.add(key)
+        return f"{helper_name(key)}({', '.join(map(self.expr, args))})", ATOM
+
+    # memory ---------------------------------------------------------------------------------------------
+
+    def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
+        """Return the flat element index of `indices` into `buffer`."""
+        if buffer.size > dtypes.limits("int32")[1]:
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+        table, total = ExprTable(), Affine({}, 0)
+        for extent, index in zip(buffer.shape, indices, strict=True):
+            total = total.times(extent).plus(table.affine(index))
+        return self._sum(total, table)
+
+    def _sum(self, total: Affine, table: ExprTable) -> str:
+        # what is positive comes first, so that hardly any index starts with a minus
+        parts = [
+            (coefficient < 0, self._product(number, coefficient, table)) for number, coefficient in total.terms.items()
+        ]
+        if total.constant:
+            parts.append((total.constant < 0, str(abs(total.constant))))
+        parts.sort(key=lambda part: part[0])
+        if not parts:
+            return "0"
+        (negative, text), *rest = parts
+        return "".join(
+            [f"-({text})" if negative else text, *(f" {'-' if minus else '+'} {part}" for minus, part in rest)]
+        )
+
+    def _product(self, number: int, coefficient: int, table: ExprTable) -> str:
+        size = abs(coefficient)
+        term = self.expr(table.exprs[number], _MUL if size == 1 else _UNARY)
+        return term if size == 1 else f"{term} * {size}"
+
+    def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
+        """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""
+        place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
+        if dtypes.lanes(dtype) == 1:
+            return place
+        self._note_vector(dtype)
+        parts = place if dtype == buffer.dtype else f"(({value_type(dtype)}_u *)&{place})"
+        return f"{parts}[{vectors.PART}]"
+
+    def address(self, load: ir.Load) -> str:
+        """Return the address of what is loaded."""
+        return f"&{self.name_of(load.buffer)}[{self.index(load.buffer, load.indices)}]"
+
+    def variable(self, var: ir.Var) -> str:
+        """Return the lvalue of a variable."""
+        name = self.name_of(var)
+        return name if dtypes.lanes(var.dtype) == 1 else f"{name}[{vectors.PART}]"
+
+    def _load(self, expr: ir.Load) -> tuple[str, int]:
+        text = self.element(expr.buffer, expr.indices, expr.dtype)
+        return f"((const {text[2:]}" if text.startswith("((") else text, ATOM
+
+    def group(self, expr: Expr) -> str:
+        """Return four bytes as an int32."""
+        if isinstance(expr, ir.Var):
+            return self.name_of(expr)
+        if not isinstance(expr, ir.Load):
+            raise InternalError("C takes a group of four bytes from memory only")
+        self.needs.helpers.add(dot4.GROUP)
+        place = f"{self.name_of(expr.buffer)}[{self.index(expr.buffer, expr.indices)}]"
+        return f"*(const {helper_name(dot4.GROUP)} *)&{place}"
+
+    # arithmetic -----------------------------------------------------------------------------------------
+
+    def _binary(self, expr: ir.Binary) -> tuple[str, int]:
+        element = dtypes.element(expr.a.dtype)
+        if element in HALF_FLOATS:
+            return self._half_binary(expr, element)
+        if expr.op in ("min", "max"):
+            return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+        if expr.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+            return self._division(expr)
+        if expr.op == "shl" and not expr.dtype.startswith("u") and dtypes.lanes(expr.dtype) == 1:
+            # shifting a negative number is undefined, so the bits are shifted as unsigned
+            kind = scalar_type(expr.dtype)
+            return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {self.expr(expr.b, _ADD)})", _UNARY
+        if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
+            return f"!{self.expr(expr.a, _UNARY)}", _UNARY
+        if self.wraps(expr):
+            return self._helper(f"wrap_{expr.op}:{expr.dtype}", expr.a, expr.b)
+        promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
+        if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.result(expr).within(*_INT):
+            expr = ir.Binary(expr.op, ir.Cast(expr.a, "uint32"), ir.Cast(expr.b, "uint32"), expr.dtype)
+        text, level = self._infix(expr)
+        if promoted and expr.op not in ("and", "or", "xor", "shr"):
+            return f"({scalar_type(expr.dtype)})({text})", _UNARY
+        return text, level
+
+    def _infix(self, expr: ir.Binary) -> tuple[str, int]:
+        symbol, level = _OPERATORS[expr.op]
+        right_level = level + 1 if expr.op in ("sub", "div", "shl", "shr") or dtypes.is_float(expr.dtype) else level
+        return f"{self._operand(expr.a, level, level)} {symbol} {self._operand(expr.b, level, right_level)}", level
+
+    def _operand(self, expr: Expr, outer: int, level: int) -> str:
+        text, own = self._print(expr)
+        plain = own in (outer, _UNARY, ATOM) or own in _PLAIN_UNDER.get(outer, ())
+        return text if own >= level and plain else f"({text})"
+
+    def wraps(self, expr: Expr) -> bool:
+        """Tell whether an expression is signed arithmetic that may overflow, which C leaves undefined."""
+        if not isinstance(expr, ir.Binary) or expr.op not in ("add", "sub", "mul"):
+            return False
+        return expr.dtype in ("int32", "int64") and not self.ranges.result(expr).within(*dtypes.limits(expr.dtype))
+
+    def _division(self, expr: ir.Binary) -> tuple[str, int]:
+        divisor = self.ranges.interval(expr.b)
+        dividend = self.ranges.interval(expr.a)
+        rounds_alike = expr.op.startswith("trunc") or (dividend.low >= 0 and divisor.low > 0)
+        if rounds_alike and (divisor.low > 0 or divisor.high < -1):
+            symbol = "%" if expr.op.endswith("mod") else "/"
+            text = f"{self._operand(expr.a, _MUL, _MUL)} {symbol} {self._operand(expr.b, _MUL, _UNARY)}"
+            if dtypes.bits(expr.dtype) < 32:
+                return f"({scalar_type(expr.dtype)})({text})", _UNARY
+            return text, _MUL
+        return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+
+    def _half_binary(self, expr: ir.Binary, element: str) -> tuple[str, int]:
+        """Compute in float and round once: float has more than twice the digits, so that is the right result."""
+        wide = ir.Binary(
+            expr.op, ir.Cast(expr.a, "float32"), ir.Cast(expr.b, "float32"),
+            "bool" if expr.op in ir.COMPARISONS else "float32",
+        )  # fmt: skip
+        return self._print(wide if expr.op in ir.COMPARISONS else ir.Cast(wide, element))
+
+    def _select(self, expr: ir.Select) -> tuple[str, int]:
+        if dtypes.lanes(expr.condition.dtype) > 1:
+            condition = expr.condition
+            if not isinstance(condition, ir.Binary) or mask_dtype(condition.a.dtype) != mask_dtype(expr.dtype):
+                raise InternalError("C selects vectors only by a comparison of vectors as wide")
+            return self._helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
+        arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
+        return f"{self.expr(expr.condition, _LOR)} ? {arms}", TERNARY
+
+    def _cast(self, expr: ir.Cast) -> tuple[str, int]:
+        source, target = expr.value.dtype, dtypes.element(expr.dtype)
+        if (narrow := mve.widened(expr)) is not None:
+            key = f"widen:{narrow.dtype}"
+            self.needs.helpers.add(key)
+            return f"{helper_name(key)}({self.address(narrow)})", ATOM
+        if dtypes.lanes(source) > 1:
+            return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", ATOM
+        if source in HALF_FLOATS:
+            self.needs.helpers.add(f"{source}_to_float")
+            text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", ATOM
+            if target == "float32":
+                return text, level
+        else:
+            text, level = self._print(expr.value)
+        if target in HALF_FLOATS:
+            self.needs.helpers.add(f"{target}_from_float")
+            return f"mlf_{target}_from_float({self._as_float(text, level, source)})", ATOM
+        operand = text if level >= _UNARY else f"({text})"
+        if target == "bool":
+            return f"{operand} != 0", _EQUAL
+        return f"({scalar_type(target)}){operand}", _UNARY
+
+    @staticmethod
+    def _as_float(text: str, level: int, source: str) -> str:
+        if source == "float32":
+            return text
+        return f"(float){text if level >= _UNARY else f'({text})'}"
+
+    def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
+        if isinstance(expr.value, ir.Const) and expr.value.value == 0 and not str(expr.value.value).startswith("-"):
+            return f"({part_type(expr.dtype)}){{0}}", _UNARY
+        return self._helper(f"splat:{expr.dtype}", expr.value)
+
+    def _dot4(self, expr: ir.Call) -> tuple[str, int]:
+        total, unsigned, signed = expr.args
+        lanes = dtypes.lanes(expr.dtype)
+        if lanes == 1:
+            raise InternalError("C has no 'dot4_u8s8' of one sum")
+        key, splat = dot4.key(lanes), f"splat:{expr.dtype}"
+        self.needs.helpers.add(key)
+        if dot4.takes_group(expr):
+            self.needs.helpers.add(splat)
+            factor = f"{helper_name(splat)}({self.group(unsigned)})"
+        else:
+            factor = self.expr(unsigned)
+        return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", ATOM
+
+    def _word(self, elements: Expr) -> tuple[str, int]:
+        """Return the elements of four bytes of memory as an int32."""
+        if not isinstance(elements, ir.Load):
+            raise InternalError("C takes a word from memory only")
+        key = f"word:{dtypes.element(elements.dtype)}"
+        self.needs.helpers.add(key)
+        place = f"{self.name_of(elements.buffer)}[{self.index(elements.buffer, elements.indices)}]"
+        return f"{helper_name(key)}(&{place})", ATOM
+
+    def _call(self, expr: ir.Call) -> tuple[str, int]:
+        if expr.name == "dot4_u8s8":
+            return self._dot4(expr)
+        if expr.dtype == mve.LANES and expr.name in mve.CALLS:
+            return self._helper(f"{expr.name}:{expr.dtype}", *expr.args)
+        if dtypes.lanes(expr.dtype) > 1:
+            raise InternalError(f"C has no '{expr.name}' of vectors")
+        if expr.name == "word":
+            return self._word(expr.args[0])
+        if expr.name == "within":
+            return self._print(expr.args[0])
+        if expr.name in OF_DTYPES:
+            return self._helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
+        if expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
+            return self._helper(expr.name, *expr.args)
+        source = expr.args[0].dtype
+        if source in HALF_FLOATS:
+            wide = tuple(ir.Cast(arg, "float32") for arg in expr.args)
+            result = expr.dtype if expr.name in CLASSIFY else "float32"
+            call = ir.Call(expr.name, wide, result)
+            return self._print(call if expr.name in CLASSIFY else ir.Cast(call, expr.dtype))
+        self.needs.math = True
+        arguments = ", ".join(map(self.expr, expr.args))
+        if expr.name in CLASSIFY:
+            return f"{expr.name}({arguments}) != 0", _EQUAL
+        self.needs.rounds_even = self.needs.rounds_even or expr.name == "round_even"
+        name = MATH_RENAMED.get(expr.name, expr.name)
+        if name not in MATH and expr.name not in MATH_RENAMED:
+            raise InternalError(f"C has no intrinsic '{expr.name}'")
+        return f"{name}{'f' if source == 'float32' else ''}({arguments})", ATOM

@@ -1,0 +1,105 @@
+"""C's names for dtypes, and literals that give back the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.support.text import shortest_digits
+
+HALF_FLOATS = ("float16", "bfloat16")
+"""Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
+
+BitCopy: TypeAlias = Callable[[str, str, str], str]
+"""(type, variable of that type, variable of 32 bits) -> the statement that gives the first the bits of the second."""
+
+_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8"}
+
+
+@cache
+def scalar_type(dtype: str) -> str:
+    """Return the C type that holds one element of `dtype`; lanes are ignored."""
+    element = dtypes.element(dtype)
+    if element in dtypes.INTEGERS:
+        return f"{element}_t"
+    known = {"float32": "float", "float64": "double", "bool": "uint8_t"}
+    known.update(dict.fromkeys(HALF_FLOATS, "uint16_t"))
+    if element not in known:
+        raise InternalError(f"C has no type for {dtype}")
+    return known[element]
+
+
+@cache
+def short_name(dtype: str) -> str:
+    """Return a short form for names of helper functions and vector types: ``i8``, ``f32x16``."""
+    element, lanes = dtypes.element(dtype), dtypes.lanes(dtype)
+    short = _SHORT.get(element) or element.replace("uint", "u").replace("int", "i")
+    return short if lanes == 1 else f"{short}x{lanes}"
+
+
+@cache
+def value_type(dtype: str) -> str:
+    """Return the C type of a variable of `dtype`, scalar or vector."""
+    return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}"
+
+
+@cache
+def part_type(dtype: str) -> str:
+    """Return the C type of a value in an expression: of a vector, one of the parts that it is made of."""
+    return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}_part"
+
+
+def copied_bits(kind: str, to: str, value: str) -> str:  # noqa: ARG001  (C's memcpy asks for no type)
+    """Return C's statement that gives a variable the bits of another one."""
+    return f"memcpy(&{to}, &{value}, sizeof {to});"
+
+
+def mask_dtype(dtype: str) -> str:
+    """Return the dtype that a vector comparison of `dtype` yields in GNU C: signed integers as wide."""
+    return dtypes.vector(f"int{dtypes.bits(dtype)}", dtypes.lanes(dtype))
+
+
+def literal(value: float, dtype: str) -> str:
+    """Return a C expression of scalar `dtype` whose value is exactly `value`."""
+    if dtype == "bool":
+        return "1" if value else "0"
+    if dtype in HALF_FLOATS:
+        bits = np.asarray(value, dtypes.to_numpy(dtype)).view(np.uint16)
+        return f"0x{int(bits):04x}"
+    if dtypes.is_float(dtype):
+        return _float_literal(float(value), dtype)
+    return _integer_literal(int(value), dtype)
+
+
+def _float_literal(value: float, dtype: str) -> str:
+    if math.isnan(value):
+        return "NAN" if dtype == "float32" else "(double)NAN"
+    if math.isinf(value):
+        name = "INFINITY" if dtype == "float32" else "(double)INFINITY"
+        return name if value > 0 else f"(-{name})"
+    text = shortest_digits(np.float32(value)) if dtype == "float32" else shortest_digits(value)
+    suffix = "f" if dtype == "float32" else ""
+    if not any(mark in text for mark in ".e"):
+        text += ".0"
+    return f"{text}{suffix}" if not text.startswith("-") else f"({text}{suffix})"
+
+
+def _integer_literal(value: int, dtype: str) -> str:
+    low, high = dtypes.limits(dtype)
+    if not low <= value <= high:
+        raise InternalError(f"{value} is no {dtype}")
+    if dtype == "int32" and value == low:
+        return "INT32_MIN"
+    if dtype == "int64":
+        return "INT64_MIN" if value == low else f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"
+    if dtype == "uint64":
+        return f"UINT64_C({value})"
+    if dtype == "uint32":
+        return f"{value}U"
+    return str(value) if value >= 0 else f"({value})"

@@ -1,0 +1,290 @@
+"""Constants of a program as C arrays, or, where they are large, as one binary file that an assembler includes.
+
+Compilers read C arrays at a few megabytes a second; the binary file costs them nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from math import prod
+
+import numpy as np
+
+from mlfc.codegen.c_types import HALF_FLOATS, literal, scalar_type
+from mlfc.codegen.constant_pools import LoadedPool, attribute, attribute_definition, section
+from mlfc.codegen.writer import comment_text
+from mlfc.errors import InternalError
+from mlfc.memory.pools import ConstantPool
+from mlfc.support import dtypes
+from mlfc.support.c_names import bounded, unique
+from mlfc.support.content import Data, aligned_arrays
+from mlfc.tir.ir import Value
+
+ALIGNMENT = 64
+_WORD = 4
+BLOB_THRESHOLD = 1 << 20
+_PER_LINE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """Bytes that one or several constants of the program share.
+
+    Attributes
+    ----------
+    symbol : str
+    value : Value
+        The first of the program's constants with these bytes.
+    memory : str or None
+        The memory whose section it lies in; None for wherever the linker puts read-only data.
+    """
+
+    symbol: str
+    value: Value
+    memory: str | None = None
+
+    @property
+    def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+        """The elements."""
+        if self.value.data is None:
+            raise InternalError(f"the constant '{self.value.name}' has no value")
+        return self.value.data
+
+
+def content(value: Value) -> tuple[str, bytes]:
+    """Return what constants with the same bytes share."""
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return value.dtype, sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest() if value.nbytes else b""
+
+
+class ConstantTable:
+    """The constants of a program, each content once, with their symbols.
+
+    Parameters
+    ----------
+    values : iterable of Value
+        Constants in the order in which they are to lie.
+    module : str
+        Goes into symbols that other files see.
+    elsewhere : mapping of tuple to str, optional
+        C names of constants that another file defines, by `content`.
+    external : bool
+        Other files see them all.
+    pools : mapping of Value to ConstantPool, optional
+        The memories that constants lie in, where that is not left to the linker.
+    packed : bool
+        C arrays lie as close as their elements and word accesses allow.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[Value],
+        module: str,
+        *,
+        elsewhere: Mapping[tuple[str, bytes], str] | None = None,
+        external: bool = False,
+        pools: Mapping[Value, ConstantPool] | None = None,
+        packed: bool = False,
+    ) -> None:
+        self._module = module
+        self._packed = packed
+        self._external = external
+        self._by_content: dict[tuple[str, bytes], Constant] = {}
+        self._by_value: dict[Value, Constant] = {}
+        self._elsewhere: dict[Value, str] = {}
+        groups: dict[tuple[str, bytes], list[Value]] = {}
+        for value in values:
+            key = content(value)
+            if elsewhere and key in elsewhere and not (pools and value in pools):
+                self._elsewhere[value] = elsewhere[key]
+            else:
+                groups.setdefault(key, []).append(value)
+        symbols = unique(f"constant_{group[0].name}" for group in groups.values())
+        loaded: dict[str, list[Value]] = {}
+        for symbol, (key, group) in zip(symbols, groups.items(), strict=True):
+            pool = (pools or {}).get(group[0])
+            constant = Constant(symbol, group[0], None if pool is None else pool.name)
+            self._by_value.update(dict.fromkeys(group, constant))
+            if pool is not None and pool.external:
+                loaded.setdefault(pool.name, []).append(group[0])
+            else:
+                self._by_content[key] = constant
+        self.loaded = tuple(LoadedPool(name, tuple(values)) for name, values in loaded.items())
+        """What the caller loads, by pool; the table defines nothing of it."""
+
+    @cached_property
+    def constants(self) -> tuple[Constant, ...]:
+        """Each content once, in order."""
+        return tuple(self._by_content.values())
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all constants together that this table defines, without what alignment adds between them."""
+        return sum(constant.value.nbytes for constant in self.constants)
+
+    @property
+    def bytes_loaded(self) -> int:
+        """Bytes of the pools of constants that the caller loads."""
+        return sum(pool.nbytes for pool in self.loaded)
+
+    @property
+    def bytes_elsewhere(self) -> int:
+        """Bytes of the constants that another file defines, each once."""
+        return sum({symbol: value.nbytes for value, symbol in self._elsewhere.items()}.values())
+
+    @property
+    def in_blob(self) -> bool:
+        """Whether they are kept in a binary file."""
+        return self.nbytes > BLOB_THRESHOLD
+
+    @property
+    def uses_math(self) -> bool:
+        """Whether the definitions name INFINITY or NAN, which are macros of math.h."""
+        plain = (item.data for item in self.constants if item.value.dtype in ("float32", "float64"))
+        return not self.in_blob and not all(np.isfinite(data).all() for data in plain)
+
+    def symbol(self, value: Value) -> str:
+        """Return the C name of a constant."""
+        if value.root in self._elsewhere:
+            return self._elsewhere[value.root]
+        constant = self._by_value[value.root]
+        seen = self.in_blob or self._external
+        return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
+
+    def defined(self, value: Value) -> Constant | None:
+        """Return what this table defines for a value; None where another file does, or the caller loads it."""
+        constant = self._by_value.get(value.root)
+        return None if self.loaded_place(value) else constant
+
+    def loaded_place(self, value: Value) -> tuple[str, int] | None:
+        """Return the pool that a constant is loaded into, and its offset there; None for one with a symbol."""
+        known = self._by_value.get(value.root)
+        for pool in self.loaded if known else ():
+            if known and known.value in pool.offsets:
+                return pool.name, pool.offsets[known.value]
+        return None
+
+    def declarations(self) -> list[str]:
+        """Return the lines that declare, or define, the constants in C."""
+        foreign = {symbol: value for value, symbol in self._elsewhere.items()}
+        lines = [_declaration(value, symbol) for symbol, value in foreign.items()]
+        if self.in_blob:
+            lines += [_declaration(item.value, self.symbol(item.value)) for item in self.constants]
+        if lines or self._external:
+            lines = [*_HIDDEN, *lines]
+        if not self.in_blob:
+            for memory in dict.fromkeys(item.memory for item in self.constants if item.memory):
+                lines += attribute_definition(memory)
+            for item in self.constants:
+                lines += self._definition(item)
+        return lines
+
+    def _definition(self, item: Constant) -> list[str]:
+        """Return the definition of a C array; floats are written so that they read back bit for bit."""
+        value, symbol = item.value, self.symbol(item.value)
+        head = f"const {scalar_type(value.dtype)} {symbol}[{_length(value)}]"
+        shape = " x ".join(map(str, value.shape)) or "scalar"
+        lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
+        # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
+        if self._external:
+            lines.append(_declaration(value, symbol))
+        alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT
+        placed = attribute(item.memory) if item.memory else f"__attribute__((aligned({alignment})))"
+        lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
+        texts = _literals(item)
+        lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
+        return [*lines, "};"]
+
+    def assembler(self) -> str:
+        """Return the assembler file that puts the binary file's pieces under their symbols.
+
+        The binary file is the assembler file's name and ``.bin``, beside it: the name comes from the
+        preprocessor, so it is found from any folder in which the compiler runs.
+        """
+        lines = [_ASSEMBLER_HEAD]
+        offset = 0
+        memory: str | None = None
+        for item in self.constants:
+            if item.memory and item.memory != memory:
+                memory = item.memory
+                lines += ["#if defined(__ELF__)", f'  .section {section(memory)},"a",%progbits', "#endif"]
+            size = item.value.nbytes
+            offset = _aligned(offset)
+            lines.append(f"MLF_CONSTANT({self.symbol(item.value)}, {offset}, {size}, __FILE__)")
+            offset += size
+        return "\n".join([*lines, _ASSEMBLER_TAIL])
+
+    def blob(self) -> Data:
+        """Return the binary file: little-endian elements, each constant at a multiple of 64 bytes."""
+        return aligned_arrays((item.data for item in self.constants), ALIGNMENT)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def _length(value: Value) -> int:
+    return max(prod(value.shape), 1)  # C has no arrays of no elements
+
+
+def _declaration(value: Value, symbol: str) -> str:
+    return f"extern const {scalar_type(value.dtype)} {symbol}[{_length(value)}] MLF_HIDDEN;"
+
+
+def _literals(item: Constant) -> Sequence[str]:
+    dtype, flat = item.value.dtype, item.data.reshape(-1)
+    if flat.size == 0:
+        return ["0"]
+    if dtype in ("int8", "uint8", "int16", "uint16"):
+        return [str(number) for number in flat.tolist()]
+    if dtype in HALF_FLOATS:
+        return [str(number) for number in flat.view(np.uint16).tolist()]
+    if dtype == "float32" and np.isfinite(flat).all():
+        texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits tell all float32 apart
+        return [f"{text}f" if "." in text or "e" in text else f"{text}.0f" for text in texts]
+    return [literal(number, dtype) for number in flat.tolist()]
+
+
+_HIDDEN = [
+    "/* constants are addressed without the global offset table */",
+    "#if defined(_WIN32)",
+    "#define MLF_HIDDEN",
+    "#else",
+    '#define MLF_HIDDEN __attribute__((visibility("hidden")))',
+    "#endif",
+]
+
+_ASSEMBLER_HEAD = """\
+/* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */
+#define MLF_CONSTANT(name, offset, size, file) mlf_constant __USER_LABEL_PREFIX__, name, offset, size, file
+#if defined(__APPLE__)
+  .section __TEXT,__const
+#elif defined(_WIN32)
+  .section .rdata,"dr"
+#else
+  .section .rodata
+#endif
+.macro mlf_constant prefix, name, offset, size, file
+  .balign 64
+  .globl \\prefix\\name
+#if defined(__ELF__)
+  .hidden \\prefix\\name
+  .type \\prefix\\name, %object
+  .size \\prefix\\name, \\size
+#elif defined(__APPLE__)
+  .private_extern \\prefix\\name
+#endif
+\\prefix\\name:
+  .incbin "\\file\\().bin", \\offset, \\size
+.endm
+"""
+
+_ASSEMBLER_TAIL = """
+#if defined(__ELF__)
+  .section .note.GNU-stack,"",%progbits
+#endif
+"""

@@ -1,0 +1,216 @@
+"""Kernels of devices from launches of loop-level functions, and their text in a device's language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mlfc.codegen.c_expr import Needs
+from mlfc.codegen.c_types import scalar_type
+from mlfc.codegen.cuda import CUDA
+from mlfc.codegen.device_expr import DeviceExprPrinter
+from mlfc.codegen.dialect import Dialect
+from mlfc.codegen.opencl import OPENCL
+from mlfc.codegen.scopes import accumulated
+from mlfc.codegen.statements import StatementPrinter
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
+from mlfc.tir.launches import launches
+from mlfc.tir.visitor import own_exprs, walk, walk_expr
+
+MARKER = "// Function: "
+"""Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
+
+_DIALECTS = {dialect.name: dialect for dialect in (OPENCL, CUDA)}
+_AXES = "xyz"
+# words of the dialects that names of variables must not be, beside C's
+_RESERVED = frozenset(
+    {
+        "memcpy", "NAN", "INFINITY", "kernel", "global", "local", "constant", "private", "half", "bool", "char",
+        "uchar", "ushort", "uint", "ulong", "threadIdx", "blockIdx", "blockDim", "gridDim", "this", "new", "class",
+        "template", "operator", "delete", "true", "false", "block", "image", "sampler", "event", "pipe", "step",
+        "mix", "select", "max", "min", "exp", "log", "pow", "sign", "distance", "length", "dot", "cross", "clamp",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceKernel:
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+    arguments : tuple of Buffer
+        Those of the function's parameters and scratch buffers that it uses, in their order: pointers on the device.
+    grid, block : tuple of int
+        Groups, and work-items of a group, along x, y and z.
+    launch : Launch
+        What it does.
+    written, aliased : frozenset of Buffer
+        Arguments that it writes, and that may share memory with another one.
+    """
+
+    name: str
+    arguments: tuple[Buffer, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    launch: Launch
+    written: frozenset[Buffer]
+    aliased: frozenset[Buffer]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory that a group's work-items have together."""
+        allocated = (stmt.buffer for stmt in walk(self.launch.body) if isinstance(stmt, ir.Allocate))
+        return sum(buffer.nbytes for buffer in allocated if buffer.scope == "shared")
+
+
+def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
+    """Return the kernels of a function in the order in which they are launched.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+        Of launches alone; none where the output has no elements.
+    name : str
+        Of the host's function: kernels are called ``<name>_kernel``, ``<name>_kernel_1``, ...
+    """
+    aliased = [prim.inputs[position] for position in prim.inplace]
+    kernels = []
+    for number, launch in enumerate(launches(prim)):
+        written, used = _touched(launch)
+        arguments = tuple(buffer for buffer in (*prim.params, *prim.scratch) if buffer in used)
+        shares = frozenset([*aliased, prim.output]) if aliased else frozenset()
+        title = f"{name}_kernel" if number == 0 else f"{name}_kernel_{number}"
+        kernels.append(DeviceKernel(title, arguments, launch.grid, launch.block, launch, frozenset(written), shares))
+    return tuple(kernels)
+
+
+def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: bool = True) -> str:
+    """Return one text with all kernels.
+
+    Parameters
+    ----------
+    kernels : sequence of DeviceKernel
+    dialect : str
+        ``opencl``: each kernel stands behind a line ``// Function: <name>`` and is a program by itself; or ``cuda``.
+    contracts : bool
+        Whether a float product and a sum may become one operation; `Program.meta` says it.
+    """
+    chosen = _DIALECTS[dialect]
+    printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]
+    if not chosen.shares_prelude:
+        parts = zip(kernels, printed, strict=True)
+        return "".join(f"{MARKER}{kernel.name}\n{_text([part], chosen, contracts)}" for kernel, part in parts)
+    return _text(printed, chosen, contracts) if printed else ""
+
+
+def _touched(launch: Launch) -> tuple[set[Buffer], set[Buffer]]:
+    """Return the buffers that a launch writes, and all that it uses."""
+    written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
+    read = {
+        node.buffer
+        for stmt in walk(launch.body)
+        for expr in own_exprs(stmt)
+        for node in walk_expr(expr)
+        if isinstance(node, ir.Load)
+    }
+    return written, written | read
+
+
+@dataclass(frozen=True)
+class _Printed:
+    text: str
+    needs: Needs
+    dtypes: frozenset[str]
+
+
+def _text(parts: Sequence[_Printed], dialect: Dialect, contracts: bool) -> str:
+    helpers = {key for part in parts for key in part.needs.helpers}
+    lines = dialect.prelude(frozenset(dtype for part in parts for dtype in part.dtypes))
+    if not contracts and dialect.separate_products:
+        lines = [*lines, dialect.separate_products]
+    return "\n\n".join(["\n".join(lines), *dialect.helper_texts(helpers), *(part.text for part in parts)])
+
+
+class _KernelPrinter(StatementPrinter):
+    _exprs: DeviceExprPrinter
+
+    def __init__(self, kernel: DeviceKernel, dialect: Dialect, contracts: bool) -> None:
+        super().__init__(kernel.launch.body, _RESERVED, kernel.name)
+        self._kernel = kernel
+        self._dialect = dialect
+        self._exprs = DeviceExprPrinter(self._names.get, self._needs, self._ranges, dialect, contracts)
+
+    def run(self) -> _Printed:
+        launch = self._kernel.launch
+        parameters = ", ".join(map(self._parameter, self._kernel.arguments))
+        head = self._dialect.kernel_head(self._kernel.name, parameters, self._kernel.block)
+        self._ranges.enter_launch(launch)
+        with self._writer.block(head):
+            for variables, place in (
+                (launch.groups, self._dialect.group_place),
+                (launch.items, self._dialect.item_place),
+            ):
+                for axis, var in enumerate(variables):
+                    if id(var) in self._used:
+                        self._writer.line(f"const int32_t {self._names.declare(var)} = (int32_t){place(axis)};")
+            for stmt in walk(launch.body):
+                if isinstance(stmt, ir.Allocate) and stmt.buffer.scope == "shared":
+                    self._array(stmt.buffer, self._dialect.shared_space)
+            self._stmt(launch.body)
+        return _Printed(self._writer.text(), self._needs, frozenset(self._dtypes()))
+
+    def _dtypes(self) -> Iterator[str]:
+        for stmt in walk(self._kernel.launch.body):
+            if isinstance(stmt, ir.Allocate):
+                yield dtypes.element(stmt.buffer.dtype)
+            for expr in own_exprs(stmt):
+                yield from (dtypes.element(node.dtype) for node in walk_expr(expr))
+
+    def _parameter(self, buffer: Buffer) -> str:
+        const = "" if buffer in self._kernel.written else "const "
+        restrict = "" if buffer in self._kernel.aliased else self._dialect.restrict
+        kind = f"{self._dialect.parameter_space}{const}{scalar_type(buffer.dtype)}"
+        return f"{kind} *{restrict}{self._names.declare(buffer)}"
+
+    # statements -----------------------------------------------------------------------------------------
+
+    def _special(self, stmt: Stmt) -> bool:
+        if isinstance(stmt, ir.Barrier):
+            self._writer.line(self._dialect.barrier)
+            return True
+        return False
+
+    def _allocate(self, stmt: ir.Allocate) -> None:
+        if stmt.buffer.scope == "local":
+            self._array(stmt.buffer, self._dialect.private_space)
+
+    def _array(self, buffer: Buffer, space: str) -> None:
+        kind = scalar_type(buffer.dtype)
+        self._writer.line(f"{space}{kind} {self._names.declare(buffer)}[{max(buffer.size, 1)}];")
+
+    def _store(self, stmt: ir.Store) -> None:
+        value, added = stmt.value, accumulated(stmt)
+        if dtypes.lanes(value.dtype) > 1:
+            place, kind = self._exprs.place(stmt.buffer, stmt.indices), self._exprs.vector_type(value.dtype)
+            self._writer.line(self._dialect.vector_store(kind, place, self._exprs.expr(value)))
+            return
+        element = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
+        if added is not None and not self._exprs.wraps(value):
+            self._writer.line(f"{element} += {self._exprs.expr(added)};")
+        else:
+            self._writer.line(f"{element} = {self._exprs.expr(value)};")
+
+    def _loop_hint(self, stmt: ir.For) -> str:
+        if stmt.kind == "unrolled":
+            return self._dialect.unroll
+        return "#pragma unroll 1" if stmt.kind == "rolled" else ""
+
+    def _declare(self, var: Var, value: Expr) -> None:
+        wide = dtypes.lanes(var.dtype) > 1
+        kind = self._exprs.vector_type(var.dtype) if wide else scalar_type(var.dtype)
+        text = self._exprs.expr(value)
+        self._writer.line(f"const {kind} {self._names.declare(var)} = {text};")

@@ -1,0 +1,348 @@
+"""From a planned program to the files of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlfc.codegen import launch, packed
+from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
+from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
+from mlfc.codegen.external import ExternalPart, external_parts, require_code
+from mlfc.codegen.kernel_functions import kernel_functions
+from mlfc.codegen.operators import OperatorsFile, kernel_comment
+from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
+from mlfc.codegen.writer import comment_text
+from mlfc.executor.aot import AotExecutor
+from mlfc.executor.graph_json import MAX_NODE_NAME, Graph, build_graph
+from mlfc.memory import Storages, assign_storages
+from mlfc.support import c_names
+from mlfc.support.content import Data, nbytes_of
+from mlfc.tir.ir import COPY, PrimFunc
+
+_HASH = 17
+_COMPUTE = "_compute"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that a module needs.
+
+    Attributes
+    ----------
+    workspace : int
+        For the graph executor, its blocks of intermediates and the largest scratch.
+    constants : int
+        Without padding.
+    io : int
+        Inputs and outputs.
+    shared_constants : int
+        How much of `constants` lies in files that belong to several modules.
+    """
+
+    workspace: int
+    constants: int
+    io: int
+    shared_constants: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCode:
+    """The kernels of a module that run on a device.
+
+    Attributes
+    ----------
+    kind : str
+        Of device.
+    kernels : tuple of DeviceKernel
+    source : str
+        Of all of them, in the device's language.
+    """
+
+    kind: str
+    kernels: tuple[DeviceKernel, ...]
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedCode:
+    """The files of a module.
+
+    Attributes
+    ----------
+    files : dict of str to Data
+        By path: ``src/...``, ``include/...`` and ``lib/...``.
+    header_name : str or None
+        The file to include; None for the graph executor.
+    entry : str or None
+        The function to call; None for the graph executor.
+    function_names : dict of str to str
+        C name of each kernel by its name in the program.
+    sizes : Sizes
+    external_workspace : bool
+        Whether the caller passes the workspace in.
+    workspace_peers : tuple of str
+        Modules that work in the same memory.
+    loaded : mapping of str to str
+        By pool of constants that the caller loads, the path of the file with its bytes.
+    graph : Graph or None
+    storages : Storages or None
+        For the graph executor.
+    external : tuple of ExternalPart
+        What external code generators made.
+    device : DeviceCode or None
+        What runs on a device beside the host.
+    """
+
+    files: Mapping[str, Data]
+    header_name: str | None
+    entry: str | None
+    function_names: Mapping[str, str]
+    sizes: Sizes
+    external_workspace: bool
+    workspace_peers: tuple[str, ...] = ()
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    graph: Graph | None = None
+    storages: Storages | None = None
+    external: tuple[ExternalPart, ...] = ()
+    device: DeviceCode | None = None
+
+    @property
+    def built_files(self) -> Mapping[str, Data]:
+        """What is compiled and linked: the files, and what external generators wrote."""
+        written = (part for part in self.external if not part.is_module)
+        return {**self.files, **{f"external/{part.name}.{part.suffix}": part.data for part in written}}
+
+    def function_of(self, kernel: str) -> str:
+        """Return what computes a kernel: the C name, or for copies between devices the executor's word for them."""
+        return COPY if kernel == COPY else self.function_names[kernel]
+
+
+def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
+    """Print a module in the language of its target.
+
+    Parameters
+    ----------
+    unit : Unit
+    shared : Shared
+        What lies in files that belong to several modules.
+
+    Returns
+    -------
+    GeneratedCode
+        In C, for AOT ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function),
+        where the constants are large ``<module>_lib2.S`` and its binary file, and the header. For the graph executor
+        ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided like
+        that, too: ``lib/<module>_lib<n>.o``.
+    """
+    if unit.executor == "aot":
+        require_code(unit)
+    if unit.target.kind == "llvm":
+        from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
+
+        return generate_llvm(unit, shared)
+    return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
+
+
+def banner(target_text: str) -> str:
+    """Return the first lines of a file of code."""
+    return f"/* target: {comment_text(target_text)} */\n/* {LICENCE} */\n"
+
+
+def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
+    module = unit.module
+    constants = constant_table(unit, shared)
+    interface = interface_of(unit, shared, constants)
+    functions = kernel_functions(unit, shared, function_names(unit))
+    names = functions.names
+    workspace = shared.workspace if interface.workspace_peers else None
+    executor = AotExecutor(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
+    operators = OperatorsFile(unit.contracts)
+    operators.needs.math = constants.uses_math
+    operators.declarations += ["\n".join(constants.declarations()), executor.main_prototype()]
+    functions.write(operators)
+    operators.functions.append(executor.main_function())
+    first = banner(unit.target_text)
+    files: dict[str, Data] = {
+        f"src/{module}_lib0.c": executor.entry_file().encode(),
+        f"src/{module}_lib1.c": (first + operators.text()).encode(),
+        **blob_files(constants, f"src/{module}_lib2.S", first),
+    }
+    return aot_code(unit, interface, constants, names, files)
+
+
+def constant_table(unit: Unit, shared: Shared) -> ConstantTable:
+    """Return the constants of a module that is compiled ahead of time."""
+    return ConstantTable(
+        unit.used_constants(),
+        unit.module,
+        elsewhere=shared.constants,
+        pools=unit.constant_pools,
+        packed=unit.packed_constants,
+    )
+
+
+def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interface:
+    """Return the C interface of a module; raise OptionError if two of its macros would have one name."""
+    plan = unit.plan
+    inputs, outputs = tensors(unit.program.inputs, unit.program.outputs)
+    external = unit.external_workspace and plan.size > 0
+    interface = Interface(
+        unit.module,
+        inputs,
+        outputs,
+        plan.workspace_bytes,
+        external,
+        plan.pools,
+        unit.quantization,
+        () if external else shared.workspace_peers.get(unit.module, ()),
+        constants.bytes_elsewhere,
+        unit.workspace_io,
+        constants.loaded,
+    )
+    check_macros(interface)
+    return interface
+
+
+def aot_code(
+    unit: Unit, interface: Interface, constants: ConstantTable, names: Mapping[str, str], code: Mapping[str, Data]
+) -> GeneratedCode:
+    """Return a module that is compiled ahead of time: its code, with what is the same whatever printed that."""
+    loaded = {pool.name: f"src/{pool.file_name(unit.module)}" for pool in constants.loaded}
+    files: dict[str, Data] = {
+        f"include/{interface.header_name}": header(interface).encode(),
+        **code,
+        **{loaded[pool.name]: pool.data for pool in constants.loaded},
+    }
+    io = sum(tensor.value.nbytes for tensor in (*interface.inputs, *interface.outputs))
+    total = constants.nbytes + constants.bytes_loaded + constants.bytes_elsewhere
+    sizes = Sizes(interface.workspace_bytes, total, io, constants.bytes_elsewhere)
+    return GeneratedCode(
+        files,
+        interface.header_name,
+        interface.entry,
+        names,
+        sizes,
+        interface.external_workspace,
+        interface.workspace_peers,
+        loaded,
+        external=external_parts(unit, names, names, banner(unit.target_text)),
+    )
+
+
+def constant_pools(unit: Unit, code: GeneratedCode) -> list[dict[str, object]]:
+    """Return the memories of a module's constants that hold any, as metadata have them.
+
+    Parameters
+    ----------
+    unit : Unit
+    code : GeneratedCode
+        Of the unit.
+    """
+    held: dict[str, int] = {}
+    for value in unit.used_constants():
+        pool = unit.constant_pools[value]
+        held[pool.name] = held.get(pool.name, 0) + value.nbytes
+    pools = []
+    for name, nbytes in held.items():
+        path = code.loaded.get(name)
+        size = nbytes_of(code.files[path]) if path else nbytes
+        pools.append({"name": name, "bytes": size, "file": path})
+    return pools
+
+
+def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Data]:
+    """Return the assembler file and the binary file that hold large constants; none for small ones."""
+    if not constants.in_blob:
+        return {}
+    return {path: (first + constants.assembler()).encode(), f"{path}.bin": constants.blob()}
+
+
+def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
+    program, module = unit.program, unit.module
+    names = packed_names(unit)
+    on_device = launched_kernels(unit, names)
+    operators = OperatorsFile(unit.contracts, packed.INCLUDES)
+    in_code = [names[kernel.name] for kernel in unit.kernels_in_code]
+    if in_code:
+        operators.declarations.append(packed.CHECKS)
+    if on_device:
+        operators.declarations.append(launch.LAUNCHES)
+    functions = kernel_functions(unit, shared, compute_names(names))
+
+    def packed_function(kernel: PrimFunc) -> str:
+        compute, values = functions.names[kernel.name], functions.arguments.get(kernel.name)
+        return packed.packed_function(kernel, names[kernel.name], compute, values)
+
+    functions.write(operators, static=True, after=packed_function)
+    for kernel, launched in on_device.items():
+        comment = kernel_comment(kernel, [call for call in program.calls if call.kernel is kernel])
+        function = launch.launching_function(kernel, names[kernel.name], launched)
+        operators.functions.append("\n".join([*comment, function]))
+    files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
+    if not shared.registry:
+        files[f"src/{module}_lib0.c"] = packed.registry_file(sorted(in_code), LICENCE).encode()
+    return graph_code(unit, names, files, on_device)
+
+
+def launched_kernels(unit: Unit, names: Mapping[str, str]) -> dict[PrimFunc, tuple[DeviceKernel, ...]]:
+    """Return what the functions launch that run on a device; `names` are those of the packed functions."""
+    on_device = (kernel for kernel in unit.program.kernels if kernel.device)
+    return {kernel: tuple(device_kernels(kernel, names[kernel.name])) for kernel in on_device}
+
+
+def _device_code(unit: Unit, kernels: Sequence[DeviceKernel]) -> DeviceCode | None:
+    kind = unit.device_target.device if unit.device_target else None
+    if kind is None or not kernels:
+        return None
+    return DeviceCode(kind, tuple(kernels), device_source(kernels, kind, contracts=unit.contracts))
+
+
+def graph_code(
+    unit: Unit,
+    names: Mapping[str, str],
+    files: Mapping[str, Data],
+    on_device: Mapping[PrimFunc, Sequence[DeviceKernel]],
+) -> GeneratedCode:
+    """Return a module for the graph executor: its code, with the graph and the kernels of devices."""
+    program = unit.program
+    storages = assign_storages(program, unit.plan)
+    graph = build_graph(program, names, storages)
+    scratch = max((kernel.scratch_bytes for kernel in program.kernels if kernel.device is None), default=0)
+    constants = sum(value.nbytes for value in graph.params.values())
+    io = sum(value.nbytes for value in (*program.inputs, *program.outputs))
+    sizes = Sizes(storages.workspace_bytes + scratch, constants, io)
+    return GeneratedCode(
+        files,
+        None,
+        None,
+        names,
+        sizes,
+        False,
+        graph=graph,
+        storages=storages,
+        device=_device_code(unit, [kernel for group in on_device.values() for kernel in group]),
+        external=external_parts(unit, names, compute_names(names), banner(unit.target_text)),
+    )
+
+
+def function_names(unit: Unit) -> dict[str, str]:
+    """Return the names of kernels that have functions of their own."""
+    kernels = unit.program.kernels
+    plain = c_names.unique(kernel.name for kernel in kernels)
+    return {kernel.name: f"tvmgen_{unit.module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
+
+
+def compute_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the functions behind packed functions."""
+    return {kernel: name + _COMPUTE for kernel, name in names.items()}
+
+
+def packed_names(unit: Unit) -> dict[str, str]:
+    """Return the names of packed functions, which the C runtime keeps in a fixed number of bytes."""
+    longest = MAX_NODE_NAME - len(_COMPUTE) - _HASH
+    return {
+        kernel: name if len(name) <= longest else c_names.bounded(name, longest)
+        for kernel, name in function_names(unit).items()
+    }

@@ -1,0 +1,273 @@
+"""Several modules that are built together: what they have in common is written once.
+
+Kernels that are equal are shared always. Constants and the workspace are on request: shared constants tie the
+modules' files together, and modules that share their workspace must never run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mlfc.codegen import packed
+from mlfc.codegen.c_interface import LICENCE
+from mlfc.codegen.constants import ConstantTable, content
+from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate
+from mlfc.codegen.kernel_functions import printed_form
+from mlfc.codegen.operators import OperatorsFile
+from mlfc.codegen.system_lib import host_module, system_library
+from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
+from mlfc.errors import OptionError
+from mlfc.executor.aot import pool_definition
+from mlfc.support import c_names
+from mlfc.support.content import Data
+from mlfc.target.target import Target
+from mlfc.tir.ir import KernelCall, PrimFunc, Value
+
+LLVM = "llvm"
+_PREFIX = f"tvmgen_{SHARED_MODULE}"
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedCode:
+    """The code of several modules.
+
+    Attributes
+    ----------
+    modules : tuple of GeneratedCode
+        In the order of the units.
+    files : dict of str to Data
+        Of all modules, and what they share.
+    functions : tuple of str
+        C names of the kernels that several modules call.
+    constants_bytes : int
+        Of constants that are kept once for several modules.
+    workspace_bytes : int
+        Of the memory that several modules work in.
+    workspace_modules : tuple of str
+        These modules.
+    """
+
+    modules: tuple[GeneratedCode, ...]
+    files: Mapping[str, Data]
+    functions: tuple[str, ...] = ()
+    constants_bytes: int = 0
+    workspace_bytes: int = 0
+    workspace_modules: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class SharedKernel:
+    """A kernel that several modules call, in the form in which it is printed."""
+
+    prim: PrimFunc
+    contracts: bool
+    reached: frozenset[int]
+    users: set[str] = field(default_factory=set)
+    calls: list[KernelCall] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedParts:
+    """What modules share.
+
+    Attributes
+    ----------
+    kernels : mapping of str to SharedKernel
+        By the name of the function.
+    constants : ConstantTable
+    workspace : str or None
+        The array that they work in.
+    workspace_bytes : int
+    packed_functions : sequence of str or None
+        Of the one table that all modules have.
+    """
+
+    kernels: Mapping[str, SharedKernel]
+    constants: ConstantTable
+    workspace: str | None
+    workspace_bytes: int
+    packed_functions: Sequence[str] | None
+
+
+def generate_together(
+    units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False, system_lib: bool = False
+) -> LinkedCode:
+    """Print several modules.
+
+    Parameters
+    ----------
+    units : sequence of Unit
+        Of different names.
+    share_workspace : bool
+        One array for all modules that do not get their workspace from the caller.
+    share_weights : bool
+        Keep equal constants of different modules once.
+    system_lib : bool
+        Put modules that are compiled ahead of time into the C runtime's table of functions, too.
+
+    Returns
+    -------
+    LinkedCode
+        What is shared lies in ``mlfc_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed
+        functions that several modules of the graph executor need together is ``mlfc_shared_registry.c``: it takes
+        the code of all of them, so whoever wants one module alone leaves it out. Of modules that LLVM compiles for one
+        target these files are objects.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name, or one that is taken.
+    """
+    _check_names(units)
+    has_system_lib = system_lib and any(unit.executor == "aot" for unit in units)
+    if len(units) == 1:
+        code = generate(units[0])
+        return LinkedCode((code,), {**code.files, **(_system_lib(units, [code]) if has_system_lib else {})})
+    target = _llvm_target(units)
+    kernels = _shared_kernels([unit for unit in units if target or unit.target.kind != LLVM])
+    names = c_names.unique(kernel.prim.name for kernel in kernels.values())
+    functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
+    table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
+    symbols = {content(item.value): table.symbol(item.value) for item in table.constants}
+    sharing = [unit for unit in units if share_workspace and _has_pool(unit)]
+    peers = {
+        unit.module: tuple(other.module for other in sharing if other is not unit)
+        for unit in sharing
+        if len(sharing) > 1
+    }
+    workspace = f"{_PREFIX}_workspace" if peers else None
+    graphs = [unit for unit in units if unit.executor == "graph"]
+    shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1 or has_system_lib)
+    # a kernel in C is no code for another printer's processor
+    alone = replace(shared, functions={})
+    modules = tuple(generate(unit, shared if target or unit.target.kind != LLVM else alone) for unit in units)
+    size = max(unit.plan.size for unit in sharing) if peers else 0
+    parts = SharedParts(
+        {functions[key]: kernel for key, kernel in kernels.items()},
+        table,
+        workspace,
+        size,
+        _packed_functions(units, modules) if shared.registry and not has_system_lib else None,
+    )
+    files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
+    if target is not None:
+        from mlfc.codegen.llvm.shared import shared_objects  # LLVM takes long to load
+
+        files |= shared_objects(parts, target)
+    else:
+        files |= _shared_c(parts, _targets(units))
+    if has_system_lib:
+        files |= _system_lib(units, modules)
+    return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
+
+
+def _llvm_target(units: Sequence[Unit]) -> Target | None:
+    """Return the one target of units that LLVM compiles; None where C is to be written of what they share."""
+    targets = {str(unit.target): unit.target for unit in units}
+    target = next(iter(targets.values()))
+    return target if len(targets) == 1 and target.kind == LLVM else None
+
+
+def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
+    """Return the C of what modules share."""
+    texts = _kernel_files(parts.kernels, targets)
+    if parts.constants.constants or parts.workspace_bytes:
+        texts.append(banner(targets) + _data_file(parts.constants, parts.workspace, parts.workspace_bytes))
+    files: dict[str, Data] = {f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)}
+    files |= blob_files(parts.constants, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(targets))
+    if parts.packed_functions is not None:
+        files[f"src/{SHARED_MODULE}_registry.c"] = packed.registry_file(parts.packed_functions, LICENCE).encode()
+    return files
+
+
+def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict[str, Data]:
+    """Return the table of functions with modules that are compiled ahead of time, in C whatever compiled them.
+
+    Projects of microTVM's templates search no folder of headers of the model, so these lie beside the code as well.
+    """
+    pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "aot"]
+    text = system_library([host_module(*pair) for pair in pairs], _packed_functions(units, modules))
+    headers = {f"src/{code.header_name}": code.files[f"include/{code.header_name}"] for _, code in pairs}
+    return {f"src/{SHARED_MODULE}_registry.c": text.encode(), **headers}
+
+
+def _check_names(units: Sequence[Unit]) -> None:
+    seen: set[str] = set()
+    for unit in units:
+        if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
+            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
+            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
+        seen.add(unit.module)
+
+
+def _has_pool(unit: Unit) -> bool:
+    """Tell whether the unit works in one static array that is not of a memory of its own choice."""
+    plan = unit.plan
+    return unit.executor == "aot" and plan.size > 0 and not plan.spans and not unit.external_workspace
+
+
+def _targets(units: Sequence[Unit]) -> str:
+    return ", ".join(dict.fromkeys(unit.target_text for unit in units))
+
+
+def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
+    """Return the kernels that more than one module has, by key, in the order of first use."""
+    found: dict[str, SharedKernel] = {}
+    for unit in units:
+        keys = {}
+        for prim in unit.program.kernels:
+            # what external generators made lies in files of theirs, with what their text declares
+            if prim.device is not None or prim.external is not None:
+                continue
+            keys[prim.name] = unit.kernel_key(prim)
+            kernel = SharedKernel(printed_form(unit, prim), unit.contracts, unit.reached(prim))
+            found.setdefault(keys[prim.name], kernel).users.add(unit.module)
+        for call in unit.program.calls:
+            if call.kernel.name in keys:
+                found[keys[call.kernel.name]].calls.append(call)
+    return {key: kernel for key, kernel in found.items() if len(kernel.users) > 1}
+
+
+def _shared_constants(units: Sequence[Unit]) -> list[Value]:
+    """Return one value of each content that more than one module has in its code, in the order of first use."""
+    users: dict[tuple[str, bytes], set[str]] = {}
+    first: dict[tuple[str, bytes], Value] = {}
+    for unit in units:
+        if unit.executor != "aot":  # the graph executor loads its constants from a file
+            continue
+        for value in unit.used_constants():
+            if value in unit.constant_pools:  # one module's choice of memory is not another's
+                continue
+            key = content(value)
+            users.setdefault(key, set()).add(unit.module)
+            first.setdefault(key, value)
+    return [value for key, value in first.items() if len(users[key]) > 1]
+
+
+def _kernel_files(kernels: Mapping[str, SharedKernel], targets: str) -> list[str]:
+    texts = []
+    for contracts in (True, False):
+        chosen = {name: kernel for name, kernel in kernels.items() if kernel.contracts is contracts}
+        if chosen:
+            operators = OperatorsFile(contracts)
+            for name, kernel in chosen.items():
+                operators.add_kernel(kernel.prim, name, kernel.calls, reached=kernel.reached)
+            texts.append(banner(targets) + operators.text())
+    return texts
+
+
+def _packed_functions(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> list[str]:
+    pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "graph"]
+    return sorted(code.function_names[kernel.name] for unit, code in pairs for kernel in unit.kernels_in_code)
+
+
+def _data_file(table: ConstantTable, workspace: str | None, size: int) -> str:
+    lines = ["#include <stdint.h>", ""]
+    if table.uses_math:
+        lines.insert(0, "#include <math.h>")
+    if workspace:
+        lines += pool_definition(f"uint8_t {workspace}", size)
+    if not table.in_blob:
+        lines += table.declarations() if table.constants else []
+    return "\n".join(lines).rstrip("\n") + "\n"

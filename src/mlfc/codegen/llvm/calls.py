@@ -1,0 +1,76 @@
+"""Intrinsics of loop-level code as LLVM IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ll
+
+from mlfc.codegen.llvm import conversions, dot4, dsp, fixed_point, mathematics, mve, powers
+from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.llvm_types import Value
+from mlfc.errors import InternalError
+
+# exact, so whether the processor has an instruction or a library is called makes no difference
+_EXACT = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs", "round_even": "rint",
+    "round_away": "round",
+}  # fmt: skip
+_LIBRARY = frozenset(
+    {
+        "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "erf", "pow", "fmod",
+    }
+)  # fmt: skip
+
+OF_BITS = frozenset({"run"})
+"""Intrinsics that take numbers of any dtype as their bits."""
+
+
+def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Value:
+    """Return the value of an intrinsic.
+
+    Parameters
+    ----------
+    context : Context
+    name : str
+    args : sequence of value
+    dtype : str
+        Of the result.
+
+    Raises
+    ------
+    InternalError
+        For an intrinsic that has no form in LLVM.
+    """
+    if name == "dot4_u8s8":
+        return dot4.compute(context, *args)
+    if mve.applies(context, name, args):
+        return mve.compute(context, name, args)
+    if name in fixed_point.FORMS:
+        return fixed_point.compute(context, name, args)
+    if name in mathematics.FORMS:
+        return mathematics.FORMS[name](context, args[0])
+    if name in dsp.FORMS:
+        return dsp.compute(context, name, args)
+    if name == "integer_power":
+        return powers.integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
+    if name.startswith("to_"):
+        return conversions.truncated(context, args[0], dtype)
+    if name in ("isnan", "isinf"):
+        return _classified(context, name, args[0])
+    if name in _EXACT:
+        return context.intrinsic(_EXACT[name], args)
+    if name in _LIBRARY and not isinstance(args[0].type, ll.VectorType):
+        kind = args[0].type
+        symbol = f"{name}f" if isinstance(kind, ll.FloatType) else name
+        return context.builder.call(context.declared(symbol, kind, [kind] * len(args), pure=True), list(args))
+    raise InternalError(f"LLVM code has no intrinsic '{name}' of {dtype}")
+
+
+def _classified(context: Context, name: str, value: Value) -> Value:
+    builder = context.builder
+    if name == "isnan":
+        return builder.fcmp_unordered("uno", value, value)
+    size = context.intrinsic("fabs", [value])
+    return builder.fcmp_ordered("==", size, context.number(float("inf"), value))

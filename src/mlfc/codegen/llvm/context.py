@@ -1,0 +1,179 @@
+"""What the printers of one kernel's statements and expressions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import llvmlite.ir as ll
+
+from mlfc.codegen.llvm.llvm_types import INT32, INT64, Value, lanes_of, memory_type, splat_constant
+from mlfc.codegen.llvm.machine import Machine
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+
+
+@dataclass(eq=False)
+class Context:
+    """The function that is being written.
+
+    Attributes
+    ----------
+    module : llvmlite.ir.Module
+    builder : llvmlite.ir.IRBuilder
+        Where the next instruction goes.
+    machine : Machine
+    contracts : bool
+        Whether a product and a sum of floats become one fused multiply-add where the machine has it.
+    ranges : Ranges
+        What is known of variables where the next instruction stands.
+    variables : dict of int to value
+        By the id of the variable.
+    buffers : dict of int to pointer
+        By the id of the buffer.
+    scopes : dict of int to metadata
+        By the id of a buffer that overlaps no other: the scope of its accesses, and the list of the others'.
+    independent : list of metadata
+        Groups of accesses that the open loops declare to be independent between iterations.
+    """
+
+    module: Value
+    builder: Value
+    machine: Machine
+    contracts: bool
+    ranges: Ranges = field(default_factory=Ranges)
+    variables: dict[int, Value] = field(default_factory=dict)
+    buffers: dict[int, Value] = field(default_factory=dict)
+    scopes: dict[int, tuple[Value, Value]] = field(default_factory=dict)
+    independent: list[Value] = field(default_factory=list)
+
+    # calls ----------------------------------------------------------------------------------------------
+
+    def declared(self, name: str, result: Value, params: Sequence[Value], *, pure: bool = False) -> Value:
+        """Return a function of another object; `pure` is one that depends on its arguments and does nothing else."""
+        known = self.module.globals.get(name)
+        if known is not None:
+            return known
+        function = ll.Function(self.module, ll.FunctionType(result, params), name)
+        function.attributes.add("nounwind")
+        if pure:
+            function.attributes.add("readnone")
+        return function
+
+    def intrinsic(self, name: str, args: Sequence[Value], *, flag: bool | None = None) -> Value:
+        """Call ``llvm.NAME``, overloaded on the type of its first argument, with that result.
+
+        Parameters
+        ----------
+        name : str
+            Without its prefix and types.
+        args : sequence of value
+        flag : bool, optional
+            A last argument of one bit.
+        """
+        kind = args[0].type
+        full = f"llvm.{name}.{_mangled(kind)}"
+        types = [arg.type for arg in args]
+        values = list(args)
+        if flag is not None:
+            types.append(ll.IntType(1))
+            values.append(ll.Constant(ll.IntType(1), flag))
+        return self.builder.call(self.declared(full, kind, types), values)
+
+    def opaque(self, value: Value) -> Value:
+        """Return a value of which LLVM knows no more than its type, and that it computes here and not before."""
+        kind = ll.FunctionType(value.type, [value.type])
+        return self.builder.asm(kind, "", "=r,0", [value], side_effect=True)
+
+    # vectors --------------------------------------------------------------------------------------------
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """Return a scalar in every lane."""
+        if isinstance(value, ll.Constant):
+            return ll.Constant(ll.VectorType(value.type, lanes), [value] * lanes)
+        kind = ll.VectorType(value.type, lanes)
+        undefined = ll.Constant(kind, ll.Undefined)
+        first = self.builder.insert_element(undefined, value, ll.Constant(INT32, 0))
+        return self.builder.shuffle_vector(first, undefined, ll.Constant(ll.VectorType(INT32, lanes), None))
+
+    def lanes(self, vector: Value, positions: Sequence[int]) -> Value:
+        """Return the lanes of a vector at these positions."""
+        mask = ll.Constant(ll.VectorType(INT32, len(positions)), list(positions))
+        return self.builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), mask)
+
+    def joined(self, vectors: Sequence[Value]) -> Value:
+        """Return the lanes of vectors of one type, one behind the other; their number is a power of two."""
+        parts = list(vectors)
+        while len(parts) > 1:
+            count = 2 * parts[0].type.count
+            mask = ll.Constant(ll.VectorType(INT32, count), list(range(count)))
+            parts = [
+                self.builder.shuffle_vector(low, high, mask) for low, high in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        return parts[0]
+
+    def number(self, value: float, like: Value) -> Value:
+        """Return a literal of the type of `like`."""
+        return splat_constant(value, like.type)
+
+    def numbers(self, like: Value) -> Callable[[float], Value]:
+        """Return a maker of literals of the type of `like`."""
+        return lambda value: self.number(value, like)
+
+    # memory ---------------------------------------------------------------------------------------------
+
+    def address(self, buffer: ir.Buffer, index: Value) -> Value:
+        """Return the address of the element of a buffer at a flat index."""
+        kind = memory_type(buffer.dtype)
+        return self.builder.gep(self.buffers[id(buffer)], [index], inbounds=True, source_etype=kind)
+
+    def access(self, instruction: Value, buffer: ir.Buffer) -> Value:
+        """Say of a load or store what memory it touches and what it does not."""
+        scope = self.scopes.get(id(buffer))
+        if scope is not None:
+            instruction.set_metadata("alias.scope", scope[0])
+            instruction.set_metadata("noalias", scope[1])
+        if self.independent:
+            groups = self.independent[0] if len(self.independent) == 1 else self.module.add_metadata(self.independent)
+            instruction.set_metadata("llvm.access.group", groups)
+        return instruction
+
+    @contextmanager
+    def block(self, block: Value) -> Iterator[None]:
+        """Write into a block, and know afterwards what was known before."""
+        self.builder.position_at_end(block)
+        with self.ranges.scope():
+            yield
+
+
+def alignment(buffer: ir.Buffer, dtype: str) -> int:
+    """Return the alignment that an access may rely on: that of an element, of registers' own arrays that of all."""
+    if buffer.scope == "local" and dtype == buffer.dtype:
+        return local_alignment(buffer)
+    return dtypes.nbytes(dtypes.element(buffer.dtype))
+
+
+def local_alignment(buffer: ir.Buffer) -> int:
+    """Return the alignment of a buffer on the stack."""
+    return min(dtypes.nbytes(buffer.dtype), 64)
+
+
+def offset(value: int) -> Value:
+    """Return a literal offset in bytes."""
+    return ll.Constant(INT64, value)
+
+
+def words(count: int) -> Value:
+    """Return the type of `count` int32."""
+    return lanes_of(INT32, count)
+
+
+def _mangled(kind: Value) -> str:
+    """Return a type as the names of overloaded intrinsics spell it."""
+    if isinstance(kind, ll.VectorType):
+        return f"v{kind.count}{_mangled(kind.element)}"
+    if isinstance(kind, ll.IntType):
+        return f"i{kind.width}"
+    return "f32" if isinstance(kind, ll.FloatType) else "f64"

@@ -1,0 +1,263 @@
+"""Expressions of loop-level code as LLVM IR: every value has the bits that the C printer's expression has."""
+
+from __future__ import annotations
+
+import llvmlite.ir as ll
+
+from mlfc.codegen.llvm import calls, conversions, divisions
+from mlfc.codegen.llvm.context import Context, alignment
+from mlfc.codegen.llvm.llvm_types import (
+    HALF_FLOATS,
+    INT1,
+    INT32,
+    Value,
+    constant,
+    is_signed,
+    memory_type,
+    value_type,
+)
+from mlfc.codegen.llvm.moving import Moving, Place, flat_index, place_of
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.ir import Expr
+from mlfc.tir.visitor import walk_expr
+
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+_SPECULATED = 24  # nodes of an arm of a select that is computed whether or not it is taken
+
+
+class ExprEmitter:
+    """Writes the instructions of expressions where the context's builder stands."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.moving: list[Moving] = []
+        """The addresses that the innermost loop moves on."""
+
+    def value(self, expr: Expr) -> Value:
+        """Return the value of an expression."""
+        if isinstance(expr, ir.Const):
+            return constant(expr.value, expr.dtype)
+        if isinstance(expr, ir.Var):
+            return self._context.variables[id(expr)]
+        if isinstance(expr, ir.Load):
+            return self._load(expr)
+        if isinstance(expr, ir.Binary):
+            return self._binary(expr)
+        if isinstance(expr, ir.Select):
+            return self._select(expr)
+        if isinstance(expr, ir.Cast):
+            return conversions.convert(self._context, self.value(expr.value), expr.value.dtype, expr.dtype)
+        if isinstance(expr, ir.Broadcast):
+            return self._context.splat(self.value(expr.value), dtypes.lanes(expr.dtype))
+        return self._call(expr)
+
+    # memory ---------------------------------------------------------------------------------------------
+
+    def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
+        """Return the flat element index, an int32 that does not overflow."""
+        if buffer.size > dtypes.limits("int32")[1]:
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+        return self._summed(*flat_index(buffer, indices))
+
+    def _summed(self, table: ExprTable, total: Affine) -> Value:
+        builder = self._context.builder
+        # what is positive comes first: then no partial sum leaves the buffer further than the whole may
+        terms = sorted(total.terms.items(), key=lambda term: term[1] < 0)
+        found = None
+        for number, coefficient in terms:
+            term = self.value(table.exprs[number])
+            if coefficient != 1:
+                term = builder.mul(term, ll.Constant(INT32, coefficient), flags=["nsw"])
+            found = term if found is None else builder.add(found, term, flags=["nsw"])
+        if found is None:
+            return ll.Constant(INT32, total.constant)
+        return builder.add(found, ll.Constant(INT32, total.constant), flags=["nsw"]) if total.constant else found
+
+    def address(self, load: ir.Load) -> Value:
+        """Return the address of what is loaded."""
+        return self.place(load.buffer, load.indices)
+
+    def place(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
+        """Return the address of an element."""
+        found = place_of(buffer, indices) if self.moving else None
+        for moving in self.moving if found else ():
+            if found and moving.place.same(found[0]):
+                return moving.at(self._context, moving.address, found[1])
+        return self._context.address(buffer, self.index(buffer, indices))
+
+    def start_of(self, place: Place, without: ir.Var) -> Value:
+        """Return the address of a place where one of its variables is 0."""
+        terms: Expr = ir.Const(0)
+        for var, coefficient in place.terms.items():
+            if var is not without:
+                terms = terms + var * coefficient
+        table = ExprTable()
+        return self._context.address(place.buffer, self._summed(table, table.affine(terms)))
+
+    def _load(self, expr: ir.Load) -> Value:
+        context, kind = self._context, memory_type(expr.dtype)
+        value = context.builder.load(self.address(expr), typ=kind, align=alignment(expr.buffer, expr.dtype))
+        context.access(value, expr.buffer)
+        if dtypes.element(expr.dtype) == "bool":
+            return context.builder.icmp_unsigned("!=", value, context.number(0, value))
+        return value
+
+    # arithmetic -----------------------------------------------------------------------------------------
+
+    def _binary(self, expr: ir.Binary) -> Value:
+        if dtypes.element(expr.a.dtype) in HALF_FLOATS:
+            return self._half_binary(expr)
+        if expr.op in ("land", "lor"):
+            return self._lazy_logic(expr)
+        if dtypes.is_float(expr.a.dtype) and expr.op in ("add", "sub"):
+            return self._sum(expr)
+        if expr.op in ("shl", "shr"):
+            return self._shift(expr)
+        a, b = self.value(expr.a), self.value(expr.b)
+        if expr.op in ("min", "max"):
+            chosen = self._compared("lt" if expr.op == "min" else "gt", a, b, expr.dtype)
+            return self._context.builder.select(chosen, a, b)
+        if expr.op in _COMPARE:
+            return self._compared(expr.op, a, b, expr.a.dtype)
+        if expr.op in _DIVISIONS:
+            known = self._context.ranges
+            return divisions.divide(self._context, expr, a, b, known.interval(expr.a), known.interval(expr.b))
+        return self._arithmetic(expr, a, b)
+
+    def _compared(self, op: str, a: Value, b: Value, dtype: str) -> Value:
+        builder, symbol = self._context.builder, _COMPARE[op]
+        if dtypes.is_float(dtype):
+            compare = builder.fcmp_unordered if op == "ne" else builder.fcmp_ordered
+            return compare(symbol, a, b)
+        return builder.icmp_signed(symbol, a, b) if is_signed(dtype) else builder.icmp_unsigned(symbol, a, b)
+
+    def _arithmetic(self, expr: ir.Binary, a: Value, b: Value) -> Value:
+        builder = self._context.builder
+        if dtypes.is_float(expr.dtype):
+            return {"mul": builder.fmul, "div": builder.fdiv}[expr.op](a, b)
+        if expr.op in ("and", "or", "xor"):
+            return {"and": builder.and_, "or": builder.or_, "xor": builder.xor}[expr.op](a, b)
+        flags = ["nsw"] if self._stays_within(expr) else []
+        return {"add": builder.add, "sub": builder.sub, "mul": builder.mul}[expr.op](a, b, flags=flags)
+
+    def _stays_within(self, expr: ir.Binary) -> bool:
+        if expr.dtype != "int32":
+            return False
+        return self._context.ranges.interval(expr, 0).within(*dtypes.limits("int32"))
+
+    def _sum(self, expr: ir.Binary) -> Value:
+        """Return a sum or difference of floats, fused with a product as C compilers fuse within an expression."""
+        context, builder = self._context, self._context.builder
+        minus = expr.op == "sub"
+        if context.contracts and context.machine.fuses(expr.dtype):
+            if _is_product(expr.a):
+                x, y = self.value(expr.a.a), self.value(expr.a.b)  # type: ignore[union-attr]  # it is a Binary
+                other = self.value(expr.b)
+                return context.intrinsic("fma", [x, y, builder.fneg(other) if minus else other])
+            if _is_product(expr.b):
+                other = self.value(expr.a)
+                x, y = self.value(expr.b.a), self.value(expr.b.b)  # type: ignore[union-attr]  # it is a Binary
+                return context.intrinsic("fma", [builder.fneg(x) if minus else x, y, other])
+        a, b = self.value(expr.a), self.value(expr.b)
+        return builder.fsub(a, b) if minus else builder.fadd(a, b)
+
+    def _shift(self, expr: ir.Binary) -> Value:
+        """Shift as C does, which widens narrow numbers first: so amounts up to 31 are meant."""
+        context, builder = self._context, self._context.builder
+        lanes, narrow = dtypes.lanes(expr.dtype), dtypes.bits(expr.dtype) < 32
+        wide = dtypes.vector("int32" if is_signed(expr.dtype) else "uint32", lanes) if narrow else expr.dtype
+        value = conversions.convert(context, self.value(expr.a), expr.a.dtype, wide)
+        amount = conversions.convert(context, self.value(expr.b), expr.b.dtype, wide)
+        if expr.op == "shl":
+            result = builder.shl(value, amount)
+        else:
+            result = builder.ashr(value, amount) if is_signed(expr.dtype) else builder.lshr(value, amount)
+        return conversions.convert(context, result, wide, expr.dtype)
+
+    def _half_binary(self, expr: ir.Binary) -> Value:
+        """Compute in float and round once: float has more than twice the digits, so that is the right result."""
+        wide = dtypes.vector("float32", dtypes.lanes(expr.a.dtype))
+        compares = expr.op in ir.COMPARISONS
+        result = ir.Binary(expr.op, ir.Cast(expr.a, wide), ir.Cast(expr.b, wide), expr.dtype if compares else wide)
+        return self.value(result if compares else ir.Cast(result, expr.dtype))
+
+    # choices --------------------------------------------------------------------------------------------
+
+    def _lazy_logic(self, expr: ir.Binary) -> Value:
+        is_and = expr.op == "land"
+        if not _may_be_computed(expr.b):
+            then, otherwise = (expr.b, ir.Const(False, "bool")) if is_and else (ir.Const(True, "bool"), expr.b)
+            return self._branched(ir.Select(expr.a, then, otherwise, "bool"))
+        builder, a, b = self._context.builder, self.value(expr.a), self.value(expr.b)
+        # a select, because the right side may mean nothing where the left one has decided
+        truth = ll.Constant(INT1, not is_and)
+        if dtypes.lanes(expr.dtype) > 1:
+            return builder.and_(a, b) if is_and else builder.or_(a, b)
+        return builder.select(a, b, truth) if is_and else builder.select(a, truth, b)
+
+    def _select(self, expr: ir.Select) -> Value:
+        whole = dtypes.lanes(expr.condition.dtype) > 1
+        if whole or (_may_be_computed(expr.then) and _may_be_computed(expr.otherwise)):
+            condition, then, otherwise = map(self.value, (expr.condition, expr.then, expr.otherwise))
+            return self._context.builder.select(condition, then, otherwise)
+        return self._branched(expr)
+
+    def _branched(self, expr: ir.Select) -> Value:
+        """Compute only the arm that is taken."""
+        context, builder = self._context, self._context.builder
+        condition = self.value(expr.condition)
+        then, otherwise, after = (builder.append_basic_block() for _ in range(3))
+        builder.cbranch(condition, then, otherwise)
+        arms = []
+        for block, arm in ((then, expr.then), (otherwise, expr.otherwise)):
+            with context.block(block):
+                value = self.value(arm)
+                arms.append((value, builder.block))
+                builder.branch(after)
+        builder.position_at_end(after)
+        result = builder.phi(value_type(expr.dtype))
+        for value, block in arms:
+            result.add_incoming(value, block)
+        return result
+
+    # calls ----------------------------------------------------------------------------------------------
+
+    def _call(self, expr: ir.Call) -> Value:
+        if expr.name == "within":
+            return self.value(expr.args[0])
+        if expr.name == "word":
+            return self._word(expr.args[0])
+        source = expr.args[0].dtype
+        if dtypes.element(source) in HALF_FLOATS and expr.name not in calls.OF_BITS:
+            return self._half_call(expr)
+        return calls.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
+
+    def _half_call(self, expr: ir.Call) -> Value:
+        lanes = dtypes.lanes(expr.args[0].dtype)
+        wide = dtypes.vector("float32", lanes)
+        classifies = dtypes.element(expr.dtype) == "bool"
+        arguments = tuple(ir.Cast(arg, wide) for arg in expr.args)
+        call = ir.Call(expr.name, arguments, expr.dtype if classifies else wide)
+        return self.value(call if classifies else ir.Cast(call, expr.dtype))
+
+    def _word(self, elements: Expr) -> Value:
+        """Return the elements of four bytes as an int32."""
+        return self._context.builder.bitcast(self.value(elements), INT32)
+
+
+def _is_product(expr: Expr) -> bool:
+    return isinstance(expr, ir.Binary) and expr.op == "mul"
+
+
+def _may_be_computed(expr: Expr) -> bool:
+    """Tell whether an expression may be computed where it is not asked for: it reads nothing and is quickly done."""
+    return all(
+        count < _SPECULATED
+        and not isinstance(node, (ir.Load, ir.Call))
+        and not (isinstance(node, ir.Binary) and node.op in _DIVISIONS and not isinstance(node.b, ir.Const))
+        for count, node in enumerate(walk_expr(expr))
+    )

@@ -1,0 +1,208 @@
+"""The processor that LLVM code is made for, and what it has that LLVM does not find by itself.
+
+What it has is asked of LLVM: a few functions are compiled for the processor and their assembly is looked at, so there
+is no second table of processors and features to fall behind LLVM's own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from mlfc.errors import OptionError
+from mlfc.support import dtypes
+from mlfc.target.llvm import (
+    ABI,
+    ATTRIBUTES,
+    TRIPLE,
+    architecture,
+    find_target,
+    host_triple,
+    llvm_cpu,
+    llvm_features,
+)
+from mlfc.target.target import Target
+
+_FREESTANDING = ("none", "elf", "eabi", "eabihf", "unknown")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor as the printer of kernels sees it.
+
+    Attributes
+    ----------
+    triple, cpu, features, abi : str
+        As LLVM takes them.
+    vector_bytes : int
+        Of a register of integers, 0 where there are no vectors.
+    dot : str
+        The instruction that multiplies groups of four bytes: ``vpdpbusd``, ``usdot``, ``sdot``, or empty.
+    dsp, mve : bool
+        ARM's extensions for microcontrollers.
+    fused : frozenset of str
+        Floats for which the processor multiplies and adds in one instruction with one rounding.
+    """
+
+    triple: str
+    cpu: str
+    features: str = ""
+    abi: str = ""
+    vector_bytes: int = 0
+    dot: str = ""
+    dsp: bool = False
+    mve: bool = False
+    fused: frozenset[str] = frozenset()
+
+    @property
+    def architecture(self) -> str:
+        """The first word of the triple: ``x86_64``, ``aarch64``, ..."""
+        return architecture(self.triple)
+
+    def fuses(self, dtype: str) -> bool:
+        """Tell whether a product and a sum of this dtype become one instruction."""
+        return dtypes.element(dtype) in self.fused
+
+    def target_machine(self, level: int = 3) -> llvm.TargetMachine:
+        """Return LLVM's compiler for the processor.
+
+        Parameters
+        ----------
+        level : int
+            Of optimization, from 0 to 3.
+        """
+        return _target_machine(self.triple, self.cpu, self.features, self.abi, level)
+
+    def data_layout(self) -> str:
+        """Return the sizes and alignments of types, as LLVM writes them."""
+        return _data_layout(self.triple, self.cpu, self.features, self.abi)
+
+
+def machine_of(target: Target) -> Machine:
+    """Return the machine of a target.
+
+    Raises
+    ------
+    OptionError
+        For a triple that LLVM does not know, or of a processor whose numbers start with their highest byte.
+    """
+    triple = target.options.get(TRIPLE) or host_triple()
+    find_target(triple)
+    cpu = llvm_cpu(triple, target.mcpu)
+    features = llvm_features(triple, target.mcpu, target.options.get(ATTRIBUTES, ""))
+    return _examined(triple, cpu, features, target.options.get(ABI, ""))
+
+
+@cache
+def _target_machine(triple: str, cpu: str, features: str, abi: str, level: int) -> llvm.TargetMachine:
+    arch = architecture(triple)
+    # firmware is linked to fixed addresses; what else there is may be loaded anywhere
+    words = triple.split("-")
+    reloc = "static" if len(words) > 2 and words[-1] in _FREESTANDING else "pic"
+    # RISC-V's small model reaches the lowest 2 GiB only, where the memory of few boards lies
+    model = "medium" if arch.startswith("riscv") else "default"
+    return find_target(triple).create_target_machine(
+        cpu=cpu, features=features, opt=level, reloc=reloc, codemodel=model, abiname=abi
+    )
+
+
+@cache
+def _data_layout(triple: str, cpu: str, features: str, abi: str) -> str:
+    return str(_target_machine(triple, cpu, features, abi, 3).target_data)
+
+
+_PROBES = """
+define float @single(float %a, float %b, float %c) {{
+  %r = call float @llvm.fma.f32(float %a, float %b, float %c)
+  ret float %r
+}}
+define double @double(double %a, double %b, double %c) {{
+  %r = call double @llvm.fma.f64(double %a, double %b, double %c)
+  ret double %r
+}}
+define i32 @halves(i32 %sum, i16 signext %a, i16 signext %b) {{
+  %wide_a = sext i16 %a to i32
+  %wide_b = sext i16 %b to i32
+  %product = mul i32 %wide_a, %wide_b
+  %r = add i32 %sum, %product
+  ret i32 %r
+}}
+define void @lanes(ptr %to, ptr %from) {{
+  %a = load <{halves} x i16>, ptr %from, align 2
+  %b = load <{halves} x i16>, ptr %to, align 2
+  %r = mul <{halves} x i16> %a, %b
+  store <{halves} x i16> %r, ptr %to, align 2
+  ret void
+}}
+"""
+_DOTS = """
+define i32 @dots(ptr %p, ptr %q) {{
+  %a = load <{bytes} x i8>, ptr %p, align 1
+  %b = load <{bytes} x i8>, ptr %q, align 1
+  %wide_a = {extension} <{bytes} x i8> %a to <{bytes} x i32>
+  %wide_b = sext <{bytes} x i8> %b to <{bytes} x i32>
+  %products = mul <{bytes} x i32> %wide_a, %wide_b
+  %r = call i32 @llvm.vector.reduce.add.v{bytes}i32(<{bytes} x i32> %products)
+  ret i32 %r
+}}
+"""
+_WIDEST = 64
+_X86_REGISTERS = (("zmm", _WIDEST), ("ymm", 32), ("xmm", 16))
+_VECTORS = {
+    "aarch64": r"\bmul\s+v\d+\.8h", "wasm32": r"i16x8\.mul", "thumb": r"\bvmul\.i16\s+q",
+    "arm": r"\bvmul\.i16\s+q", "riscv": r"\bvmul\.vv",
+}  # fmt: skip
+_DOT_FORMS = (("zext", "vpdpbusd"), ("zext", "usdot"), ("sext", "sdot"))
+_LIBRARY = {"float32": "fmaf", "float64": "fma"}
+
+
+@cache
+def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
+    compiler = _target_machine(triple, cpu, features, abi, 2)
+    layout = str(compiler.target_data)
+    if layout.startswith("E"):
+        raise OptionError(
+            f"code for '{triple}' is not supported: its numbers begin with their highest byte, packed weights do not",
+            next_step="Use the target 'c'",
+        )
+    size = 64 if architecture(triple) == "x86_64" else 16
+    text = _assembly(compiler, triple, _PROBES.format(halves=size // 2))
+    dots = {
+        extension: _assembly(compiler, triple, _DOTS.format(bytes=size, extension=extension))
+        for extension in ("zext", "sext")
+    }
+    vector_bytes = _vector_bytes(architecture(triple), _function(text, "lanes"))
+    calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}
+    if vector_bytes == _WIDEST:  # kernels fill the widest registers anyway, so loops beside them may
+        features = ",".join(part for part in (features, "-prefer-256-bit") if part)
+    return Machine(
+        triple,
+        cpu,
+        features,
+        abi,
+        vector_bytes,
+        next((name for extension, name in _DOT_FORMS if name in dots[extension]), ""),
+        dsp="smlabb" in text,
+        mve=architecture(triple).startswith("thumb") and vector_bytes > 0,
+        fused=frozenset(dtype for dtype, call in calls.items() if call is None),
+    )
+
+
+def _assembly(compiler: llvm.TargetMachine, triple: str, body: str) -> str:
+    text = f'target datalayout = "{compiler.target_data}"\ntarget triple = "{triple}"\n{body}'
+    return str(compiler.emit_assembly(llvm.parse_assembly(text, llvm.create_context())))
+
+
+def _function(assembly: str, name: str) -> str:
+    """Return the lines of a function."""
+    return re.split(r"^_?[a-z]+:", assembly.partition(f"{name}:")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def _vector_bytes(arch: str, text: str) -> int:
+    if arch in ("x86_64", "i386", "i686"):
+        return next((size for name, size in _X86_REGISTERS if name in text), 0)
+    pattern = next((found for prefix, found in _VECTORS.items() if arch.startswith(prefix)), None)
+    return 16 if pattern and re.search(pattern, text) else 0

@@ -1,0 +1,135 @@
+"""Innermost loops by addresses that move on, for processors whose registers the sums of a tile fill.
+
+LLVM would count in one register and derive the addresses in others, which the sums need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import llvmlite.ir as ll
+
+from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.llvm_types import INT32, Value, memory_type
+from mlfc.tir import ir
+from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.ir import Expr
+from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
+
+_FILLS_REGISTERS = "dot2"
+
+
+def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, Affine]:
+    """Return a flat element index as a sum over the numbers of a table."""
+    table, total = ExprTable(), Affine({}, 0)
+    for extent, index in zip(buffer.shape, indices, strict=True):
+        total = total.times(extent).plus(table.affine(index))
+    return table, total
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where accesses lie, but for what each of them adds as a constant.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    terms : mapping of Var to int
+        Coefficients of the flat index.
+    """
+
+    buffer: ir.Buffer
+    terms: Mapping[ir.Var, int]
+
+    def same(self, other: Place) -> bool:
+        """Tell whether accesses at both differ by a constant."""
+        return self.buffer is other.buffer and self.terms == other.terms
+
+
+def place_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[Place, int] | None:
+    """Return the place of an access, and its constant; None if the index is not a sum of variables."""
+    table, total = flat_index(buffer, indices)
+    terms: dict[ir.Var, int] = {}
+    for number, coefficient in total.terms.items():
+        var = table.exprs[number]
+        if not isinstance(var, ir.Var):
+            return None
+        terms[var] = coefficient
+    return Place(buffer, terms), total.constant
+
+
+def moving_places(loop: ir.For) -> list[Place]:
+    """Return the places that a loop moves on, the best to end it by first; none for a loop that had better count."""
+    if not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
+        return []
+    inside = list(walk(loop.body))
+    nodes = [node for stmt in inside for expr in own_exprs(stmt) for node in walk_expr(expr)]
+    is_full = any(isinstance(node, ir.Call) and node.name == _FILLS_REGISTERS for node in nodes)
+    if not is_full or any(isinstance(stmt, ir.For) for stmt in inside):
+        return []
+    made_inside = {stmt.var for stmt in inside if isinstance(stmt, ir.Let)}
+    found: list[Place] = []
+    for buffer, indices in _uses(loop):
+        place = None if buffer is None else place_of(buffer, indices)
+        if place is None or made_inside & set(place[0].terms):
+            return []
+        if not any(place[0].same(other) for other in found):
+            found.append(place[0])
+    # where arrays on the stack end is known without a register
+    return sorted(found, key=lambda place: place.buffer.scope != "local")
+
+
+def _uses(loop: ir.For) -> Iterator[tuple[ir.Buffer | None, tuple[Expr, ...]]]:
+    """Yield the accesses that a loop's variable goes into; without a buffer where it is used for something else."""
+
+    def below(expr: Expr) -> Iterator[tuple[ir.Buffer | None, tuple[Expr, ...]]]:
+        if expr is loop.var:
+            yield None, ()
+        elif isinstance(expr, ir.Load) and _has(expr.indices, loop.var):
+            yield expr.buffer, expr.indices
+        else:
+            for child in children(expr):
+                yield from below(child)
+
+    for stmt in walk(loop.body):
+        if isinstance(stmt, ir.Store) and _has(stmt.indices, loop.var):
+            yield stmt.buffer, stmt.indices
+            yield from below(stmt.value)
+        else:
+            for expr in own_exprs(stmt):
+                yield from below(expr)
+
+
+def _has(exprs: Sequence[Expr], var: ir.Var) -> bool:
+    return any(node is var for expr in exprs for node in walk_expr(expr))
+
+
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """A place whose address one loop moves on.
+
+    Attributes
+    ----------
+    place : Place
+    start : value
+        Its address in the first iteration.
+    address : value
+        Its address where the next instruction goes.
+    step : int
+        Elements that it moves in an iteration.
+    """
+
+    place: Place
+    start: Value
+    address: Value
+    step: int
+
+    def at(self, context: Context, base: Value, elements: int) -> Value:
+        """Return the address so many elements behind another one."""
+        kind = memory_type(self.place.buffer.dtype)
+        return context.builder.gep(base, [ll.Constant(INT32, elements)], inbounds=True, source_etype=kind)
+
+    def moved_on(self, context: Context) -> Value:
+        """Return the address in the next iteration."""
+        return context.opaque(self.at(context, self.address, self.step))

@@ -1,0 +1,218 @@
+"""Helper functions and vector types that printed code may use; a file gets only those that it uses.
+
+A helper is named by a key such as ``min:float32`` or ``requantize_double``. Helpers avoid what C leaves
+undefined (signed overflow, shifts of negative numbers) and avoid branches, so that compilers can
+vectorize the loops around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlfc.codegen import dot4, dsp, half_floats, mathematics, mve, vectors
+from mlfc.codegen.c_types import copied_bits, literal, scalar_type, short_name
+from mlfc.errors import InternalError
+from mlfc.support.dtypes import limits
+
+_INLINE = "static inline"
+
+_FIXED: dict[str, tuple[tuple[str, ...], str]] = {
+    "rounding_doubling_high_mul": ((), """\
+/* high half of 2 * a * b, ties up as gemmlowp rounds; saturates where both are INT32_MIN */
+static inline int32_t mlf_rounding_doubling_high_mul(int32_t a, int32_t b) {
+  const int64_t high = ((int64_t)a * b + (INT64_C(1) << 30)) >> 31;
+  return high > INT32_MAX ? INT32_MAX : (int32_t)high;
+}"""),
+    "rounding_divide_by_pot": ((), """\
+/* x / 2**exponent, rounded to nearest, ties away from zero */
+static inline int32_t mlf_rounding_divide_by_pot(int32_t x, int32_t exponent) {
+  const int32_t mask = (int32_t)((UINT32_C(1) << exponent) - 1U);
+  const int32_t threshold = (mask >> 1) - (x >> 31);
+  return (x >> exponent) + ((x & mask) > threshold);
+}"""),
+    "requantize_double": (("rounding_divide_by_pot",), """\
+/* x * multiplier * 2**(shift - 31), rounded twice as TFLite's reference kernels do; multiplier >= 0 */
+static inline int32_t mlf_requantize_double(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t left = shift > 0 ? shift : 0;
+  const int32_t shifted = (int32_t)((uint32_t)x << left);
+  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
+  const uint64_t doubled = (uint64_t)((int64_t)shifted * multiplier) + (UINT64_C(1) << 30);
+  return mlf_rounding_divide_by_pot((int32_t)(uint32_t)(doubled >> 31), left - shift);
+}"""),
+    "requantize_down": ((), """\
+/* x * multiplier * 2**(-32 - exponent), rounded twice as TFLite's reference kernels do; multiplier, exponent >= 0 */
+static inline int32_t mlf_requantize_down(int32_t x, int32_t multiplier, int32_t exponent) {
+  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
+  const uint64_t doubled = (uint64_t)((int64_t)x * multiplier) + (UINT64_C(1) << 30);
+  const int32_t high = (int32_t)(uint32_t)(doubled >> 31);
+  /* one less below zero: then ties up are ties away from zero; high is never INT32_MIN, as multiplier < 2**31 */
+  return (((high + (high >> 31)) >> exponent) + 1) >> 1;
+}"""),
+    "requantize_single": ((), """\
+/* x * multiplier * 2**(shift - 31), rounded once, ties up */
+static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t total = 31 - shift;
+  return (int32_t)(((int64_t)x * multiplier + (INT64_C(1) << (total - 1))) >> total);
+}"""),
+    "requantize_away": ((), """\
+/* x * multiplier * 2**(shift - 31), rounded once, ties away from zero */
+static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t shift) {
+  const int32_t total = 31 - shift;
+  const int64_t product = (int64_t)x * multiplier;
+  return (int32_t)((product + (INT64_C(1) << (total - 1)) - (product < 0)) >> total);
+}"""),
+    "clz32": ((), """\
+/* leading zeros, 32 for zero; a compiler's builtin counts those of an int, which may have 16 bits */
+static inline int32_t mlf_clz32(uint32_t x) {
+  int32_t zeros = x == 0U ? 1 : 0;
+  for (int32_t step = 16; step > 0; step >>= 1) {
+    if (x >> (32 - step) == 0U) {
+      zeros += step;
+      x <<= step;
+    }
+  }
+  return zeros;
+}"""),
+}  # fmt: skip
+
+_ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bits)}
+
+# overflow wraps instead of being undefined
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+
+TRUNCATIONS = frozenset({"to_int32", "to_int64", "to_uint64"})
+
+_DIVISIONS = {
+    "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
+    "floormod": "a % b + (((a % b != 0) & ((a % b < 0) != (b < 0))) ? b : 0)",
+    "truncdiv": "a / b",
+    "truncmod": "a % b",
+}
+
+
+def helper_name(key: str) -> str:
+    """Return the C name of the helper `key`."""
+    name, _, dtype = key.partition(":")
+    return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
+
+
+def _scalar_helper(name: str, dtype: str) -> str:
+    kind = scalar_type(dtype)
+    head = f"{_INLINE} {kind} {helper_name(f'{name}:{dtype}')}({kind} a, {kind} b)"
+    if name in ("min", "max"):
+        return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
+    if name in _WRAPPING:
+        return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
+    if name in TRUNCATIONS:
+        return _truncation(name, dtype)
+    if name == "integer_power":
+        return _integer_power(kind, signed=not dtype.startswith("u"))
+    if name not in _DIVISIONS:
+        raise InternalError(f"C has no helper {name}:{dtype}")
+    guards = "  if (b == 0) {\n    return 0;\n  }\n"
+    signed = not dtype.startswith("u")
+    if signed:  # the one quotient that overflows is INT_MIN / -1
+        minus = "0" if name.endswith("mod") else f"({kind})(0U - (u{kind})a)"
+        guards += f"  if (b == -1) {{\n    return {minus};\n  }}\n"
+    body = _DIVISIONS[name] if signed else _DIVISIONS[name.replace("floor", "trunc")]
+    return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
+
+
+def _truncation(name: str, source: str) -> str:
+    """Return the conversion of a float to an integer, defined for all floats."""
+    target = name.removeprefix("to_")
+    kind, f = scalar_type(source), "f" if source == "float32" else ""
+    head = f"{_INLINE} {target}_t {helper_name(f'{name}:{source}')}({kind} x) {{"
+    if target == "uint64":
+        return f"""\
+/* x truncated, limited to what an int64 or a uint64 holds, modulo 2**64; 0 for NaN */
+{head}
+  const int64_t below_zero = x >= -0x1p63{f} ? (int64_t)(x < 0.0{f} ? x : 0.0{f}) : x < 0.0{f} ? INT64_MIN : 0;
+  return x >= 0x1p64{f} ? UINT64_C({2**64 - 1}) : x >= 0.0{f} ? (uint64_t)x : (uint64_t)below_zero;
+}}"""
+    largest, ends = literal(limits(target)[1], target), f"0x1p{limits(target)[1].bit_length()}{f}"
+    return f"""\
+/* x truncated, limited to what an {target} holds; 0 for NaN */
+{head}
+  return x >= {ends} ? {largest} : x >= -{ends} ? ({target}_t)x : x < 0.0{f} ? {target.upper()}_MIN : 0;
+}}"""
+
+
+def _integer_power(kind: str, *, signed: bool) -> str:
+    short = short_name(kind.removesuffix("_t"))
+    unsigned = kind if signed is False else f"u{kind}"
+    below_zero = """\
+  if (exponent < 0) { /* 1 / power, towards zero */
+    return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
+  }
+"""
+    return f"""\
+/* base**exponent, which wraps */
+{_INLINE} {kind} mlf_integer_power_{short}({kind} base, {kind} exponent) {{
+  {unsigned} power = 1, factor = ({unsigned})base, rest = ({unsigned})exponent;
+{below_zero if signed else ""}\
+  for (; rest != 0; rest >>= 1) {{
+    power *= (rest & 1) != 0 ? factor : 1;
+    factor *= factor;
+  }}
+  return ({kind})power;
+}}"""
+
+
+def helper_source(key: str) -> tuple[tuple[str, ...], str]:
+    """Return the keys of the helpers that the helper `key` calls, and its text."""
+    if key in _FIXED:
+        return _FIXED[key]
+    if key in _ON_BITS:
+        return _ON_BITS[key]
+    if mve.is_key(key):
+        return mve.source(key)
+    if dsp.is_key(key):
+        return dsp.HELPERS[key]
+    if dot4.is_key(key):
+        return (), dot4.source(key)
+    if key == dot4.GROUP:
+        return (), dot4.GROUP_SOURCE
+    if vectors.is_key(key):
+        return (), vectors.macro(key)
+    name, _, dtype = key.partition(":")
+    if not dtype:
+        raise InternalError(f"C has no helper {key}")
+    return (), _scalar_helper(name, dtype)
+
+
+def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
+    """Return the lines that define the helpers `keys`, what they need, and the vector types.
+
+    Parameters
+    ----------
+    keys : iterable of str
+        Helpers, in any order; the result does not depend on it.
+    kinds : iterable of str
+        Vector dtypes.
+    """
+    ordered: list[str] = []
+
+    def visit(key: str) -> None:
+        if key not in ordered:
+            for used in helper_source(key)[0]:
+                visit(used)
+            ordered.append(key)
+
+    for key in sorted(set(keys)):
+        visit(key)
+    needed = set(kinds)
+    for key in ordered:
+        if vectors.is_key(key):
+            needed |= vectors.dtypes_of(key)
+        if mve.is_key(key):
+            needed |= mve.vectors_of(key)
+        if dot4.is_key(key):
+            needed.add(dot4.sums_dtype(key))
+    lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
+    lines += dsp.INCLUDES if any(map(dsp.is_key, ordered)) else []
+    lines += mve.INCLUDES if any(map(mve.is_key, ordered)) else []
+    lines += vectors.declarations(needed)
+    for key in ordered:
+        lines += ["", helper_source(key)[1]]
+    return lines

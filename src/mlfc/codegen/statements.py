@@ -1,0 +1,116 @@
+"""What C and its dialects have in common: printing the statements of loop-level functions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mlfc.codegen.c_expr import ExprPrinter, Needs
+from mlfc.codegen.scopes import Names, used_vars
+from mlfc.codegen.writer import Writer, comment_text
+from mlfc.errors import InternalError
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.held import held_intervals
+from mlfc.tir.ir import Expr, Stmt, Var
+
+
+class StatementPrinter(ABC):
+    """Prints statements, one scope of names and one of known ranges a block.
+
+    Parameters
+    ----------
+    body : Stmt
+        All that is going to be printed: variables that nothing in it reads are left out.
+    reserved : frozenset of str
+        Names that local ones must not hide.
+    place : str
+        For messages.
+    """
+
+    _exprs: ExprPrinter
+
+    def __init__(self, body: Stmt, reserved: frozenset[str], place: str) -> None:
+        self._names = Names(reserved)
+        self._ranges = Ranges(held_intervals(body))
+        self._needs = Needs()
+        self._writer = Writer()
+        self._used = used_vars(body)
+        self._place = place
+
+    @abstractmethod
+    def _store(self, stmt: ir.Store) -> None:
+        """Print a store."""
+
+    @abstractmethod
+    def _declare(self, var: Var, value: Expr) -> None:
+        """Print a variable that has a value."""
+
+    @abstractmethod
+    def _allocate(self, stmt: ir.Allocate) -> None:
+        """Print an array."""
+
+    @abstractmethod
+    def _loop_hint(self, stmt: ir.For) -> str:
+        """Return the line before a loop that tells compilers how to treat it; empty for none."""
+
+    @abstractmethod
+    def _special(self, stmt: Stmt) -> bool:
+        """Print a statement that only this language has; tell whether it was one."""
+
+    def _stmt(self, stmt: Stmt) -> None:
+        # first: a fence is a comment, too
+        if self._special(stmt):
+            return
+        if isinstance(stmt, ir.Seq):
+            for item in stmt.stmts:
+                self._stmt(item)
+        elif isinstance(stmt, ir.Store):
+            self._store(stmt)
+        elif isinstance(stmt, ir.For):
+            self._loop(stmt)
+        elif isinstance(stmt, ir.If):
+            self._branch(stmt)
+        elif isinstance(stmt, ir.Let):
+            self._let(stmt)
+        elif isinstance(stmt, ir.Allocate):
+            self._allocate(stmt)
+            self._stmt(stmt.body)
+        elif isinstance(stmt, ir.Comment):
+            self._writer.line(f"/* {comment_text(stmt.text)} */")
+        else:
+            raise InternalError(f"this language has no {type(stmt).__name__.lower()}", place=self._place)
+
+    @contextmanager
+    def _block(self, head: str, tail: str = "}") -> Iterator[None]:
+        with self._writer.block(head, tail), self._names.block(), self._ranges.scope():
+            yield
+
+    def _loop(self, stmt: ir.For) -> None:
+        extent = self._exprs.expr(stmt.extent, 9)
+        with self._names.block(), self._ranges.scope():
+            self._ranges.enter_loop(stmt)
+            var = self._names.declare(stmt.var)
+            step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
+            if hint := self._loop_hint(stmt):
+                self._writer.line(hint)
+            with self._block(f"for (int32_t {var} = 0; {var} < {extent}; {step})"):
+                self._stmt(stmt.body)
+
+    def _branch(self, stmt: ir.If) -> None:
+        tail = "}" if stmt.otherwise is None else "} else {"
+        with self._block(f"if ({self._exprs.expr(stmt.condition)})", tail):
+            self._ranges.assume(stmt.condition)
+            self._stmt(stmt.then)
+        if stmt.otherwise is not None:
+            with self._writer.indented(), self._names.block(), self._ranges.scope():
+                self._ranges.assume(stmt.condition, holds=False)
+                self._stmt(stmt.otherwise)
+            self._writer.line("}")
+
+    def _let(self, stmt: ir.Let) -> None:
+        if id(stmt.var) in self._used:
+            self._declare(stmt.var, stmt.value)
+            self._ranges.enter_let(stmt)
+        self._stmt(stmt.body)

@@ -1,0 +1,189 @@
+"""The C runtime's table of functions where it has modules that are compiled ahead of time: so hosts can drive them.
+
+microTVM's AOT executor finds two packed functions of a module there, by name: ``tvmgen_<module>_run``, on tensors, and
+``tvmgen_<module>_get_c_metadata``. The C interface has a function of the first name, so here both have names of their
+own in C, and a module serves both kinds of callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mlfc.codegen import packed
+from mlfc.codegen.abi.entry import c_dtype
+from mlfc.codegen.c_interface import LICENCE, RESERVED, tensors
+from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
+from mlfc.codegen.unit import Unit
+from mlfc.codegen.writer import Writer, c_string
+from mlfc.memory.pools import DEFAULT_POOL
+from mlfc.support import dtypes
+from mlfc.support.c_names import names_in_tables, unique
+
+_LONGEST_NAME = 1000
+_INCLUDES = (
+    "stddef.h", "stdint.h", "string.h", "tvm/runtime/c_backend_api.h", "tvm/runtime/c_runtime_api.h",
+    "tvm/runtime/crt/module.h", "tvm/runtime/metadata_types.h",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HostTensor:
+    """An input or output.
+
+    Attributes
+    ----------
+    name : str
+        The model's own.
+    field : str
+        In the struct of the C interface.
+    shape : tuple of int
+    dtype : str
+    """
+
+    name: str
+    field: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return prod(self.shape) * dtypes.nbytes(dtypes.element(self.dtype))
+
+
+@dataclass(frozen=True)
+class HostModule:
+    """A module compiled ahead of time that hosts may drive.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs : tuple of HostTensor
+    pools : tuple of (str, int)
+        Name and bytes of the memories that the caller passes in.
+    workspace_io : bool
+        Inputs and outputs lie in the workspace.
+    """
+
+    name: str
+    inputs: tuple[HostTensor, ...]
+    outputs: tuple[HostTensor, ...]
+    pools: tuple[tuple[str, int], ...] = ()
+    workspace_io: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """What its symbols start with."""
+        return f"tvmgen_{self.name}"
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """C names by the names under which the executor looks for them."""
+        return {
+            f"{self.prefix}_run": f"{self.prefix}_packed_run",
+            f"{self.prefix}_get_c_metadata": f"{self.prefix}_packed_metadata",
+        }
+
+
+def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
+    """Return a module that was just compiled; raise OptionError if its caller must load constants."""
+    require_no_loaded(code.loaded, unit.module)
+    groups = [
+        tuple(HostTensor(item.value.name, item.field, tuple(item.value.shape), item.value.dtype) for item in group)
+        for group in tensors(unit.program.inputs, unit.program.outputs)
+    ]
+    pools = unit.plan.pools if code.external_workspace else ()
+    given = tuple((pool.name, pool.nbytes) for pool in pools)
+    return HostModule(unit.module, groups[0], groups[1], given, unit.workspace_io)
+
+
+def described_module(name: str, details: Mapping[str, Any]) -> HostModule:
+    """Return a module of an archive by its ``mlfc`` object; raise OptionError if its caller must load constants."""
+    require_no_loaded([pool["name"] for pool in details.get("constant_pools", ()) if pool["file"]], name)
+    described = (*details["inputs"], *details["outputs"])
+    fields = unique((item["name"] for item in described), RESERVED)
+    made = [
+        HostTensor(item["name"], field, tuple(item["shape"]), item["dtype"])
+        for item, field in zip(described, fields, strict=True)
+    ]
+    size = details["memory"]["workspace_bytes"]
+    pools = details.get("pools", [{"name": DEFAULT_POOL, "bytes": size}] if size else [])
+    given = tuple((pool["name"], pool["bytes"]) for pool in pools) if details["external_workspace"] else ()
+    count = len(details["inputs"])
+    return HostModule(name, tuple(made[:count]), tuple(made[count:]), given, bool(details.get("workspace_io")))
+
+
+def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ()) -> str:
+    """Return the file with ``TVMSystemLibEntryPoint``, and packed functions of modules compiled ahead of time.
+
+    Parameters
+    ----------
+    modules : sequence of HostModule
+    functions : sequence of str
+        Packed functions of modules for the graph executor, which have their own names.
+    """
+    writer = Writer()
+    writer.line(f"/* {LICENCE} */")
+    writer.lines([f"#include <{header}>" for header in _INCLUDES])
+    writer.lines(["", *(f'#include "{module.prefix}.h"' for module in modules), ""])
+    if modules:
+        writer.lines([*packed.CHECKS.splitlines(), ""])
+    table: dict[str, str] = {}
+    for module in modules:
+        _write_module(writer, module)
+        table |= module.functions
+    writer.lines([f"{packed.function_head(name)};" for name in functions])
+    packed.write_registry(writer, {**table, **dict(zip(functions, functions, strict=True))})
+    return writer.text()
+
+
+def _write_module(writer: Writer, module: HostModule) -> None:
+    prefix = module.prefix
+    run, metadata = module.functions.values()
+    _write_tables(writer, module)
+    slots = [tuple(Slot(tensor.field, tensor.nbytes) for tensor in group) for group in (module.inputs, module.outputs)]
+    call = f"{prefix}_on_addresses"
+    RunFunction(prefix, f"{prefix}_run", slots[0], slots[1], module.pools, module.workspace_io).write(writer, call)
+    everything = (*module.inputs, *module.outputs)
+    count = len(everything)
+    with writer.block(f"static {packed.function_head(run)}"):
+        with writer.block(f"static const struct mlf_argument expected[{count}] =", "};"):
+            writer.lines([f"{{{packed.expected_argument(tensor.dtype, tensor.nbytes)}}}," for tensor in everything])
+        writer.line(f"void *data[{count}];")
+        writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
+        given = f'"{prefix}_run", args, type_codes, num_args, expected, {count}, kDLCPU, data'
+        with writer.block(f"if (mlf_arguments({given}) != 0)"):
+            writer.line("return -1;")
+        writer.line(f"return {call}(data);")
+    writer.line()
+    with writer.block(f"static {packed.function_head(metadata)}"):
+        writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
+        writer.line(f"out_ret_value->v_handle = (void *)(uintptr_t)&{prefix}_tables;")
+        writer.lines(["*out_ret_tcode = kTVMOpaqueHandle;", "return 0;"])
+    writer.line()
+
+
+def _write_tables(writer: Writer, module: HostModule) -> None:
+    prefix = module.prefix
+    # as TVM's own tables have them: the names of inputs in C, and numbers of outputs
+    inputs = names_in_tables(tensor.name for tensor in module.inputs)
+    groups = {"inputs": inputs, "outputs": [f"output{index}" for index in range(len(module.outputs))]}
+    for kind, names in groups.items():
+        group: tuple[HostTensor, ...] = getattr(module, kind)
+        for index, tensor in enumerate(group):
+            extents = ", ".join(map(str, tensor.shape)) or "0"
+            writer.line(f"static const int64_t {prefix}_{kind}_shape_{index}[] = {{{extents}}};")
+        with writer.block(f"static const struct TVMTensorInfo {prefix}_{kind}_info[{max(1, len(group))}] =", "};"):
+            for index, (name, tensor) in enumerate(zip(names, group, strict=True)):
+                shape = f"{prefix}_{kind}_shape_{index}, {len(tensor.shape)}"
+                writer.line(f"{{{c_string(name, _LONGEST_NAME)}, {shape}, {c_dtype(tensor.dtype)}}},")
+            if not group:
+                writer.line("{NULL, NULL, 0, {0, 0, 0}},")
+    with writer.block(f"static const struct TVMMetadata {prefix}_tables =", "};"):
+        writer.line(f"1, {prefix}_inputs_info, {len(module.inputs)}, {prefix}_outputs_info, {len(module.outputs)},")
+        writer.line(f"NULL, 0, NULL, 0, {c_string(prefix, len(prefix))},")
+    writer.line()

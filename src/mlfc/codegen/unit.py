@@ -1,0 +1,130 @@
+"""What the C of one module is made from, and what it may have in common with other modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlfc.memory import ConstantPool, Plan
+from mlfc.relay.ir import Quantization
+from mlfc.target.target import Target, parse_target
+from mlfc.tir.ir import PrimFunc, Program, Value
+from mlfc.tir.visitor import signature
+
+SHARED_MODULE = "mlfc_shared"
+"""What files and symbols that belong to several modules are named after."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One module to be printed.
+
+    Attributes
+    ----------
+    program : Program
+    plan : Plan
+        Where its intermediates and scratch lie.
+    module : str
+        Name in files and symbols, in the spelling of `support.c_names.module_name`.
+    executor : str
+        ``aot`` or ``graph``.
+    external_workspace : bool
+        The caller passes the workspace in, instead of a static array. Only for AOT.
+    target : Target
+        What prints it; that of the host, where there is a device beside it.
+    quantization : mapping of str to Quantization
+        Of inputs and outputs, for the header's comments.
+    workspace_io : bool
+        Inputs and outputs lie in the workspace.
+    constant_pools : mapping of Value to ConstantPool
+        The memories of constants, where that is not left to the linker.
+    small : bool
+        Fewer bytes before fewer cycles: kernels that differ in numbers alone become one function that takes them.
+    packed_constants : bool
+        Constants lie as close as their elements allow, where no vectors read them.
+    device_target : Target or None
+        Of the kernels on a device.
+    """
+
+    program: Program
+    plan: Plan
+    module: str
+    executor: str = "aot"
+    external_workspace: bool = False
+    target: Target = field(default_factory=lambda: parse_target("c"))
+    quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    workspace_io: bool = False
+    constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
+    small: bool = False
+    packed_constants: bool = False
+    device_target: Target | None = None
+
+    @property
+    def target_text(self) -> str:
+        """For the first line of the files."""
+        return str(self.target)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether a product and a sum of floats may become one fused multiply-add."""
+        return bool(self.program.meta.get("contract_floats", True))
+
+    @property
+    def kernels_in_code(self) -> tuple[PrimFunc, ...]:
+        """The kernels that code computes, not a runtime module of an external generator."""
+        return tuple(
+            kernel for kernel in self.program.kernels if kernel.external is None or kernel.external.module is None
+        )
+
+    def reached(self, kernel: PrimFunc) -> frozenset[int]:
+        """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
+        if self.executor == "graph":  # its tensors have whole blocks
+            return frozenset()
+        return frozenset(
+            position
+            for call, roots in zip(self.program.calls, self.plan.reached, strict=True)
+            if call.kernel is kernel
+            for position, value in enumerate(call.inputs)
+            if value.root in roots
+        )
+
+    def kernel_key(self, kernel: PrimFunc) -> str:
+        """Return a text that is the same for kernels, of any module, whose C would be."""
+        return f"{self.contracts};{sorted(self.reached(kernel))};{signature(kernel)}"
+
+    def used_constants(self) -> list[Value]:
+        """Return the constants that calls pass on, in the order of first use."""
+        used: dict[Value, None] = {}
+        for call in self.program.calls:
+            for value in (*call.inputs, *call.constants):
+                if value.root.kind == "constant":
+                    used[value.root] = None
+        return list(used)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What a module finds in the files of `SHARED_MODULE` instead of its own.
+
+    Attributes
+    ----------
+    functions : mapping of str to str
+        C names of kernels by `Unit.kernel_key`.
+    constants : mapping of tuple to str
+        C names of constants by `constants.content`.
+    workspace : str or None
+        C name of the array that several modules work in.
+    workspace_peers : mapping of str to tuple of str
+        By module: the others that work in the same memory.
+    registry : bool
+        Whether the table of packed functions is there.
+    """
+
+    functions: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[tuple[str, bytes], str] = field(default_factory=dict)
+    workspace: str | None = None
+    workspace_peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    registry: bool = False
+
+
+NOTHING_SHARED = Shared()

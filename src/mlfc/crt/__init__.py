@@ -1,0 +1,47 @@
+"""The standalone C runtime: one source for archives, host builds and firmware.
+
+The folder is the tree that travels in archives under ``runtime/``: headers under the include names of microTVM's
+runtime, sources in its folder names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TRACE_HEADER = "mlfc_trace.h"
+"""What code includes where it was compiled with ``-DMLFC_TRACE``."""
+
+_ROOT = Path(__file__).resolve().parent
+
+
+def crt_files(*parts: str) -> dict[str, bytes]:
+    """Return files of the runtime's tree.
+
+    Parameters
+    ----------
+    *parts : str
+        Folders to take, with all that is in them, such as ``include``; by default the whole tree.
+
+    Returns
+    -------
+    dict of str to bytes
+        By path inside the tree, with ``/`` between folders, sorted. Python's files and hidden ones are left out.
+    """
+    files = {
+        path.relative_to(_ROOT).as_posix(): path.read_bytes()
+        for folder in parts or ("",)
+        for path in (_ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and not path.name.startswith(".")
+    }
+    return dict(sorted(files.items()))
+
+
+def trace_headers() -> dict[str, bytes]:
+    """Return `TRACE_HEADER` and what it includes, by name."""
+    return {TRACE_HEADER: (_ROOT / "include" / TRACE_HEADER).read_bytes(), **line_headers()}
+
+
+def line_headers() -> dict[str, bytes]:
+    """Return the headers that write the line of an operator, by name."""
+    names = ("mlfc_trace_line.h", "mlfc_checksum.h")
+    return {name: (_ROOT / "include" / name).read_bytes() for name in names}

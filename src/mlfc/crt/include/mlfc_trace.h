@@ -1,0 +1,46 @@
+/*
+ * What the hook of generated code does with -DMLFC_TRACE=1: it prints a line for every operator that ran,
+ *
+ *   trace <index> <checksum> <ticks>
+ *
+ * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`
+ * checksum  the CRC-32 of its output's bytes at the moment when it ended, eight hexadecimal digits
+ * ticks     what it took, by the C library's clock(); printing and the checksum are not in it
+ *
+ * What it does can be replaced by functions of yours, by their names:
+ *
+ *   -DMLFC_TRACE_TICKS=name    uint64_t name(void): another clock
+ *   -DMLFC_TRACE_PRINT=name    void name(const char *line): where lines go, each with its end of line
+ *   -DMLFC_TRACE_RECORD=name   void name(int32_t index, const void *data, size_t nbytes, uint64_t ticks):
+ *                                 instead of printing, sees every operator's output
+ *
+ * This code is yours to use as you like. SPDX-License-Identifier: 0BSD
+ */
+#ifndef MLFC_TRACE_H_
+#define MLFC_TRACE_H_
+#include <stddef.h>
+#include <stdint.h>
+
+#define MLFC_TRACE_BEGIN(index) (mlfc_trace_started = MLFC_TRACE_TICKS())
+#define MLFC_TRACE_END(index, data, nbytes) \
+  MLFC_TRACE_RECORD(index, data, nbytes, MLFC_TRACE_TICKS() - mlfc_trace_started)
+
+/* operators run one after another, so one start is enough */
+static uint64_t mlfc_trace_started;
+
+#ifdef MLFC_TRACE_TICKS
+uint64_t MLFC_TRACE_TICKS(void);
+#else
+#include <time.h>
+#define MLFC_TRACE_TICKS mlfc_trace_clock
+static uint64_t mlfc_trace_clock(void) { return (uint64_t)clock(); }
+#endif
+
+#ifdef MLFC_TRACE_RECORD
+void MLFC_TRACE_RECORD(int32_t index, const void *data, size_t nbytes, uint64_t ticks);
+#else
+#include "mlfc_trace_line.h"
+#define MLFC_TRACE_RECORD mlfc_trace_line
+#endif
+
+#endif /* MLFC_TRACE_H_ */

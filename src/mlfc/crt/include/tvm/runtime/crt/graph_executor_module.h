@@ -1,0 +1,24 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief The graph executor as a module, for callers that only know packed functions */
+#ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_MODULE_H_
+#define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_MODULE_H_
+
+#include <tvm/runtime/c_runtime_api.h>
+#include <tvm/runtime/crt/error_codes.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*!
+ * \brief Registers the global function tvm.graph_executor.create(json, module, device_type, device_id).
+ *
+ * Each call makes an executor of its own, which freeing its module releases.
+ */
+TVM_DLL tvm_crt_error_t TVMGraphExecutorModule_Register(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* TVM_RUNTIME_CRT_GRAPH_EXECUTOR_MODULE_H_ */

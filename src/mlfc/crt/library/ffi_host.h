@@ -1,0 +1,45 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief What is called of the library of tvm-ffi, found when it is needed: other callers do without it */
+#ifndef MLFC_FFI_HOST_H_
+#define MLFC_FFI_HOST_H_
+
+#include "mlfc_ffi.h"
+
+/* Type indices of tvm-ffi. */
+enum {
+  kFfiNone = 0,
+  kFfiInt = 1,
+  kFfiBool = 2,
+  kFfiFloat = 3,
+  kFfiTensorPointer = 7,
+  kFfiRawString = 8,
+  kFfiBytesPointer = 9,
+  kFfiSmallString = 11,
+  kFfiSmallBytes = 12,
+  kFfiString = 65,
+  kFfiBytes = 66,
+  kFfiTensor = 70,
+  kFfiArray = 71
+};
+
+/* What every object starts with: counts, type index, deleter. */
+enum { kFfiHeaderBytes = 24 };
+
+/*! \brief Raises the failure in the caller's language; always -1. */
+int mlfc_ffi_raise(const struct mlfc_failure* failure);
+
+/*! \brief Makes a fresh tensor as a parameter describes it, owned by the caller. */
+int mlfc_ffi_tensor(const struct mlfc_parameter* parameter, struct mlfc_any* out,
+                       struct mlfc_failure* failure);
+
+/*! \brief Makes an array of values. */
+int mlfc_ffi_array(struct mlfc_any* values, int32_t count, struct mlfc_any* out,
+                      struct mlfc_failure* failure);
+
+/*! \brief Makes a string. */
+int mlfc_ffi_string(const char* text, struct mlfc_any* out, struct mlfc_failure* failure);
+
+/*! \brief Gives up an object. */
+void mlfc_ffi_release(struct mlfc_any* value);
+
+#endif /* MLFC_FFI_HOST_H_ */

@@ -1,0 +1,19 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief Error codes with a text */
+#ifndef TVM_RUNTIME_CRT_COMMON_ERROR_TEXT_H_
+#define TVM_RUNTIME_CRT_COMMON_ERROR_TEXT_H_
+
+#include <stdarg.h>
+#include <tvm/runtime/crt/error_codes.h>
+
+/*!
+ * \brief Sets the error text and returns the code.
+ * \param code What to return.
+ * \param format Text with %s (const char*) and %u (uint32_t): firmware need not link printf for it.
+ */
+tvm_crt_error_t tvm_crt_fail(tvm_crt_error_t code, const char* format, ...);
+
+/*! \brief Does the same with a list of arguments, after a text that says where. */
+tvm_crt_error_t tvm_crt_fail_at(tvm_crt_error_t code, const char* place, const char* format, va_list args);
+
+#endif /* TVM_RUNTIME_CRT_COMMON_ERROR_TEXT_H_ */

@@ -1,0 +1,192 @@
+"""The graph executor's JSON of a program: what TVM's executors, its C runtime and Netron read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.memory import Storages
+from mlfc.support.c_names import bounded
+from mlfc.support.device_types import TYPE_CODES
+from mlfc.tir.ir import COPY, Program, Value
+
+# the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
+MAX_NODE_NAME = 119
+_HASH = 17
+_ONE_LINE = 10
+_REFERENCES = ("inputs", "heads")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The executor's configuration of a module.
+
+    Attributes
+    ----------
+    text : str
+        The JSON, as TVM writes it.
+    params : dict of str to Value
+        The constants by the name of their node: ``p0``, ``p1``, ...
+    bindings : dict of int to str
+        The nodes of inputs and constants by their storage ids.
+    """
+
+    text: str
+    params: Mapping[str, Value]
+    bindings: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    dtype: str
+    storage: int
+    device_type: int
+
+
+class _GraphBuilder:
+    def __init__(self, program: Program, function_names: Mapping[str, str], storages: Storages) -> None:
+        self._program = program
+        self._function_names = function_names
+        self._storages = storages
+        self.nodes: list[dict[str, Any]] = []
+        self.entries: list[_Entry] = []
+        self.params: dict[str, Value] = {}
+        self.rows = [0]
+        self._ids: dict[Value, int] = {}
+        self._names: set[str] = set()
+        # a view that the model returns: its node has the shape that the caller is to see
+        self._shapes = {value.root: value.shape for value in program.outputs}
+
+    def run(self) -> None:
+        titles = input_names([value.name for value in self._program.inputs])
+        for value, title in zip(self._program.inputs, titles, strict=True):
+            self._null(value, self._unique(title))
+        for call in self._program.calls:
+            sources = (*call.inputs, *call.constants)
+            for value in sources:
+                if value.root.kind == "constant" and value.root not in self._ids:
+                    name = self._unique(f"p{len(self.params)}")
+                    self.params[name] = value.root
+                    self._null(value.root, name)
+            function = COPY if call.is_copy else self._function_names[call.kernel.name]
+            inputs = [[self._ids[value.root], 0, 0] for value in sources]
+            scratch = self._storages.scratch.get(call, ())
+            attrs = {
+                "num_outputs": str(1 + len(scratch)),
+                "num_inputs": str(len(inputs)),
+                "flatten_data": "0",
+                "func_name": function,
+            }
+            node = {"op": "tvm_op", "name": self._unique(function), "attrs": attrs, "inputs": inputs}
+            self._add(call.output.root, node, scratch)
+
+    def _null(self, value: Value, name: str) -> None:
+        self._add(value, {"op": "null", "name": name, "inputs": []})
+
+    def _add(self, value: Value, node: dict[str, Any], others: Sequence[Value] = ()) -> None:
+        self._ids[value] = len(self.nodes)
+        self.nodes.append(node)
+        for result in (value, *others):
+            shape = self._shapes.get(result, result.shape)
+            device_type = TYPE_CODES[result.device or "cpu"]
+            self.entries.append(_Entry(shape, result.dtype, self._storages.ids[result], device_type))
+        self.rows.append(len(self.entries))
+
+    def _unique(self, name: str) -> str:
+        candidate = _unused(name, self._names)
+        self._names.add(candidate)
+        return candidate
+
+    def document(self) -> dict[str, Any]:
+        heads = [[self._ids[value.root], 0, 0] for value in self._program.outputs]
+        return {
+            "nodes": self.nodes,
+            "arg_nodes": [index for index, node in enumerate(self.nodes) if node["op"] == "null"],
+            "heads": heads,
+            "attrs": {
+                "dltype": ["list_str", [entry.dtype for entry in self.entries]],
+                "device_index": ["list_int", [entry.device_type for entry in self.entries]],
+                "storage_id": ["list_int", [entry.storage for entry in self.entries]],
+                "shape": ["list_shape", [list(entry.shape) for entry in self.entries]],
+            },
+            "node_row_ptr": self.rows,
+        }
+
+
+def build_graph(program: Program, function_names: Mapping[str, str], storages: Storages) -> Graph:
+    """Return the graph of a program.
+
+    Parameters
+    ----------
+    program : Program
+    function_names : mapping of str to str
+        The symbol of each kernel by its name in the program; at most `MAX_NODE_NAME` characters.
+    storages : Storages
+
+    Returns
+    -------
+    Graph
+        Inputs come first, in the model's order; a constant's node stands before its first use, as TVM has it. A view
+        has no node: operators are given what it is a view of, and know the shape themselves. A kernel on a device has
+        its scratch as further outputs.
+    """
+    builder = _GraphBuilder(program, function_names, storages)
+    builder.run()
+    bindings = {
+        builder.entries[row].storage: str(node["name"])
+        for node, row in zip(builder.nodes, builder.rows, strict=False)
+        if node["op"] == "null"
+    }
+    return Graph(graph_text(builder.document()), builder.params, bindings)
+
+
+def graph_text(document: Mapping[str, Any]) -> str:
+    """Return the JSON in TVM's text form.
+
+    Two blanks a level and one item a line, but lists of no more than ten numbers on one line, unless they are
+    references to entries.
+    """
+    return _format(document, "", "")
+
+
+def _format(value: Any, indent: str, key: str) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, (dict, list)):
+        return str(value)
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(name)}: {_format(item, inner, name)}" for name, item in value.items()]
+        return f"{{\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}}}" if items else "{}"
+    items = [_format(item, inner, key) for item in value]
+    numbers = all(isinstance(item, int) for item in value)
+    if not items or (numbers and len(items) <= _ONE_LINE and key not in _REFERENCES):
+        return f"[{', '.join(items)}]"
+    return f"[\n{inner}" + f", \n{inner}".join(items) + f"\n{indent}]"
+
+
+def input_names(names: Sequence[str]) -> list[str]:
+    """Return what a graph calls inputs of these names: without control characters, of bounded length, all different."""
+    taken: dict[str, None] = {}
+    for name in names:
+        taken[_unused(_text(name), taken)] = None
+    return list(taken)
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{bounded(name, MAX_NODE_NAME - _HASH - len(str(count)) - 1)}_{count}"
+    return candidate
+
+
+def _text(name: str) -> str:
+    """Return a name that the simple JSON readers of TVM take: no escapes but of quotation marks and backslashes."""
+    plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
+    # what is cut is made of single bytes first, so that its length is one of bytes
+    return plain if len(plain.encode()) <= MAX_NODE_NAME else bounded(re.sub(r"[^ -~]", "_", plain))

@@ -1,0 +1,174 @@
+"""Importers: a model file, whatever its format, becomes a Relay module and its parameters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlfc.errors import MlfcError, ModelError, OptionError
+from mlfc.support.binaries import machine_code
+from mlfc.support.cost import limited
+from mlfc.support.plain_file import open_plain
+from mlfc.target.target import parse_target
+
+if TYPE_CHECKING:
+    from mlfc.frontend.common import Params
+    from mlfc.relay.ir import IRModule
+
+__all__ = ["import_model"]
+
+NUMERICS = ("litert", "tflm")
+_SIZE_LIMIT = (1 << 31) - 1
+_RELAY_TEXT = b"#[version"
+_TAR_MAGIC = slice(257, 262)
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
+
+
+def import_model(
+    model: str | Path | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    numerics: str = "litert",
+    name: str | None = None,
+    byoc: Sequence[str] = (),
+    target: str | None = None,
+    limit_factor: float = 1.0,
+) -> tuple[IRModule, Params]:
+    """Import a TFLite, ONNX or Relay text model; its content says which it is.
+
+    Parameters
+    ----------
+    model : str, Path or bytes
+        A file, or its content. Only a model given as a file may refer to other files beside it.
+    shapes : dict of str to sequence of int, optional
+        Shapes of inputs whose dimensions the model leaves open.
+    numerics : str
+        Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
+    name : str, optional
+        What to call the model; default: the file's name without suffix, or ``model``.
+    byoc : sequence of str
+        External code generators that the model is to be built with: with ``onnxruntime``, ONNX nodes that cannot be
+        compiled are kept for it.
+    target : str, optional
+        What the model is to be compiled for, if that is known: messages then offer only what works there.
+    limit_factor : float
+        Multiplies the limits of what a model may cost beyond the size of its file; see `mlfc.support.cost`.
+
+    Returns
+    -------
+    module : IRModule
+        Its ``main`` takes the model's inputs, then its weights.
+    params : dict of str to ndarray
+        The weights by parameter name.
+
+    Raises
+    ------
+    ModelError
+        If the file cannot be read as a model.
+    UnsupportedError
+        If the model asks for something that cannot be compiled.
+    LimitError
+        If it costs more than the limits allow.
+    ProblemsError
+        If there are several such faults.
+
+    Examples
+    --------
+    >>> import_model(b"")
+    Traceback (most recent call last):
+    ...
+    mlfc.errors.ModelError: model: the file is empty
+    """
+    if numerics not in NUMERICS:
+        raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        with limited(len(model), 0, limit_factor):
+            return _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc, target)
+    path = Path(model)
+    data, title = _content(path), name or path.stem
+    try:
+        with limited(len(data), 0, limit_factor):
+            return _dispatch(data, title, path.parent, shapes, numerics, byoc, target)
+    except MlfcError as error:
+        error.place = _place_in_file(error.place, title, str(model))
+        raise
+
+
+def _place_in_file(place: str | None, title: str, path: str) -> str:
+    """Return where a fault is by the path that the user gave; importers know only the model's title."""
+    if place is None or place == title:
+        return path
+    for mark in (", ", ":"):
+        place = place.removeprefix(f"{title}{mark}")
+    return f"{path}: {place}"
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file; raise ModelError that says why it cannot be read."""
+    place = str(path)
+    try:
+        if path.is_dir():
+            raise ModelError("this is a folder, not a model file", place=place)
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _SIZE_LIMIT:
+                raise ModelError(
+                    f"the file has {size} bytes, more than the {_SIZE_LIMIT} that a model file can have",
+                    place=place,
+                    next_step="Save ONNX weights as external data",
+                )
+            return file.read()
+    except FileNotFoundError:
+        raise ModelError("there is no such file", place=place) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ModelError(f"the file cannot be read: {reason}", place=place[:200]) from None
+
+
+def _dispatch(
+    data: bytes,
+    name: str,
+    folder: Path | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    numerics: str,
+    byoc: Sequence[str],
+    target: str | None,
+) -> tuple[IRModule, Params]:
+    if not data:
+        raise ModelError("the file is empty", place=name)
+    if data[4:8] == b"TFL3":
+        from mlfc.frontend.tflite import import_tflite
+
+        return import_tflite(data, name, shapes=shapes, numerics=numerics)
+    if data.lstrip().startswith(_RELAY_TEXT):
+        return _relay_text(data, name)
+    if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
+        raise ModelError(
+            "this is an archive or a tar of objects, not a model",
+            place=name,
+            next_step="Run it as it is; an archive of the model is compiled again with: mlfc compile ARCHIVE",
+        )
+    code = machine_code(data)
+    if code is not None:
+        raise ModelError(
+            f"this is {code}, not a model",
+            place=name,
+            next_step="Give the model that it was made of",
+        )
+    from mlfc.frontend.onnx import import_onnx
+
+    on_host = target is None or not parse_target(target).features.is_microcontroller
+    return import_onnx(data, name, shapes=shapes, folder=folder, external="onnxruntime" in byoc, on_host=on_host)
+
+
+def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:
+    import mlfc.ops  # noqa: F401  (registers the operators)
+    from mlfc.relay.text import from_text
+
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"Relay text must be UTF-8: {error.reason} at byte {error.start}", place=name) from None
+    return from_text(text, name), {}

@@ -1,0 +1,187 @@
+"""What all importers share: collecting problems, and turning weights into parameters of ``main``.
+
+An importer builds its graph with `Constant`s throughout, which lets it look at every value. `finish` then
+lifts the weights (constants that have a name and at least one dimension) into parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError, LimitError, MlfcError, ProblemsError, UnsupportedError
+from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var, tensor_type
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import post_order, rewrite
+from mlfc.support import dtypes
+
+Params: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
+
+
+class Problems:
+    """Collects errors so that a user sees all faults of a model at once.
+
+    Examples
+    --------
+    >>> from mlfc.errors import UnsupportedError
+    >>> problems = Problems()
+    >>> with problems.collecting():
+    ...     raise UnsupportedError("operator 'Foo' is not supported")
+    >>> len(problems)
+    1
+    """
+
+    def __init__(self) -> None:
+        self._found: list[MlfcError] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, problem: MlfcError) -> None:
+        """Remember a problem; of a ProblemsError, each of its problems."""
+        found = problem.problems if isinstance(problem, ProblemsError) else (problem,)
+        self._found.extend(found)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Remember an MlfcError raised inside instead of letting it out.
+
+        Bugs of mlfc do get out, and so does a model that costs too much: going on would cost more.
+        """
+        try:
+            yield
+        except (InternalError, LimitError):
+            raise
+        except MlfcError as problem:
+            self.add(problem)
+
+    def raise_if_any(self, place: str | None = None) -> None:
+        """Raise the only problem as it is, several as one ProblemsError at `place`."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            raise ProblemsError(self._found, place=place)
+
+
+def unique_name(name: str, taken: Iterable[str]) -> str:
+    """Return `name`, or the first of ``name_1``, ``name_2``, ... that is not taken."""
+    used = set(taken)
+    candidate, number = name, 0
+    while candidate in used:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return `names` with the repeated ones numbered; the first of each, and every name that has no equal, stays.
+
+    Examples
+    --------
+    >>> numbered(["y", "y", "y_1"])
+    ['y', 'y_2', 'y_1']
+    """
+    taken = set(names)
+    counts: dict[str, int] = {}
+    result: list[str] = []
+    for name in names:
+        candidate = name
+        while name in counts and candidate in taken:
+            counts[name] += 1
+            candidate = f"{name}_{counts[name]}"
+        counts.setdefault(name, 0)
+        taken.add(candidate)
+        result.append(candidate)
+    return result
+
+
+def finish(
+    inputs: Sequence[Var],
+    outputs: Sequence[Expr],
+    output_names: Sequence[str],
+    quantization: Mapping[str, Quantization],
+    source: Mapping[str, str],
+) -> tuple[IRModule, Params]:
+    """Make the module of an imported graph; every weight becomes a parameter.
+
+    Parameters
+    ----------
+    inputs : sequence of Var
+        The model's inputs, in its own order.
+    outputs : sequence of Expr
+        The model's results; one stands alone as the body of ``main``, several make a tuple.
+    output_names : sequence of str
+        The model's own names of the results.
+    quantization : dict of str to Quantization
+        For inputs and outputs whose integers stand for real numbers.
+    source : dict of str to str
+        Facts about the file.
+
+    Returns
+    -------
+    module : IRModule
+        ``main`` takes the inputs, then the weights in the order in which they are first used.
+    params : dict of str to ndarray
+        Values of the weights by parameter name.
+
+    Raises
+    ------
+    UnsupportedError
+        If a tensor is too large for the indices of the generated code.
+    """
+    lifted: dict[int, Var] = {}
+    params: Params = {}
+    taken = {var.name for var in inputs}
+
+    def lift(constant: Constant) -> Expr:
+        if constant.name is None or constant.data.ndim == 0:
+            return constant
+        if id(constant) not in lifted:
+            name = unique_name(constant.name, taken)
+            taken.add(name)
+            params[name] = np.asarray(constant.data)
+            lifted[id(constant)] = Var(name, constant.type, constant.span)
+        return lifted[id(constant)]
+
+    body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    _check_sizes((*inputs, *post_order(body)))
+    body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
+    main = Function((*inputs, *lifted.values()), body)
+    return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
+
+
+def _check_sizes(exprs: Iterable[Expr]) -> None:
+    for expr in exprs:
+        if not isinstance(expr.type, TensorType):
+            continue
+        # a tensor without elements may have an extent beyond all indices
+        if max((expr.type.size, *expr.type.shape)) > _ELEMENT_LIMIT:
+            name = expr.name if isinstance(expr, Var) else expr.span.tensor
+            raise UnsupportedError(
+                f"a tensor of shape {expr.type.shape} exceeds what indices reach, {_ELEMENT_LIMIT:,}, by "
+                f"{max((expr.type.size, *expr.type.shape)) - _ELEMENT_LIMIT:,}",
+                place=name or ", ".join(expr.span.nodes) or None,
+                next_step="Give the model's inputs smaller shapes",
+            )
+
+
+def _without_empty(expr: Expr) -> Expr:
+    """Return a constant in place of a computed tensor without elements; refuse what would divide by their number."""
+    if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not isinstance(expr.op, Operator):
+        return expr
+    if expr.type.size == 0:
+        return Constant(np.zeros(expr.type.shape, dtypes.to_numpy(expr.type.dtype)), None, expr.span)
+    empty = [arg for arg in expr.args if isinstance(arg.type, TensorType) and arg.type.size == 0]
+    if empty and (expr.op.kind is Kind.ANCHOR or expr.op.name == "mean"):
+        raise UnsupportedError(
+            f"{expr.op.name} of a tensor of shape {tensor_type(empty[0]).shape}, without elements, is not supported",
+            place=", ".join(expr.span.nodes) or None,
+            next_step="Give the model's inputs larger shapes, or remove the node",
+        )
+    return expr

@@ -1,0 +1,181 @@
+"""Arithmetic, comparison, logic and selection, element by element."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float
+from mlfc.frontend.onnx.table import Convert, add_importer, importer
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay.ir import Expr
+from mlfc.support import dtypes
+
+_UNARY = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan",
+    "Atanh": "atanh", "BitwiseNot": "bitwise_not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
+    "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "Neg": "negative",
+    "Not": "logical_not", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sinh": "sinh",
+    "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+_BINARY = {
+    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
+    "Xor": "logical_xor",
+}  # fmt: skip
+_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+
+
+def _unary(operator: str) -> Convert:
+    return lambda node: node.call(operator, node.input(0))
+
+
+def _binary(operator: str) -> Convert:
+    return lambda node: node.call(operator, node.input(0), node.input(1))
+
+
+def _variadic(operator: str) -> Convert:
+    return lambda node: reduce(lambda left, right: node.call(operator, left, right), node.all_inputs())
+
+
+for _name, _operator in _UNARY.items():
+    add_importer(_name, _unary(_operator))
+for _name, _operator in _BINARY.items():
+    add_importer(_name, _binary(_operator))
+for _name, _operator in _VARIADIC.items():
+    add_importer(_name, _variadic(_operator))
+
+
+@importer("Mean")
+def _mean(node: Node) -> Expr:
+    parts = node.all_inputs()
+    total = reduce(lambda left, right: node.call("add", left, right), parts)
+    return node.call("divide", total, node.like(len(parts), total))
+
+
+@importer("Reciprocal")
+def _reciprocal(node: Node) -> Expr:
+    x = node.input(0)
+    return node.call("divide", node.like(1.0, x), x)
+
+
+@importer("Div")
+def _div(node: Node) -> Expr:
+    operator = "divide" if is_float(node.input(0)) else "trunc_divide"
+    return node.call(operator, node.input(0), node.input(1))
+
+
+@importer("Mod")
+def _mod(node: Node) -> Expr:
+    truncated = node.integer("fmod", 0) == 1
+    return node.call("trunc_mod" if truncated else "floor_mod", node.input(0), node.input(1))
+
+
+@importer("Pow")
+def _pow(node: Node) -> Expr:
+    base, exponent = node.input(0), node.input(1)
+    dtype = dtype_of(base)
+    if not is_float(base) and not is_float(exponent):
+        known, (low, high) = node.known(1), dtypes.limits(dtype)
+        if dtype_of(exponent) == dtype or (known is not None and np.all((known >= low) & (known <= high))):
+            return node.call("power", base, node.cast(exponent, dtype))
+        wide = "uint64" if dtype_of(exponent).startswith("u") else "int64"
+        return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype)
+    if not is_float(base):
+        wide = "float64" if dtypes.bits(dtype_of(base)) > 16 else "float32"
+        return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype_of(base))
+    return node.call("power", base, node.cast(exponent, dtype_of(base)))
+
+
+@importer("BitShift")
+def _bit_shift(node: Node) -> Expr:
+    direction = node.string("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        node.wrong(f"the direction must be LEFT or RIGHT, not '{direction}'")
+    x, amount = node.input(0), node.input(1)
+    width, signed = dtypes.bits(dtype_of(x)), dtype_of(x).startswith("int")
+    operator = "left_shift" if direction == "LEFT" else "right_shift"
+    known = node.known(1)
+    if known is not None and known.size and known.min() >= 0 and known.max() < width:
+        return node.call(operator, x, amount)
+    # an amount that the dtype has no bits for shifts everything out, only copies of the sign come in
+    far = node.call("greater_equal", amount, node.like(width, amount))
+    if signed:
+        far = node.call("logical_or", far, node.call("less", amount, node.like(0, amount)))
+    most = node.like(width - 1, amount)
+    shifted = node.call(operator, x, node.call("where", far, most, amount))
+    if signed and direction == "RIGHT":
+        return shifted
+    return node.call("where", far, node.like(0, x), shifted)
+
+
+@importer("IsInf")
+def _is_inf(node: Node) -> Expr:
+    x = node.input(0)
+    result = node.call("isinf", x)
+    if node.integer("detect_negative", 1) == 0:
+        result = node.call("logical_and", result, node.call("greater", x, node.like(0.0, x)))
+    if node.integer("detect_positive", 1) == 0:
+        result = node.call("logical_and", result, node.call("less", x, node.like(0.0, x)))
+    return result
+
+
+@importer("Where")
+def _where(node: Node) -> Expr:
+    return node.call("where", node.input(0), node.input(1), node.input(2))
+
+
+@importer("Clip")
+def _clip_attributes(node: Node) -> Expr:
+    low = node.real("min", float("-inf"))
+    high = node.real("max", float("inf"))
+    return clip(node, node.input(0), low, high)
+
+
+@importer("Clip", since=11)
+def _clip(node: Node) -> Expr:
+    x = node.input(0)
+    low, high = node.known(1), node.known(2)
+    if (low is not None or not node.has(1)) and (high is not None or not node.has(2)) and is_float(x):
+        bounds = [
+            float("-inf") if low is None else float(low.reshape(())),
+            float("inf") if high is None else float(high.reshape(())),
+        ]
+        return clip(node, x, *bounds)
+    if node.has(1):
+        x = node.call("maximum", x, node.reshape(node.input(1), ()))
+    return node.call("minimum", x, node.reshape(node.input(2), ())) if node.has(2) else x
+
+
+def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
+    """Return `x` limited to [low, high]; a bound at infinity limits nothing."""
+    if np.isinf(low) and np.isinf(high):
+        return x
+    if np.isinf(high):
+        return node.call("nn.relu", x) if low == 0.0 else node.call("maximum", x, node.like(low, x))
+    if np.isinf(low):
+        return node.call("minimum", x, node.like(high, x))
+    return node.call("clip", x, a_min=low, a_max=high)
+
+
+@importer("Cast", ignores=("round_mode", "saturate"))
+def _cast(node: Node) -> Expr:
+    return node.cast(node.input(0), dtype_name(node.integer("to"), node.name))
+
+
+@importer("CastLike", ignores=("round_mode", "saturate"))
+def _cast_like(node: Node) -> Expr:
+    return node.cast(node.input(0), node.dtype(1))
+
+
+@importer("Identity", "Dropout", ignores=("ratio", "seed", "is_test"))
+def _identity(node: Node) -> Expr | list[Expr]:
+    training = node.known(2)
+    if node.has(2) and (training is None or training.any()):
+        node.unsupported("in training mode is not supported", "Export the model in inference mode")
+    if not node.wants(1):
+        return node.input(0)
+    mask = np.ones(node.shape(0), bool)
+    return [node.input(0), node.constant(mask, "bool")]

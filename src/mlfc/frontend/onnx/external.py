@@ -1,0 +1,172 @@
+"""ONNX nodes that stay ONNX nodes: what the compiler has no code for, ONNX Runtime may run."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from mlfc.byoc.onnx_graphs import inner_graphs, isolate, refers_to_function
+from mlfc.errors import MlfcError, UnsupportedError
+from mlfc.frontend.onnx import table
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, Span, TensorType
+from mlfc.support import dtypes
+
+# constants up to this size are looked at by the inference of shapes
+_LOOKED_AT = 1 << 16
+_LOOPS = ("Loop", "Scan", "If")
+
+
+def external_calls(
+    proto: onnx.NodeProto,
+    operands: Sequence[Expr | None],
+    captured: Mapping[str, Expr],
+    opsets: Mapping[str, int],
+    declared: Mapping[str, onnx.ValueInfoProto],
+    name: str,
+) -> list[Expr | None]:
+    """Return the outputs of a node as calls of ``onnx.call``; None for one that nobody wants.
+
+    Parameters
+    ----------
+    proto : onnx.NodeProto
+    operands : sequence of Expr or None
+        Its inputs, None for those left out.
+    captured : mapping of str to Expr
+        What its graphs read besides, by name.
+    opsets : mapping of str to int
+        Versions by domain.
+    declared : mapping of str to onnx.ValueInfoProto
+        What the model says of its tensors. It is believed of loops, of which ONNX's inference does not look whether
+        they keep the shapes of what they carry, and of domains that it does not know; whoever runs the node checks it.
+    name : str
+        Of the node.
+
+    Raises
+    ------
+    UnsupportedError
+        If the node has attributes of a function, or the shape of an output depends on data.
+    """
+    place = f"node '{name}'"
+    if refers_to_function(proto):
+        raise UnsupportedError(
+            f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
+        )
+    node = onnx.NodeProto()
+    node.CopyFrom(proto)
+    node.name = ""
+    _rename(node.input, "input")
+    _rename(node.output, "output")
+    outer = {tensor: f"outer{index}" for index, tensor in enumerate(captured)}
+    isolate(node, outer)
+    named = {title: operand for title, operand in zip(node.input, operands, strict=True) if operand is not None}
+    named.update({title: captured[tensor] for tensor, title in outer.items()})
+    model = _model(node, named, opsets)
+    given = list(named.values())
+    types = _output_types(model, named, place)
+    text = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
+    calls: list[Expr | None] = []
+    for index, (output, tensor) in enumerate(zip(node.output, proto.output, strict=True)):
+        if not output:
+            calls.append(None)
+            continue
+        found = types.get(output)
+        if not _is_fixed(found):
+            found = _known_output(node, index, given) or found
+        is_open = any(inner_graphs(proto)) or bool(table.normal_domain(proto.domain))
+        if is_open and not _is_fixed(found) and _is_fixed(declared.get(tensor)):
+            found = declared[tensor]
+        kind = _checked(found, tensor, proto.op_type, place)
+        attrs = {"model": text, "shape": kind.shape, "dtype": kind.dtype, "output": index}
+        calls.append(ir.call("onnx.call", given, attrs, span=Span((name,), tensor)))
+    return calls
+
+
+def _known_output(node: onnx.NodeProto, index: int, operands: Sequence[Expr]) -> onnx.ValueInfoProto | None:
+    """Return the type of an output of which ONNX's inference says nothing, though its shape is plain."""
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    shape = ir.tensor_type(operands[0]).shape if operands else ()
+    kinds: list[tuple[int, tuple[int, ...]]] = []
+    if (node.domain, node.op_type) == (table.ML, "TreeEnsembleClassifier") and len(shape) == 2:
+        labels = len(attributes.get("classlabels_int64s", ()))
+        kinds = [(onnx.TensorProto.INT64, shape[:1]), (onnx.TensorProto.FLOAT, (shape[0], labels))] if labels else []
+    elif (node.domain, node.op_type) == (table.ML, "TreeEnsembleRegressor") and len(shape) == 2:
+        kinds = [(onnx.TensorProto.FLOAT, (shape[0], attributes.get("n_targets", 1)))]
+    elif (node.domain, node.op_type) == (table.MICROSOFT, "MatMulNBits") and shape and "N" in attributes:
+        element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(ir.tensor_type(operands[0]).dtype))
+        kinds = [(element, (*shape[:-1], attributes["N"]))]
+    return helper.make_tensor_value_info("", *kinds[index]) if index < len(kinds) else None
+
+
+def _rename(names: Sequence[str], kind: str) -> None:
+    renamed = [f"{kind}{index}" if name else "" for index, name in enumerate(names)]
+    names[:] = renamed  # type: ignore[index]  # protobuf's lists take it
+
+
+def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[str, int]) -> onnx.ModelProto:
+    """Return the model of one node, whose inputs, then what it captures, have types and whose outputs are open."""
+    from mlfc.byoc.onnxruntime import ir_version
+
+    inputs = []
+    for name, operand in operands.items():
+        kind = ir.tensor_type(operand)
+        element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
+        inputs.append(helper.make_tensor_value_info(name, element, kind.shape))
+    graph = helper.make_graph([node], "node", inputs, [])
+    needed = {domain: opsets.get(domain, 1) for domain in _domains(node)}
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in sorted(needed.items())])
+    model.ir_version = ir_version(needed)
+    return model
+
+
+def _domains(node: onnx.NodeProto) -> set[str]:
+    found = {"", "" if node.domain == "ai.onnx" else node.domain}
+    for graph in inner_graphs(node):
+        for inner in graph.node:
+            found |= _domains(inner)
+    return found
+
+
+def _output_types(model: onnx.ModelProto, operands: Mapping[str, Expr], place: str) -> dict[str, onnx.ValueInfoProto]:
+    """Return what ONNX's own inference says of the outputs; it may look at small constants."""
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    for name, operand in operands.items():
+        if isinstance(operand, Constant) and operand.data.size <= _LOOKED_AT:
+            known.graph.initializer.append(numpy_helper.from_array(np.asarray(operand.data), name))
+    known.graph.output.extend(onnx.ValueInfoProto(name=name) for name in known.graph.node[0].output if name)
+    try:
+        inferred = shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise UnsupportedError(f"ONNX cannot tell the shapes of its outputs: {error}", place=place) from error
+    return {value.name: value for value in inferred.graph.output}
+
+
+def _checked(value: onnx.ValueInfoProto | None, tensor: str, operator: str, place: str) -> TensorType:
+    if value is None or not value.type.HasField("tensor_type"):
+        raise UnsupportedError(f"the output '{tensor}' of {operator} is no tensor", place=place)
+    kind = value.type.tensor_type
+    if not _is_fixed(value):
+        raise UnsupportedError(
+            f"the shape of the output '{tensor}' of {operator} depends on data",
+            place=place,
+            next_step="State it in the model (onnx.shape_inference, or value_info), if it is always the same"
+            if operator in _LOOPS
+            else "Cut the model before this node and do the step in the program that uses the result",
+        )
+    try:
+        return TensorType(tuple(item.dim_value for item in kind.shape.dim), dtype_name(kind.elem_type, place))
+    except MlfcError as error:
+        raise UnsupportedError(f"the output '{tensor}' of {operator}: {error.cause}", place=place) from error
+
+
+def _is_fixed(value: onnx.ValueInfoProto | None) -> bool:
+    """Tell whether all extents of a tensor are numbers."""
+    if value is None or not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        return False
+    return all(item.HasField("dim_value") and item.dim_value >= 0 for item in value.type.tensor_type.shape.dim)

@@ -1,0 +1,460 @@
+"""ONNX model in, Relay module out: nodes in order, each by its importer, every problem collected."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
+from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
+from mlfc.frontend.common import Params, Problems, finish, numbered
+from mlfc.frontend.onnx import families, table
+from mlfc.frontend.onnx.external import external_calls
+from mlfc.frontend.onnx.inputs import OpenShapesError, guessed_shapes, input_variables, open_dimensions
+from mlfc.frontend.onnx.node import Node
+from mlfc.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
+from mlfc.frontend.onnx.tensors import tensor_value
+from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
+from mlfc.support.cost import apart, give_nodes, spend
+
+families.load()
+
+NESTING_LIMIT = 50
+# What hostile attribute values can make numpy, Python or an importer stumble over.
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
+
+
+def import_onnx(
+    data: bytes,
+    name: str,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    folder: Path | None = None,
+    external: bool = False,
+    on_host: bool = True,
+) -> tuple[IRModule, Params]:
+    """Import a serialized ONNX model.
+
+    Parameters
+    ----------
+    data : bytes
+        The model file.
+    name : str
+        What to call the model in messages and in the module's source facts.
+    shapes : dict of str to sequence of int, optional
+        Shapes of inputs whose dimensions the model leaves open.
+    folder : Path, optional
+        The model's folder; external data are read from files in it and nowhere else.
+    external : bool
+        Whether nodes that cannot be compiled stay ONNX nodes, for ONNX Runtime, where they can.
+    on_host : bool
+        Whether ONNX Runtime may be where the model is to run, so that messages may offer it.
+
+    Returns
+    -------
+    module : IRModule
+    params : dict of str to ndarray
+        The weights by tensor name.
+
+    Raises
+    ------
+    ModelError, UnsupportedError, ProblemsError
+        What is wrong, or what cannot be compiled: all of it at once.
+    """
+    model = _parse(data, name)
+    give_nodes(_tensor_count(model))
+    source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
+    try:
+        return _Importer(model, name, folder, external=external, on_host=on_host).run(shapes or {}, source)
+    except _MALFORMED as error:
+        raise ModelError(f"the model is malformed: {error}", place=name) from error
+
+
+def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise ModelError(
+            "the file is not an ONNX model, or it is damaged",
+            place=name,
+            next_step="Give a .tflite, .onnx or Relay text file; if it is one, copy or export it again",
+        ) from error
+    if not model.HasField("graph") or not model.graph.output:
+        raise ModelError(
+            "the file holds no ONNX graph with outputs",
+            place=name,
+            next_step="Give a .tflite, .onnx or Relay text file; if it is one, copy or export it again",
+        )
+    return model
+
+
+def _tensor_count(model: onnx.ModelProto) -> int:
+    """Return how many tensors the nodes of a file name, each function and branch taken once."""
+    count = 0
+    waiting = [model.graph.node, *(function.node for function in model.functions)]
+    while waiting:
+        for node in waiting.pop():
+            count += len(node.input) + len(node.output)
+            waiting.extend(graph.node for graph in inner_graphs(node))
+    return count
+
+
+@dataclass
+class _Scope:
+    """What one graph, branch or function body sees.
+
+    Attributes
+    ----------
+    values : dict
+        Expression of every tensor; None where a problem left a tensor without one.
+    opsets : dict
+        Version of every domain.
+    references : dict
+        Attributes that a function's body refers to by name.
+    prefix : str
+        Goes before the names of nodes, to tell calls of one function apart.
+    declared : dict
+        What the graph says of its tensors, by name.
+    """
+
+    values: dict[str, Expr | None]
+    opsets: Mapping[str, int]
+    references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
+
+
+class _Importer:
+    """State of one import."""
+
+    def __init__(
+        self, model: onnx.ModelProto, name: str, folder: Path | None, *, external: bool, on_host: bool
+    ) -> None:
+        self.external = external
+        self.on_host = on_host
+        self.model = model
+        self.name = name
+        self.folder = folder
+        self.is_trial = False
+        self.problems = Problems()
+        self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.noted: dict[int, tuple[Expr, Quantization]] = {}
+
+    def run(self, shapes: Mapping[str, Sequence[int]], source: Mapping[str, str]) -> tuple[IRModule, Params]:
+        graph = self.model.graph
+        opsets = self._opsets(self.model.opset_import)
+        check_names(graph, self.name)
+        declared = {value.name: value for value in (*graph.value_info, *graph.output)}
+        scope = _Scope({}, opsets, declared=declared)
+        self._initializers(graph, scope)
+        inputs = self._inputs(shapes, scope)
+        for value in graph.input:
+            scope.values.setdefault(value.name, inputs.get(value.name))
+        outputs = [output.name for output in graph.output]
+        self._body(graph.node, scope, outputs)
+        self.problems.raise_if_any(place=self.name)
+        results = [self._result(scope, output) for output in outputs]
+        titles = numbered(outputs)
+        quantization = self._quantization(
+            [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
+        )
+        return finish(list(inputs.values()), results, titles, quantization, source)
+
+    def _inputs(self, shapes: Mapping[str, Sequence[int]], scope: _Scope) -> dict[str, Var]:
+        graph, weights = self.model.graph, set(scope.values)
+        try:
+            return input_variables(graph, shapes, weights, self.problems)
+        except OpenShapesError as error:
+            if self.is_trial or len(self.problems):
+                guessed = None
+            else:
+                guesses = guessed_shapes(graph, shapes, weights)
+                guessed = next((guess for guess in guesses if self._imports({**shapes, **guess})), None)
+            self.problems.add(open_dimensions(graph, error.names, guessed))
+            return error.variables
+
+    def _imports(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Tell whether the model can be imported with these shapes of its inputs."""
+        trial = _Importer(self.model, self.name, self.folder, external=self.external, on_host=False)
+        trial.is_trial = True
+        try:
+            with apart():
+                trial.run(shapes, {})
+        except (MlfcError, *_MALFORMED):
+            return False
+        return True
+
+    def _opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+        opsets = {table.normal_domain(item.domain): item.version for item in imports}
+        version = opsets.setdefault("", 1) if not imports else opsets.get("", table.NEWEST_OPSET)
+        if not table.OLDEST_OPSET <= version <= table.NEWEST_OPSET:
+            raise UnsupportedError(
+                f"opset {version} is not supported, only {table.OLDEST_OPSET} to {table.NEWEST_OPSET}",
+                place=self.name,
+                next_step="Export the model with another opset, or convert it with onnx.version_converter",
+            )
+        return opsets
+
+    def _initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = None
+            with self.problems.collecting():
+                value = tensor_value(tensor, f"tensor '{tensor.name}'", self.folder)
+                scope.values[tensor.name] = Constant(value, tensor.name)
+        for sparse in graph.sparse_initializer:
+            scope.values[sparse.values.name] = None
+            self.problems.add(
+                UnsupportedError(
+                    "sparse initializers are not supported",
+                    place=f"tensor '{sparse.values.name}'",
+                    next_step="Export the weights as dense tensors",
+                )
+            )
+
+    def _result(self, scope: _Scope, output: str) -> Expr:
+        result = scope.values[output]
+        if result is None or not isinstance(result.type, TensorType):
+            raise InternalError(f"the output '{output}' has no value")
+        return result
+
+    def _quantization(self, named: Sequence[tuple[str, Expr]]) -> dict[str, Quantization]:
+        return {name: self.noted[id(expr)][1] for name, expr in named if id(expr) in self.noted}
+
+    def _note(self, expr: Expr, quantization: Quantization) -> None:
+        # keeping the expression keeps its id its own
+        self.noted[id(expr)] = (expr, quantization)
+
+    # Bodies: the main graph, a function's, a branch's
+
+    def _body(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, outputs: Sequence[str]) -> None:
+        """Import the nodes that `outputs` need; their values are in the scope afterwards."""
+        place = scope.prefix.rstrip("/") or self.name
+        ordered = sorted_nodes(nodes, set(scope.values), place)
+        for output in outputs:
+            if output not in scope.values and not any(output in item.proto.output for item in ordered):
+                raise ModelError(f"nothing produces the output '{output}'", place=place)
+        for item in needed_nodes(ordered, outputs):
+            spend("operators", 1, f"node '{scope.prefix}{item.label}'")
+            self._node(item, scope)
+
+    def _node(self, item: NodeProto, scope: _Scope) -> None:
+        proto = item.proto
+        domain = table.normal_domain(proto.domain)
+        check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
+        name = scope.prefix + item.label
+        wanted = [output for output in proto.output if output]
+        scope.values.update(dict.fromkeys(wanted))
+        function = self.functions.get((domain, proto.op_type, proto.overload))
+        with self.problems.collecting():
+            if function is not None:
+                self._function(function, proto, scope, name)
+            elif not self.external:
+                self._compiled(proto, domain, scope, name)
+            else:
+                self._compiled_or_external(proto, domain, scope, name)
+
+    def _compiled(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+        if (domain, proto.op_type) == ("", "If"):
+            self._branch(proto, scope, name)
+        else:
+            self._operator(proto, domain, scope, name)
+
+    def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+        """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
+        try:
+            self._compiled(proto, domain, scope, name)
+        except UnsupportedError as refusal:
+            operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
+            captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
+            if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
+                return
+            known = {tensor: value for tensor, value in captured.items() if value is not None}
+            try:
+                _check_captured(proto, captured, scope, name)
+                if len(known) < len(captured):
+                    return  # the problem that left what it captures without a value is already known
+                results = external_calls(proto, operands, known, scope.opsets, scope.declared, name)
+            except UnsupportedError as error:
+                step = error.next_step or table.advice(domain, proto.op_type)
+                raise UnsupportedError(f"{refusal.cause}; {error.cause}", place=error.place, next_step=step) from error
+            for tensor, result in zip(proto.output, results, strict=True):
+                if result is not None:
+                    scope.values[tensor] = result
+
+    def _operator(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+        opset = scope.opsets.get(domain, 1 if domain else table.NEWEST_OPSET)
+        operator = table.qualified(domain, proto.op_type)
+        found = table.find(domain, proto.op_type, opset)
+        if found is None:
+            raise UnsupportedError(
+                f"operator '{operator}' (opset {opset}) is not supported",
+                place=f"node '{name}'",
+                next_step=table.advice(domain, proto.op_type, offer_runtime=self._runs_outside(proto, scope, name)),
+            )
+        inputs = [scope.values[tensor] if tensor else None for tensor in proto.input]
+        if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
+            return  # the problem that left the input without a value is already known
+        attributes = self._attributes(proto, scope, name)
+        # weights that meet an input are left as they are in the model; what follows from constants alone is computed
+        folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
+        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note)
+        results = _converted(node, found)
+        for tensor, result in zip(proto.output, results, strict=False):
+            if tensor:
+                named = _named(result, tensor, name)
+                scope.values[tensor] = named
+                if id(result) in self.noted:
+                    self._note(named, self.noted[id(result)][1])
+
+    def _runs_outside(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> bool:
+        """Tell whether ``--byoc onnxruntime`` would take a node that cannot be compiled."""
+        operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
+        unknown = any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True))
+        if not self.on_host or unknown or any(inner_graphs(proto)):
+            return False
+        try:
+            return any(external_calls(proto, operands, {}, scope.opsets, scope.declared, name))
+        except UnsupportedError:
+            return False
+
+    def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
+        decoded: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            actual: onnx.AttributeProto | None = attribute
+            if attribute.ref_attr_name:
+                actual = scope.references.get(attribute.ref_attr_name)
+            if actual is not None:
+                decoded[attribute.name] = self._decoded(actual, f"node '{name}', attribute '{attribute.name}'")
+        return decoded
+
+    def _decoded(self, attribute: onnx.AttributeProto, place: str) -> Any:
+        kinds = onnx.AttributeProto
+        if attribute.type == kinds.TENSOR:
+            return tensor_value(attribute.t, place, self.folder)
+        fields = {kinds.INT: "i", kinds.FLOAT: "f", kinds.STRING: "s", kinds.GRAPH: "g"}
+        lists = {kinds.INTS: "ints", kinds.FLOATS: "floats", kinds.STRINGS: "strings"}
+        if attribute.type in fields:
+            return getattr(attribute, fields[attribute.type])
+        if attribute.type in lists:
+            return tuple(getattr(attribute, lists[attribute.type]))
+        raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
+
+    # Functions and branches
+
+    def _function(self, function: onnx.FunctionProto, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
+        """Import the body of a model-local function in the place of its call."""
+        self._check_depth(scope, name)
+        if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
+            raise ModelError(
+                f"function '{function.name}' takes {len(function.input)} inputs and gives "
+                f"{len(function.output)} outputs, the node has {len(proto.input)} and {len(proto.output)}",
+                place=f"node '{name}'",
+            )
+        values = {
+            formal: scope.values[actual] for formal, actual in zip(function.input, proto.input, strict=False) if actual
+        }
+        if any(value is None for value in values.values()):
+            return
+        references = {item.name: item for item in function.attribute_proto}
+        for attribute in proto.attribute:
+            actual = scope.references.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+            if actual is not None:
+                references[attribute.name] = actual
+        opsets = {**scope.opsets, **self._opsets(function.opset_import)}
+        inner = _Scope(values, opsets, references, f"{name}/", scope.depth + 1)
+        wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
+        self._body(function.node, inner, wanted)
+        for formal, actual in zip(function.output, proto.output, strict=False):
+            if actual:
+                scope.values[actual] = _renamed(inner.values[formal], actual)
+
+    def _branch(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
+        """Import the branch of an If whose condition is known."""
+        self._check_depth(scope, name)
+        condition = scope.values[proto.input[0]]
+        if condition is None:
+            return
+        if not isinstance(condition, Constant):
+            raise UnsupportedError(
+                "If with a condition that is only known when the model runs is not supported",
+                place=f"node '{name}'",
+                next_step="Export the model in inference mode with fixed shapes, or compute both and use Where",
+            )
+        taken = "then_branch" if condition.data.any() else "else_branch"
+        graphs = [item.g for item in proto.attribute if item.name == taken and item.type == onnx.AttributeProto.GRAPH]
+        if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
+            raise ModelError(f"If needs a {taken} with {len(proto.output)} outputs", place=f"node '{name}'")
+        graph = graphs[0]
+        inner = replace(scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1, declared={})
+        self._initializers(graph, inner)
+        results = [output.name for output in graph.output]
+        self._body(graph.node, inner, results)
+        for result, actual in zip(results, proto.output, strict=False):
+            if actual:
+                scope.values[actual] = _renamed(inner.values[result], actual)
+
+    def _check_depth(self, scope: _Scope, name: str) -> None:
+        if scope.depth >= NESTING_LIMIT:
+            raise ModelError(
+                f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
+                place=f"node '{name}'",
+            )
+
+
+def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], scope: _Scope, name: str) -> None:
+    missing = next((tensor for tensor in captured if tensor not in scope.values), None)
+    if missing is not None:
+        raise ModelError(
+            f"{proto.op_type} reads the tensor '{missing}', which nothing produces", place=f"node '{name}'"
+        )
+
+
+def _converted(node: Node, found: table.Importer) -> list[Expr]:
+    """Run the importer of a node; refuse attributes that it did not look at."""
+    try:
+        result = found.convert(node)
+    except MlfcError as error:
+        if error.place != node.name:
+            raise
+        located = type(error)(error.cause, place=f"node '{node.name}'", next_step=error.next_step)
+        raise located from error
+    except _MALFORMED as error:
+        raise ModelError(f"{node.operator} is malformed: {error}", place=f"node '{node.name}'") from error
+    results = [result] if not isinstance(result, Sequence) else list(result)
+    unread = sorted(set(node.attributes) - node.read_attributes - found.ignores)
+    if unread:
+        raise UnsupportedError(
+            f"{node.operator} (opset {node.opset}) with the attribute '{unread[0]}' is not supported",
+            place=f"node '{node.name}'",
+        )
+    missing = [tensor for tensor in node.outputs[len(results) :] if tensor]
+    if missing:
+        raise UnsupportedError(
+            f"{node.operator} (opset {node.opset}) with {len(node.outputs)} outputs is not supported",
+            place=f"node '{node.name}'",
+            next_step=f"Only the first {len(results)} of its outputs can be used",
+        )
+    return results
+
+
+def _named(result: Expr, tensor: str, node: str) -> Expr:
+    """Return `result` knowing the name of the tensor that it is, unless it already is another tensor."""
+    if isinstance(result, Constant):
+        return result if result.name is not None else Constant(result.data, tensor, Span((node,), tensor))
+    if isinstance(result, (Var, Tuple)) or result.span.tensor is not None:
+        return result
+    return replace(result, span=Span(result.span.nodes or (node,), tensor))
+
+
+def _renamed(result: Expr | None, tensor: str) -> Expr | None:
+    """Return what a function or branch computed under the name that its caller gives it."""
+    if result is None or isinstance(result, (Var, Constant, Tuple)):
+        return result
+    return replace(result, span=Span(result.span.nodes, tensor))

@@ -1,0 +1,130 @@
+"""Selecting elements by position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.relay.ir import Constant, Expr
+
+
+@importer("Slice")
+def _slice_attributes(node: Node) -> Expr:
+    starts, ends = node.integers("starts"), node.integers("ends")
+    return _sliced(node, starts, ends, node.integers("axes", range(len(starts))), (1,) * len(starts))
+
+
+@importer("Slice", since=10)
+def _slice(node: Node) -> Expr:
+    starts, ends = node.int_values(1, "starts"), node.int_values(2, "ends")
+    axes = node.int_values(3, "axes") if node.has(3) else tuple(range(len(starts)))
+    steps = node.int_values(4, "steps") if node.has(4) else (1,) * len(starts)
+    return _sliced(node, starts, ends, axes, steps)
+
+
+def _sliced(
+    node: Node, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...], steps: tuple[int, ...]
+) -> Expr:
+    x = node.input(0)
+    shape = shape_of(x)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        node.wrong(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not fit together")
+    begin, end, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    backwards = []
+    for start, stop, given, step in zip(starts, ends, axes, steps, strict=True):
+        axis = node.axis(given, len(shape))
+        positions = range(shape[axis])[start:stop:step]
+        if step < 0:
+            positions = positions[::-1]
+            backwards.append(axis)
+        begin[axis] = positions.start if positions else 0
+        end[axis] = positions[-1] + 1 if positions else 0
+        strides[axis] = positions.step if positions else 1
+    if (begin, end, strides) != ([0] * len(shape), list(shape), [1] * len(shape)):
+        x = node.call("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=None)
+    for axis in backwards:
+        x = node.call("reverse", x, axis=axis)
+    return x
+
+
+def wrapped_indices(node: Node, indices: Expr, extent: int) -> Expr:
+    """Return indices counted from the front: in ONNX negative ones count from the end."""
+    if isinstance(indices, Constant):
+        values = indices.data
+        if values.size and (values.min() < -extent or values.max() >= extent):
+            node.wrong(f"indices must be in [{-extent}, {extent - 1}]")
+        return node.constant(np.where(values < 0, values + extent, values), dtype_of(indices))
+    negative = node.call("less", indices, node.like(0, indices))
+    return node.call("where", negative, node.call("add", indices, node.like(extent, indices)), indices)
+
+
+@importer("Gather")
+def _gather(node: Node) -> Expr:
+    axis = node.axis(node.integer("axis", 0), node.rank(0))
+    indices = wrapped_indices(node, node.input(1), node.shape(0)[axis])
+    return node.call("take", node.input(0), indices, axis=axis)
+
+
+@importer("GatherElements")
+def _gather_elements(node: Node) -> Expr:
+    axis = node.axis(node.integer("axis", 0), node.rank(0))
+    return node.call("gather", node.input(0), node.input(1), axis=axis)
+
+
+def _tuples_first(node: Node, indices: Expr) -> Expr:
+    """Return indices with their last axis, which holds one tuple of indices, in front as Relay has it."""
+    rank = len(shape_of(indices))
+    if rank == 0:
+        node.wrong("the indices must have at least one dimension")
+    return node.transpose(indices, (rank - 1, *range(rank - 1)))
+
+
+@importer("GatherND")
+def _gather_nd(node: Node) -> Expr:
+    batch = node.integer("batch_dims", 0)
+    return node.call("gather_nd", node.input(0), _tuples_first(node, node.input(1)), batch_dims=batch)
+
+
+_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _reduction(node: Node) -> str:
+    reduction = node.string("reduction", "none")
+    if reduction not in _REDUCTIONS:
+        node.wrong(f"reduction '{reduction}' is not known")
+    return _REDUCTIONS[reduction]
+
+
+@importer("ScatterND", since=11)
+def _scatter_nd(node: Node) -> Expr:
+    indices = _tuples_first(node, node.input(1))
+    return node.call("scatter_nd", node.input(0), indices, node.input(2), mode=_reduction(node))
+
+
+@importer("ScatterElements", "Scatter")
+def _scatter_elements(node: Node) -> Expr:
+    arguments = [node.input(index) for index in range(3)]
+    axis = node.axis(node.integer("axis", 0), node.rank(0))
+    return node.call("scatter_elements", *arguments, axis=axis, reduction=_reduction(node))
+
+
+@importer("OneHot")
+def _one_hot(node: Node) -> Expr:
+    depth = int(node.value(1, "depth").reshape(()))
+    if not 0 < depth < 1 << 31:
+        node.wrong(f"depth {depth} must be positive")
+    if node.shape(2) != (2,):
+        node.wrong(f"values must be the two numbers off and on, not a tensor of shape {node.shape(2)}")
+    indices = node.cast(node.input(0), "int64")
+    negative = node.call("less", indices, node.like(0, indices))
+    indices = node.call("where", negative, node.call("add", indices, node.like(depth, indices)), indices)
+    off, on = (node.reshape(node.cut(node.input(2), 0, index, index + 1), ()) for index in (0, 1))
+    axis = node.axis(node.integer("axis", -1), node.rank(0) + 1)
+    return node.call("one_hot", indices, on, off, depth=depth, axis=axis, dtype=node.dtype(2))
+
+
+@importer("ReverseSequence")
+def _reverse_sequence(node: Node) -> Expr:
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
+    return node.call("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)

@@ -1,0 +1,192 @@
+"""The inputs of a model as variables of fixed shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import prod
+
+import onnx
+
+from mlfc.errors import ModelError, OptionError, UnsupportedError
+from mlfc.frontend.common import Problems
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay.ir import TensorType, Var
+
+_SIZE_LIMIT = 1 << 32
+# of images and sequences whose model leaves them open, the likeliest first
+_IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
+_SEQUENCE_SIZES = (128, 16, 1000, 16000, 2, 1)
+
+
+class OpenShapesError(Exception):
+    """Inputs whose shapes are not fixed, and the others; caught by the importer, which looks for shapes that fit."""
+
+    def __init__(self, names: Sequence[str], variables: dict[str, Var]) -> None:
+        super().__init__(*names)
+        self.names = tuple(names)
+        self.variables = variables
+
+
+def input_variables(
+    graph: onnx.GraphProto,
+    shapes: Mapping[str, Sequence[int]],
+    weights: AbstractSet[str],
+    problems: Problems,
+) -> dict[str, Var]:
+    """Return the variable of every input of the model that is not a weight, in the model's order.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+    shapes : dict of str to sequence of int
+        Shapes given by the user.
+    weights : set of str
+        Names of initializers; before IR version 4 these are listed as inputs too.
+    problems : Problems
+        Receives what is wrong with the inputs.
+    """
+    inputs = [item for item in graph.input if item.name not in weights]
+    unknown = sorted(set(shapes) - {item.name for item in inputs})
+    if unknown:
+        names = ", ".join(item.name for item in inputs) or "none"
+        raise OptionError(f"the model has no input '{unknown[0]}' to give a shape to", next_step=f"Its inputs: {names}")
+    symbols = _symbols(inputs, shapes)
+    variables = {}
+    still_open = []
+    for item in inputs:
+        with problems.collecting():
+            place = f"input '{item.name}'"
+            kind = item.type.WhichOneof("value")
+            if kind is None:
+                raise ModelError("the input has no type", place=place)
+            if kind != "tensor_type":
+                raise UnsupportedError(f"an input of type {kind.removesuffix('_type')} is not supported", place=place)
+            dtype = dtype_name(item.type.tensor_type.elem_type, place)
+            shape = _shape(item, shapes.get(item.name), symbols)
+            if shape is None:
+                still_open.append(item)
+                continue
+            if prod(shape) > _SIZE_LIMIT:
+                raise ModelError(f"the shape {shape} is too large", place=place)
+            variables[item.name] = Var(item.name, TensorType(shape, dtype))
+    if still_open:
+        raise OpenShapesError([item.name for item in still_open], variables)
+    return variables
+
+
+def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
+    """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open.
+
+    Paddle's exporter calls every open dimension ``?``, which is no name.
+    """
+    if not item.type.tensor_type.HasField("shape"):
+        return None
+    found: list[int | str] = []
+    for dimension in item.type.tensor_type.shape.dim:
+        fixed = dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0
+        name = str(dimension.dim_param)
+        found.append(int(dimension.dim_value) if fixed else "" if name == "?" else name)
+    return found
+
+
+def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return sizes of named open dimensions that follow from the given shapes."""
+    symbols: dict[str, int] = {}
+    for item in inputs:
+        if item.name in shapes:
+            for dimension, size in zip(_dimensions(item) or [], shapes[item.name], strict=False):
+                if isinstance(dimension, str) and dimension:
+                    symbols.setdefault(dimension, int(size))
+    return symbols
+
+
+def _shape(
+    item: onnx.ValueInfoProto, given: Sequence[int] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...] | None:
+    """Return the fixed shape of an input, None if dimensions stay open; check what the user gave."""
+    declared = _dimensions(item)
+    if given is None:
+        if declared is None:
+            return None
+        sizes = [symbols.get(size) if isinstance(size, str) else size for size in declared]
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
+    shape = tuple(given)
+    if any(not isinstance(size, int) or size < 1 for size in shape):
+        raise OptionError(f"the shape {shape} given for the input '{item.name}' must be positive integers")
+    if declared is None:
+        return shape
+    if len(shape) != len(declared):
+        raise OptionError(
+            f"the input '{item.name}' has {len(declared)} dimensions, the given shape {shape} has {len(shape)}"
+        )
+    for position, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
+        fixed = symbols.get(wanted, size) if isinstance(wanted, str) else wanted
+        if size != fixed:
+            raise OptionError(
+                f"dimension {position} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
+            )
+    return shape
+
+
+def guessed_shapes(
+    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], weights: AbstractSet[str]
+) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield shapes that the inputs left open may have, the likeliest first: a batch of 1, and usual sizes."""
+    inputs = [item for item in graph.input if item.name not in weights]
+    symbols = _symbols(inputs, shapes)
+    still_open: dict[str, list[int | str]] = {}
+    for item in inputs:
+        dimensions = _dimensions(item)
+        if dimensions is None:
+            return
+        if item.name not in shapes and any(symbols.get(size, "") == "" for size in dimensions if isinstance(size, str)):
+            still_open[item.name] = dimensions
+    is_image = any(len(dimensions) >= 4 for dimensions in still_open.values())
+    for usual in _IMAGE_SIZES if is_image else _SEQUENCE_SIZES:
+        yield {name: _guessed(dimensions, symbols, usual) for name, dimensions in still_open.items()}
+
+
+def _guessed(dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int) -> tuple[int, ...]:
+    sizes = []
+    for axis, size in enumerate(dimensions):
+        if isinstance(size, int):
+            sizes.append(size)
+        else:
+            is_batch = "batch" in size.lower() or (axis == 0 and len(dimensions) > 1)
+            sizes.append(symbols.get(size) or (1 if is_batch else usual))
+    return tuple(sizes)
+
+
+def open_dimensions(
+    graph: onnx.GraphProto, names: Sequence[str], guessed: Mapping[str, Sequence[int]] | None
+) -> ModelError:
+    """Return the error that names every input with open dimensions and the options that fix them.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+    names : sequence of str
+        Of the inputs.
+    guessed : mapping of str to sequence of int, optional
+        Shapes with which the model can be imported.
+    """
+    described, options = [], []
+    inputs = [item for item in graph.input if item.name in names]
+    for item in inputs:
+        dimensions = _dimensions(item)
+        if dimensions is None:
+            described.append(f"'{item.name}' (any rank)")
+            options.append(f"--shape {item.name}=N,...")
+        else:
+            shown = ", ".join(str(size) if size != "" else "?" for size in dimensions)
+            described.append(f"'{item.name}' ({shown})")
+            sizes = guessed[item.name] if guessed else [size if isinstance(size, int) else "N" for size in dimensions]
+            options.append(f"--shape {item.name}={','.join(map(str, sizes))}")
+    which = "inputs leave" if len(inputs) > 1 else "input leaves"
+    return ModelError(
+        f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
+        next_step=f"Give them, for example: {' '.join(options)}"
+        if guessed
+        else f"Give them, with a number for each N: {' '.join(options)}",
+    )

@@ -1,0 +1,175 @@
+"""Matrix products: MatMul, Gemm, Einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr
+
+
+@importer("MatMul")
+def _matmul(node: Node) -> Expr:
+    return matmul(node, node.input(0), node.input(1))
+
+
+def matmul(node: Node, a: Expr, b: Expr) -> Expr:
+    """Return the product by numpy's rules: vectors are promoted, leading dimensions broadcast."""
+    if not shape_of(a) or not shape_of(b):
+        node.wrong("a scalar is not a matrix")
+    left = node.reshape(a, (1, *shape_of(a))) if len(shape_of(a)) == 1 else a
+    right = node.reshape(b, (*shape_of(b), 1)) if len(shape_of(b)) == 1 else b
+    if shape_of(left)[-1] != shape_of(right)[-2]:
+        node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
+    if len(shape_of(right)) == 2:
+        weight = transposed_weight(node, right)
+        result = node.call("nn.dense", left, weight, units=shape_of(weight)[0])
+    else:
+        result = _batched(node, left, right)
+    shape = list(shape_of(result))
+    if len(shape_of(b)) == 1:
+        del shape[-1]
+    if len(shape_of(a)) == 1:
+        del shape[-1 if len(shape_of(b)) == 1 else -2]
+    return node.reshape(result, shape)
+
+
+def transposed_weight(node: Node, weight: Expr) -> Expr:
+    """Return a matrix transposed; of dequantized weights the integers are, so that they stay recognizable."""
+    if ir.op_name(weight) == "qnn.dequantize" and isinstance(weight, Call) and isinstance(weight.args[0], Constant):
+        integers = weight.args[0]
+        turned = Constant(integers.data.T, integers.name, integers.span)
+        attrs = {**weight.attrs, "axis": 1 - weight.attrs["axis"] % 2}
+        return ir.call("qnn.dequantize", [turned, *weight.args[1:]], attrs, span=weight.span)
+    return node.transpose(weight, (1, 0))
+
+
+def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
+    """Return two stacks of matrices with one leading dimension, and the dimensions that it stands for.
+
+    A stack of one matrix serves every matrix of the other.
+    """
+    try:
+        lead = np.broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
+    except ValueError:
+        node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
+    stacks = []
+    for operand in (a, b):
+        own = shape_of(operand)
+        stack = operand if prod(own[:-2]) == 1 else node.broadcast(operand, (*lead, *own[-2:]))
+        stacks.append(node.reshape(stack, (prod(shape_of(stack)[:-2]), *own[-2:])))
+    return stacks[0], stacks[1], tuple(lead)
+
+
+def _batched(node: Node, a: Expr, b: Expr) -> Expr:
+    left, right, lead = batches(node, a, b)
+    result = node.call("nn.batch_matmul", left, right, transpose_a=False, transpose_b=False)
+    return node.reshape(result, (*lead, *shape_of(result)[1:]))
+
+
+@importer("FusedMatMul", domain=MICROSOFT)
+def _fused_matmul(node: Node) -> Expr:
+    operands = []
+    for index, letter in enumerate("AB"):
+        if node.integer(f"transBatch{letter}", 0):
+            node.unsupported(f"with transBatch{letter} is not supported")
+        operand = node.input(index)
+        rank = len(shape_of(operand))
+        if node.integer(f"trans{letter}", 0) and rank > 1:
+            operand = node.transpose(operand, (*range(rank - 2), rank - 1, rank - 2))
+        operands.append(operand)
+    return _times(node, matmul(node, *operands), node.real("alpha", 1.0))
+
+
+@importer("Gemm")
+def _gemm(node: Node) -> Expr:
+    a, b = node.input(0), node.input(1)
+    if node.rank(0) != 2 or node.rank(1) != 2:
+        node.wrong(f"shapes {node.shape(0)} and {node.shape(1)} are not matrices")
+    if node.integer("transA", 0):
+        a = node.transpose(a, (1, 0))
+    weight = b if node.integer("transB", 0) else transposed_weight(node, b)
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    result = _times(node, node.call("nn.dense", a, weight, units=shape_of(weight)[0]), alpha)
+    if not node.has(2) or beta == 0.0:
+        return result
+    addend = _times(node, node.input(2), beta)
+    units = shape_of(result)[-1]
+    if shape_of(addend) in ((units,), (1, units)):
+        return node.call("nn.bias_add", result, node.reshape(addend, (units,)), axis=1)
+    return node.call("add", result, addend)
+
+
+def _times(node: Node, x: Expr, factor: float) -> Expr:
+    return x if factor == 1.0 else node.call("multiply", x, node.constant(factor, dtype_of(x)))
+
+
+@importer("Einsum")
+def _einsum(node: Node) -> Expr:
+    operands = node.all_inputs()
+    terms, wanted = _equation(node, operands)
+    shapes = [shape_of(operand) for operand in operands]
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for label, size in zip(term, shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                node.wrong(f"label '{label}' stands for both {sizes[label]} and {size}")
+    result, labels = _without_unused(node, operands[0], terms[0], set(wanted).union(*terms[1:]))
+    for position, operand in enumerate(operands[1:], 1):
+        needed = set(wanted).union(*terms[position + 1 :])
+        other, other_labels = _without_unused(node, operand, terms[position], needed.union(labels))
+        result, labels = _contracted(node, result, labels, other, other_labels, needed)
+    return node.transpose(result, [labels.index(label) for label in wanted])
+
+
+def _equation(node: Node, operands: Sequence[Expr]) -> tuple[list[str], str]:
+    """Return the labels of each operand and of the result."""
+    text = node.string("equation").replace(" ", "")
+    left, arrow, wanted = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        node.wrong(f"the equation '{text}' has {len(terms)} operands, the node {len(operands)}")
+    if "." in text:
+        node.unsupported(f"with an ellipsis ('{text}') is not supported", "Write every dimension as a letter")
+    if not arrow:
+        wanted = "".join(sorted(label for label in set(left) - {","} if left.count(label) == 1))
+    for term, operand in zip(terms, operands, strict=True):
+        if len(term) != len(shape_of(operand)) or (term and not term.isalpha()):
+            node.wrong(f"'{term}' of the equation '{text}' does not fit a tensor of shape {shape_of(operand)}")
+        if len(set(term)) != len(term):
+            node.unsupported(f"with a label twice in one operand ('{text}') is not supported")
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set("".join(terms)):
+        node.wrong(f"the result of the equation '{text}' is malformed")
+    return terms, wanted
+
+
+def _without_unused(node: Node, x: Expr, labels: str, needed: set[str]) -> tuple[Expr, str]:
+    """Sum over the dimensions whose label nothing else mentions."""
+    unused = tuple(index for index, label in enumerate(labels) if label not in needed)
+    if not unused:
+        return x, labels
+    kept = "".join(label for label in labels if label in needed)
+    return node.call("sum", x, axis=unused, keepdims=False), kept
+
+
+def _contracted(node: Node, a: Expr, a_labels: str, b: Expr, b_labels: str, needed: set[str]) -> tuple[Expr, str]:
+    """Return the product of two operands, summed over what both have and nothing else needs."""
+    shared = [label for label in a_labels if label in b_labels]
+    batch = [label for label in shared if label in needed]
+    inner = [label for label in shared if label not in needed]
+    rows = [label for label in a_labels if label not in b_labels]
+    columns = [label for label in b_labels if label not in a_labels]
+    left = node.transpose(a, [a_labels.index(label) for label in (*batch, *rows, *inner)])
+    right = node.transpose(b, [b_labels.index(label) for label in (*batch, *inner, *columns)])
+    shape = shape_of(left)[: len(batch) + len(rows)] + shape_of(right)[len(batch) + len(inner) :]
+    stack = prod(shape[: len(batch)])
+    reduction = prod(shape_of(left)[len(batch) + len(rows) :])
+    matrices = node.reshape(left, (stack, prod(shape[len(batch) : len(batch) + len(rows)]), reduction))
+    others = node.reshape(right, (stack, reduction, prod(shape[len(batch) + len(rows) :])))
+    product = node.call("nn.batch_matmul", matrices, others, transpose_a=False, transpose_b=False)
+    return node.reshape(product, shape), "".join((*batch, *rows, *columns))

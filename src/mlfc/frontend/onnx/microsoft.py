@@ -1,0 +1,127 @@
+"""Operators of ONNX Runtime's own domain that its quantizer and optimizer write."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlfc.frontend.onnx.conv import convolution
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.pool import average_pool, global_pool
+from mlfc.frontend.onnx.quantized import fixed_scale, integer_matmul, note, requantized, zero_point_of
+from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.relay.ir import Constant, Expr
+
+
+def _real(node: Node, index: int) -> Expr:
+    """Return input `index`, followed by its scale and zero point, as real numbers."""
+    scale = fixed_scale(node, index + 1, "scale")
+    zero_point = zero_point_of(node, index + 2, scale)
+    note(node, node.input(index), scale, zero_point)
+    return _dequantized(node, node.input(index), scale, zero_point)
+
+
+def _dequantized(node: Node, x: Expr, scale: Constant, zero_point: Constant) -> Expr:
+    return node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=-1)
+
+
+def _integers(node: Node, x: Expr, index: int, like: int = 0) -> Expr:
+    """Return `x` as integers whose scale and zero point are the inputs from `index` on."""
+    scale = fixed_scale(node, index, "Y_scale")
+    zero_point = zero_point_of(node, index + 1, scale)
+    dtype = node.dtype(index + 1) if node.has(index + 1) else node.dtype(like)
+    result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=-1, rounding="TONEVEN")
+    note(node, result, scale, zero_point)
+    return result
+
+
+@importer("QLinearAdd", domain=MICROSOFT)
+def _qlinear_add(node: Node) -> Expr:
+    return _integers(node, node.call("add", _real(node, 0), _real(node, 3)), 6)
+
+
+@importer("QLinearMul", domain=MICROSOFT)
+def _qlinear_mul(node: Node) -> Expr:
+    return _integers(node, node.call("multiply", _real(node, 0), _real(node, 3)), 6)
+
+
+@importer("QLinearSigmoid", domain=MICROSOFT)
+def _qlinear_sigmoid(node: Node) -> Expr:
+    return _integers(node, node.call("sigmoid", _real(node, 0)), 3)
+
+
+@importer("QLinearLeakyRelu", domain=MICROSOFT)
+def _qlinear_leaky_relu(node: Node) -> Expr:
+    return _integers(node, node.call("nn.leaky_relu", _real(node, 0), alpha=node.real("alpha", 0.01)), 3)
+
+
+@importer("QLinearSoftmax", domain=MICROSOFT)
+def _qlinear_softmax(node: Node) -> Expr:
+    axis = node.axis(node.integer("axis", -1), node.rank(0))
+    if node.integer("opset") < 13 and axis != node.rank(0) - 1:
+        node.unsupported("of several dimensions at once is not supported", "Softmax along the last axis is supported")
+    return _integers(node, node.call("nn.softmax", _real(node, 0), axis=axis), 3)
+
+
+@importer("QLinearGlobalAveragePool", domain=MICROSOFT)
+def _qlinear_global_average_pool(node: Node) -> Expr:
+    _channels_first(node)
+    return _integers(node, global_pool(node, _real(node, 0), "nn.global_avg_pool2d", "mean"), 3)
+
+
+@importer("QLinearAveragePool", domain=MICROSOFT)
+def _qlinear_average_pool(node: Node) -> Expr:
+    _channels_first(node)
+    return _integers(node, average_pool(node, _real(node, 0)), 3)
+
+
+def _channels_first(node: Node) -> None:
+    if node.integer("channels_last", 0):
+        node.unsupported("with channels_last is not supported", "Quantize the model before layout optimization")
+
+
+@importer("QLinearConcat", domain=MICROSOFT)
+def _qlinear_concat(node: Node) -> Expr:
+    if len(node.inputs) < 5 or (len(node.inputs) - 2) % 3:
+        node.wrong(f"{len(node.inputs)} inputs are not a scale, a zero point and triples")
+    parts = [_real(node, index) for index in range(2, len(node.inputs), 3)]
+    axis = node.axis(node.integer("axis"), node.rank(2))
+    return _integers(node, node.concatenate(parts, axis), 0, like=2)
+
+
+@importer("QGemm", domain=MICROSOFT)
+def _qgemm(node: Node) -> Expr:
+    a, b = node.input(0), node.input(3)
+    if node.real("alpha", 1.0) != 1.0:
+        node.unsupported("with alpha is not supported", "Fold alpha into the scale of the weights")
+    a = node.transpose(a, (1, 0)) if node.integer("transA", 0) else a
+    b = node.transpose(b, (1, 0)) if node.integer("transB", 0) else b
+    scales = fixed_scale(node, 1, "a_scale"), fixed_scale(node, 4, "b_scale")
+    zeros = zero_point_of(node, 2, scales[0]), zero_point_of(node, 5, scales[1])
+    note(node, node.input(0), scales[0], zeros[0])
+    sums = integer_matmul(node, a, b, zeros, scales)
+    if node.has(6):
+        sums = node.call("nn.bias_add", sums, node.reshape(node.input(6), (shape_of(sums)[1],)), axis=1)
+    unit = np.asarray(scales[0].data * scales[1].data)
+    if not node.has(7):
+        real = node.constant(unit, "float32")
+        return node.call("multiply", node.cast(sums, dtype_of(real)), real)
+    out_scale = fixed_scale(node, 7, "y_scale")
+    return requantized(node, sums, unit, 1, out_scale, zero_point_of(node, 8, out_scale), node.dtype(8))
+
+
+@importer("MatMulIntegerToFloat", domain=MICROSOFT)
+def _matmul_integer_to_float(node: Node) -> Expr:
+    scales = fixed_scale(node, 2, "a_scale"), fixed_scale(node, 3, "b_scale")
+    zeros = zero_point_of(node, 4, scales[0]), zero_point_of(node, 5, scales[1])
+    sums = integer_matmul(node, node.input(0), node.input(1), zeros, scales)
+    real = node.call("multiply", node.cast(sums, "float32"), node.constant(scales[0].data * scales[1].data, "float32"))
+    return node.call("add", real, node.input(6)) if node.has(6) else real
+
+
+@importer("FusedConv", domain=MICROSOFT)
+def _fused_conv(node: Node) -> Expr:
+    activation = node.string("activation", "")
+    if activation not in ("", "Relu") or node.has(3):
+        node.unsupported(f"with the activation '{activation}' or a sum is not supported", "Relu is supported")
+    result = convolution(node)
+    return node.call("nn.relu", result) if activation else result

@@ -1,0 +1,278 @@
+"""What an importer sees of one ONNX node, and what it builds with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
+from mlfc.relay.visitor import post_order
+from mlfc.support import dtypes
+
+FOLD_LIMIT = 1_000_000
+TENSOR_LIMIT = 1 << 34
+
+
+@dataclass(eq=False)
+class Node:
+    """One node of an ONNX graph with its inputs as Relay expressions.
+
+    Attributes
+    ----------
+    name : str
+        The node's name, or ``Operator #index`` where it has none.
+    operator : str
+        The operator, with its domain if that is not ONNX's own.
+    opset : int
+        The version of the operator's domain.
+    inputs : list of Expr or None
+        None stands for an optional input left out.
+    outputs : list of str
+        Names of the output tensors; an empty one is not wanted.
+    attributes : dict
+        Decoded values by name: int, float, bytes, tuples of these, ndarray, GraphProto.
+    folds : bool
+        Whether `call` evaluates at once where all arguments are known.
+    note_quantization : callable
+        Remembers how the integers of an expression stand for real numbers.
+    """
+
+    name: str
+    operator: str
+    opset: int
+    inputs: list[Expr | None]
+    outputs: list[str]
+    attributes: dict[str, Any]
+    folds: bool
+    note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
+    read_attributes: set[str] = field(default_factory=set)
+
+    # Inputs
+
+    def has(self, index: int) -> bool:
+        """Tell whether input `index` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def wants(self, index: int) -> bool:
+        """Tell whether somebody may read output `index`."""
+        return index < len(self.outputs) and bool(self.outputs[index])
+
+    def input(self, index: int) -> Expr:
+        """Return input `index`; ModelError if it is left out."""
+        found = self.optional(index)
+        if found is None:
+            raise ModelError(f"{self.operator} needs input {index}, which is left out", place=self.name)
+        return found
+
+    def optional(self, index: int) -> Expr | None:
+        """Return input `index`, None if it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def all_inputs(self) -> list[Expr]:
+        """Return the inputs of a variadic operator; ModelError if there is none or one is left out."""
+        if not self.inputs:
+            raise ModelError(f"{self.operator} has no inputs", place=self.name)
+        return [self.input(index) for index in range(len(self.inputs))]
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Return the shape of input `index`."""
+        return ir.tensor_type(self.input(index)).shape
+
+    def rank(self, index: int) -> int:
+        """Return the number of dimensions of input `index`."""
+        return len(self.shape(index))
+
+    def dtype(self, index: int) -> str:
+        """Return the dtype of input `index`."""
+        return ir.tensor_type(self.input(index)).dtype
+
+    def known(self, index: int) -> npt.NDArray[Any] | None:
+        """Return the value of input `index`, None if it is left out or only known when the model runs."""
+        found = self.optional(index)
+        return found.data if isinstance(found, Constant) else None
+
+    def value(self, index: int, what: str) -> npt.NDArray[Any]:
+        """Return the value of input `index`, which must be known at compile time.
+
+        Parameters
+        ----------
+        index : int
+        what : str
+            The input's name in ONNX's documentation, for the message.
+        """
+        if not isinstance(self.input(index), Constant):
+            raise UnsupportedError(
+                f"{self.operator} with an input '{what}' that is only known when the model runs is not supported",
+                place=self.name,
+                next_step=f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one",
+            )
+        return self.input(index).data  # type: ignore[union-attr]  # checked just above
+
+    def int_values(self, index: int, what: str) -> tuple[int, ...]:
+        """Return the integers of a known input of at most one dimension."""
+        array = self.value(index, what)
+        if array.dtype.kind not in "iu" or array.ndim > 1:
+            raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
+        return tuple(int(item) for item in array.reshape(-1))
+
+    def is_fixed(self, expr: Expr) -> bool:
+        """Tell whether an expression is computed from constants alone."""
+        return isinstance(expr, Constant) or not any(isinstance(part, Var) for part in post_order(expr))
+
+    # Attributes
+
+    def attribute(self, name: str) -> Any:
+        """Return the decoded attribute, None if it is not given."""
+        self.read_attributes.add(name)
+        return self.attributes.get(name)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return an integer attribute."""
+        return int(self._typed(name, default, lambda value: isinstance(value, int), "an integer"))
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """Return a float attribute."""
+        return float(self._typed(name, default, lambda value: isinstance(value, float), "a float"))
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """Return a string attribute."""
+        value = self._typed(name, default, lambda value: isinstance(value, (bytes, str)), "a string")
+        return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Return an attribute that is a list of integers."""
+        return tuple(self._typed(name, default, lambda value: _all(value, int), "a list of integers"))
+
+    def reals(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        """Return an attribute that is a list of floats."""
+        return tuple(self._typed(name, default, lambda value: _all(value, float), "a list of floats"))
+
+    def given(self, name: str) -> bool:
+        """Tell whether the node has the attribute."""
+        return self.attribute(name) is not None
+
+    def _typed(self, name: str, default: Any, fits: Callable[[Any], bool], kind: str) -> Any:
+        value = self.attribute(name)
+        if value is None:
+            if default is None:
+                raise ModelError(f"{self.operator} needs the attribute '{name}'", place=self.name)
+            return default
+        # protobuf cannot tell an empty list of integers from an empty list of floats
+        if value != () and not fits(value):
+            raise ModelError(f"attribute '{name}' of {self.operator} must be {kind}", place=self.name)
+        return value
+
+    # Refusals
+
+    def unsupported(self, cause: str, next_step: str | None = None) -> NoReturn:
+        """Raise UnsupportedError for this node."""
+        raise UnsupportedError(f"{self.operator} (opset {self.opset}) {cause}", place=self.name, next_step=next_step)
+
+    def wrong(self, cause: str) -> NoReturn:
+        """Raise ModelError for this node."""
+        raise ModelError(f"{self.operator}: {cause}", place=self.name)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return `axis` counted from the front; ModelError outside the tensor's `rank` dimensions."""
+        if not -rank <= axis < rank:
+            self.wrong(f"axis {axis} is outside a tensor of {rank} dimensions")
+        return axis % rank
+
+    # Building
+
+    @property
+    def span(self) -> Span:
+        """The span of what this node becomes."""
+        return Span((self.name,))
+
+    def call(self, operator: str, *args: Expr, **attrs: Any) -> Expr:
+        """Apply a Relay operator; evaluate it now where all arguments are known, small, and the node folds."""
+        result = ir.call(operator, args, attrs, span=self.span)
+        if isinstance(result.type, TensorType):
+            if result.type.nbytes > TENSOR_LIMIT:
+                self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
+            if self.folds and result.type.size <= FOLD_LIMIT and all(map(_is_known, args)):
+                try:
+                    value = evaluate(result)
+                except UnsupportedError:  # a layout that a pass converts, which then is folded
+                    return result
+                return result if value is None else Constant(value, None, self.span)
+        return result
+
+    def constant(self, value: npt.ArrayLike, dtype: str) -> Constant:
+        """Return a constant."""
+        return ir.const(np.asarray(value), dtype, span=self.span)
+
+    def like(self, value: float, expr: Expr) -> Constant:
+        """Return a scalar constant of the dtype of `expr`."""
+        return self.constant(value, ir.tensor_type(expr).dtype)
+
+    def cast(self, expr: Expr, dtype: str) -> Expr:
+        """Return `expr` as `dtype`."""
+        return expr if ir.tensor_type(expr).dtype == dtype else self.call("cast", expr, dtype=dtype)
+
+    def reshape(self, expr: Expr, shape: Sequence[int]) -> Expr:
+        """Return `expr` under another shape, every extent of which is given."""
+        wanted = tuple(int(extent) for extent in shape)
+        if ir.tensor_type(expr).shape == wanted:
+            return expr
+        return self.call("reshape", expr, newshape=wanted, allowzero=0 in wanted)
+
+    def transpose(self, expr: Expr, axes: Sequence[int]) -> Expr:
+        """Return `expr` with its axes in another order."""
+        if tuple(axes) == tuple(range(len(axes))):
+            return expr
+        return self.call("transpose", expr, axes=tuple(axes))
+
+    def broadcast(self, expr: Expr, shape: Sequence[int]) -> Expr:
+        """Return `expr` broadcast to `shape`."""
+        if ir.tensor_type(expr).shape == tuple(shape):
+            return expr
+        return self.call("broadcast_to", expr, shape=tuple(shape))
+
+    def cut(self, expr: Expr, axis: int, begin: int, end: int) -> Expr:
+        """Return `expr` from `begin` to `end` along `axis`, which are not negative."""
+        shape = ir.tensor_type(expr).shape
+        if begin == 0 and end == shape[axis]:
+            return expr
+        begins, ends = [0] * len(shape), list(shape)
+        begins[axis], ends[axis] = begin, end
+        return self.call(
+            "strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=(1,) * len(shape), axes=None
+        )
+
+    def concatenate(self, parts: Sequence[Expr], axis: int) -> Expr:
+        """Return the parts one after the other along `axis`."""
+        return parts[0] if len(parts) == 1 else self.call("concatenate", Tuple(tuple(parts)), axis=axis)
+
+
+def _all(value: Any, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
+
+
+def _is_known(expr: Expr) -> bool:
+    if isinstance(expr, Tuple):
+        return all(map(_is_known, expr.fields))
+    return isinstance(expr, Constant) and expr.type.size <= FOLD_LIMIT
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    """Return the shape of a tensor expression."""
+    return ir.tensor_type(expr).shape
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return the dtype of a tensor expression."""
+    return ir.tensor_type(expr).dtype
+
+
+def is_float(expr: Expr) -> bool:
+    """Tell whether the elements of a tensor expression are floating-point numbers."""
+    return dtypes.is_float(dtype_of(expr))

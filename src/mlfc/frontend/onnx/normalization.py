@@ -1,0 +1,143 @@
+"""Normalization over a batch's statistics, over layers, instances, groups and neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.relay.ir import Expr, TupleGetItem
+
+
+@importer("BatchNormalization", ignores=("momentum", "consumed_inputs"))
+def _batch_normalization(node: Node) -> Expr:
+    if node.integer("training_mode", 0) or any(node.wants(index) for index in range(1, 5)):
+        node.unsupported("in training mode is not supported", "Export the model in inference mode")
+    if not node.integer("spatial", 1):
+        node.unsupported("with spatial=0 is not supported", "Statistics must be one number a channel")
+    arguments = [node.input(index) for index in range(5)]
+    if node.rank(0) < 2:
+        node.wrong(f"a tensor of shape {node.shape(0)} has no channels")
+    epsilon = node.real("epsilon", 1e-5)
+    return TupleGetItem(node.call("nn.batch_norm", *arguments, axis=1, epsilon=epsilon), 0)
+
+
+@importer("LayerNormalization", ignores=("stash_type",))
+def _layer_normalization(node: Node) -> Expr | list[Expr]:
+    x, scale, bias = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis(node.integer("axis", -1), node.rank(0))
+    epsilon = node.real("epsilon", 1e-5)
+    if not node.wants(1) and not node.wants(2):
+        return _layer_norm(node, x, axis, scale, bias, epsilon)
+    axes = tuple(range(axis, node.rank(0)))
+    mean = node.call("mean", x, axis=axes, keepdims=True)
+    centred = node.call("subtract", x, mean)
+    inverse = node.call("divide", node.like(1.0, x), _deviation(node, centred, axes, epsilon))
+    scaled = node.call("multiply", node.call("multiply", centred, inverse), scale)
+    return [scaled if bias is None else node.call("add", scaled, bias), mean, inverse]
+
+
+def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, epsilon: float) -> Expr:
+    """Normalize over all dimensions from `axis` on, then scale and shift each of their elements."""
+    shape = shape_of(x)
+    inner = shape[axis:]
+    flat = node.reshape(x, (*shape[:axis], prod(inner)))
+    gamma = node.reshape(node.broadcast(scale, inner), (prod(inner),))
+    if bias is None:
+        beta: Expr = node.constant(np.zeros(prod(inner)), dtype_of(scale))
+    else:
+        beta = node.reshape(node.broadcast(bias, inner), (prod(inner),))
+    return node.reshape(node.call("nn.layer_norm", flat, gamma, beta, axis=-1, epsilon=epsilon), shape)
+
+
+@importer("SkipLayerNormalization", domain=MICROSOFT)
+def _skip_layer_normalization(node: Node) -> Expr:
+    if any(node.wants(index) for index in (1, 2, 3)):
+        node.unsupported("with more than one output is not supported")
+    total = node.call("add", node.input(0), node.input(1))
+    if node.has(4):
+        total = node.call("add", total, node.input(4))
+    return _layer_norm(node, total, node.rank(0) - 1, node.input(2), node.optional(3), node.real("epsilon", 1e-12))
+
+
+@importer("RMSNormalization", "SimplifiedLayerNormalization", ignores=("stash_type",))
+def _rms_normalization(node: Node) -> Expr:
+    x = node.input(0)
+    axes = range(node.axis(node.integer("axis", -1), node.rank(0)), node.rank(0))
+    root = _deviation(node, x, axes, node.real("epsilon", 1e-5))
+    return node.call("multiply", node.call("divide", x, root), node.input(1))
+
+
+def _deviation(node: Node, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:
+    """Return the root of the mean square along `axes`."""
+    mean = node.call("mean", node.call("multiply", centred, centred), axis=tuple(axes), keepdims=True)
+    return node.call("sqrt", node.call("add", mean, node.like(epsilon, mean)) if epsilon else mean)
+
+
+@importer("InstanceNormalization")
+def _instance_normalization(node: Node) -> Expr:
+    arguments = [node.input(index) for index in range(3)]
+    return node.call("nn.instance_norm", *arguments, axis=1, epsilon=node.real("epsilon", 1e-5))
+
+
+@importer("GroupNormalization", since=18, ignores=("stash_type",))
+def _group_normalization_by_group(node: Node) -> Expr:
+    """Up to opset 20 there is one scale and one bias a group; its channels share them."""
+    groups = node.integer("num_groups")
+    if node.rank(0) < 2 or groups < 1 or node.shape(1) != (groups,) or node.shape(2) != (groups,):
+        node.wrong(f"scale and bias must have one number for each of {groups} groups of {node.shape(0)}")
+    channels = node.shape(0)[1] // groups
+    scale, bias = (node.call("repeat", node.input(index), repeats=channels, axis=0) for index in (1, 2))
+    return _group_norm(node, scale, bias, groups)
+
+
+@importer("GroupNormalization", since=21, ignores=("stash_type",))
+def _group_normalization(node: Node) -> Expr:
+    return _group_norm(node, node.input(1), node.input(2), node.integer("num_groups"))
+
+
+def _group_norm(node: Node, scale: Expr, bias: Expr, groups: int) -> Expr:
+    epsilon = node.real("epsilon", 1e-5)
+    return node.call("nn.group_norm", node.input(0), scale, bias, num_groups=groups, axis=1, epsilon=epsilon)
+
+
+@importer("LRN")
+def _lrn(node: Node) -> Expr:
+    size = node.integer("size")
+    if not 1 <= size <= 1 << 16:
+        node.wrong(f"size {size} must be positive")
+    return node.call(
+        "nn.lrn",
+        node.input(0),
+        size=size,
+        axis=1,
+        alpha=node.real("alpha", 1e-4),
+        beta=node.real("beta", 0.75),
+        bias=node.real("bias", 1.0),
+    )
+
+
+@importer("MeanVarianceNormalization")
+def _mean_variance_normalization(node: Node) -> Expr:
+    axes = sorted({node.axis(axis, node.rank(0)) for axis in node.integers("axes", (0, 2, 3))})
+    x = node.input(0)
+    centred = node.call("subtract", x, node.call("mean", x, axis=tuple(axes), keepdims=True))
+    deviation = _deviation(node, centred, axes, 0.0)
+    return node.call("divide", centred, node.call("add", deviation, node.like(1e-9, deviation)))
+
+
+@importer("LpNormalization")
+def _lp_normalization(node: Node) -> Expr:
+    x = node.input(0)
+    axis, power = node.axis(node.integer("axis", -1), node.rank(0)), node.integer("p", 2)
+    if power not in (1, 2):
+        node.wrong(f"p must be 1 or 2, not {power}")
+    part = node.call("abs", x) if power == 1 else node.call("multiply", x, x)
+    total = node.call("sum", part, axis=(axis,), keepdims=True)
+    norm = total if power == 1 else node.call("sqrt", total)
+    # a vector of zeros stays one
+    smallest = float(np.finfo(dtype_of(x)).tiny)
+    return node.call("divide", x, node.call("maximum", norm, node.like(smallest, x)))

@@ -1,0 +1,295 @@
+"""Quantized forms: QuantizeLinear and DequantizeLinear around float operators, and operators on integers.
+
+ONNX rounds halves to even throughout, which is `rounding="TONEVEN"` here.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.frontend.onnx.conv import as_image, conv_attributes, conv_window
+from mlfc.frontend.onnx.linear import batches, matmul
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay.ir import Constant, Expr, Quantization
+
+_STORED = ("int8", "uint8", "int16", "uint16")
+
+
+def scale_of(node: Node, index: int, what: str) -> Constant | None:
+    """Return a scale as a float32 scalar or vector; None if it is only known when the model runs."""
+    node.input(index)
+    values = node.known(index)
+    if values is None:
+        return None
+    return node.constant(_flat(node, values, what).astype(np.float32), "float32")
+
+
+def zero_point_of(node: Node, index: int, like: Constant) -> Constant:
+    """Return a zero point as an int32 scalar or vector; 0 where it is left out."""
+    if not node.has(index):
+        return node.constant(np.zeros(like.data.shape), "int32")
+    values = node.value(index, "zero_point")
+    if is_float(node.input(index)):
+        node.unsupported(f"to {dtype_of(node.input(index))} is not supported", "Supported: int8, uint8, int16, uint16")
+    return node.constant(_flat(node, values, "zero_point"), "int32")
+
+
+def _flat(node: Node, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim != 1:
+        node.unsupported(f"with '{what}' of shape {values.shape} is not supported", "Quantize per tensor or per axis")
+    return values
+
+
+def _channel_axis(node: Node, rank: int, *numbers: Constant) -> int:
+    """Return the axis along which scales or zero points differ; -1 if they do not."""
+    axis = node.integer("axis", 1)
+    if all(number.data.ndim == 0 for number in numbers):
+        return -1
+    return node.axis(axis, rank)
+
+
+@importer("QuantizeLinear", ignores=("saturate", "precision"), folds=False)
+@importer("QuantizeLinear", domain=MICROSOFT, folds=False)
+def _quantize_linear(node: Node) -> Expr:
+    if node.integer("block_size", 0):
+        node.unsupported("in blocks is not supported", "Quantize per tensor or per axis")
+    x = node.cast(node.input(0), "float32")
+    scale = scale_of(node, 1, "y_scale")
+    if scale is None:
+        return _quantized_at_run_time(node, x)
+    zero_point = zero_point_of(node, 2, scale)
+    result = node.call(
+        "qnn.quantize",
+        x,
+        scale,
+        zero_point,
+        out_dtype=_stored_dtype(node),
+        axis=_channel_axis(node, len(shape_of(x)), scale, zero_point),
+        rounding="TONEVEN",
+    )
+    note(node, result, scale, zero_point)
+    return result
+
+
+def _stored_dtype(node: Node) -> str:
+    code = node.integer("output_dtype", 0)
+    dtype = node.dtype(2) if node.has(2) else dtype_name(code, node.name) if code else "uint8"
+    if dtype not in _STORED:
+        node.unsupported(f"to {dtype} is not supported", f"Supported: {', '.join(_STORED)}")
+    return dtype
+
+
+def _quantized_at_run_time(node: Node, x: Expr) -> Expr:
+    dtype = _stored_dtype(node)
+    if shape_of(node.input(1)) not in ((), (1,)):
+        node.unsupported("with several scales that are only known when the model runs is not supported")
+    zero_point = node.input(2) if node.has(2) else node.constant(0, dtype)
+    return _saturated(
+        node, node.call("divide", x, node.reshape(node.input(1), ())), node.reshape(zero_point, ()), dtype
+    )
+
+
+def _saturated(node: Node, scaled: Expr, zero_point: Expr, dtype: str) -> Expr:
+    """Return the nearest integers plus the zero point, limited to `dtype`."""
+    limits = np.iinfo(dtype)
+    shifted = node.call("add", node.call("round", scaled), node.cast(zero_point, "float32"))
+    return node.cast(node.call("clip", shifted, a_min=float(limits.min), a_max=float(limits.max)), dtype)
+
+
+def note(node: Node, expr: Expr, scale: Constant, zero_point: Constant) -> None:
+    """Remember what the integers of `expr` stand for, if one pair says it for all and they stand for numbers."""
+    if scale.data.ndim == 0 and zero_point.data.ndim == 0 and np.isfinite(scale.data):
+        node.note_quantization(expr, Quantization(float(scale.data), int(zero_point.data)))
+
+
+@importer("DequantizeLinear", folds=False)
+@importer("DequantizeLinear", domain=MICROSOFT, folds=False)
+def _dequantize_linear(node: Node) -> Expr:
+    x = node.input(0)
+    code = node.integer("output_dtype", 0)
+    result_dtype = dtype_name(code, node.name) if code else node.dtype(1)
+    block = node.integer("block_size", 0)
+    if block:
+        return node.cast(_blocks_dequantized(node, block), result_dtype)
+    scale = scale_of(node, 1, "x_scale")
+    if scale is None:
+        return _dequantized_at_run_time(node, x)
+    zero_point = zero_point_of(node, 2, scale)
+    note(node, x, scale, zero_point)
+    axis = _channel_axis(node, len(shape_of(x)), scale, zero_point)
+    return node.cast(node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=axis), result_dtype)
+
+
+def _dequantized_at_run_time(node: Node, x: Expr) -> Expr:
+    if shape_of(node.input(1)) not in ((), (1,)):
+        node.unsupported("with several scales that are only known when the model runs is not supported")
+    whole = node.cast(x, "int32")
+    if node.has(2):
+        whole = node.call("subtract", whole, node.reshape(node.cast(node.input(2), "int32"), ()))
+    scale = node.reshape(node.input(1), ())
+    return node.call("multiply", node.cast(whole, dtype_of(scale)), scale)
+
+
+def _blocks_dequantized(node: Node, block: int) -> Expr:
+    """Return weights that have a scale a block of elements; they are computed here."""
+    values, scales = node.value(0, "x"), node.value(1, "x_scale")
+    zero_points = node.value(2, "x_zero_point") if node.has(2) else np.zeros(scales.shape, values.dtype)
+    axis = node.axis(node.integer("axis", 1), values.ndim)
+    expected = tuple(-(-size // block) if index == axis else size for index, size in enumerate(values.shape))
+    if block < 0 or scales.shape != expected or zero_points.shape != expected:
+        node.wrong(f"scales of shape {scales.shape} do not fit blocks of {block} of a tensor of shape {values.shape}")
+    picked = np.arange(values.shape[axis]) // block
+    whole = values.astype(np.int32) - np.take(zero_points, picked, axis).astype(np.int32)
+    return node.constant(whole.astype(np.float32) * np.take(scales, picked, axis).astype(np.float32), "float32")
+
+
+@importer("DynamicQuantizeLinear")
+def _dynamic_quantize_linear(node: Node) -> list[Expr]:
+    x = node.input(0)
+    zero = node.like(0.0, x)
+    axes = tuple(range(node.rank(0)))
+    largest = node.call("maximum", node.call("max", x, axis=axes, keepdims=False), zero)
+    smallest = node.call("minimum", node.call("min", x, axis=axes, keepdims=False), zero)
+    scale = node.call("divide", node.call("subtract", largest, smallest), node.like(255.0, x))
+    # of nothing but zeros ONNX divides zero by zero; ONNX Runtime takes 1
+    scale = node.call("where", node.call("equal", largest, smallest), node.like(1.0, x), scale)
+    below = node.call("divide", node.call("negative", smallest), scale)
+    # not clip: where the range is infinite or the scale rounds to zero this is NaN, and 255 is what both make of that
+    last = node.like(255.0, x)
+    place = node.call("where", node.call("less_equal", below, last), below, last)
+    zero_point = node.cast(node.call("round", place), "uint8")
+    return [_saturated(node, node.call("divide", x, scale), zero_point, "uint8"), scale, zero_point]
+
+
+def fixed_scale(node: Node, index: int, what: str) -> Constant:
+    """Return a scale that must be known at compile time."""
+    node.value(index, what)
+    scale = scale_of(node, index, what)
+    assert scale is not None
+    return scale
+
+
+def requantized(
+    node: Node, sums: Expr, scale: npt.NDArray[Any], axis: int, out_scale: Constant, out_zero: Constant, dtype: str
+) -> Expr:
+    """Return int32 sums, whose unit is `scale`, as integers of the output's scale."""
+    if out_scale.data.ndim or out_zero.data.ndim:
+        node.unsupported("with an output scale for each channel is not supported", "Quantize outputs per tensor")
+    result = node.call(
+        "qnn.requantize",
+        sums,
+        node.constant(scale.astype(np.float32), "float32"),
+        node.constant(0, "int32"),
+        out_scale,
+        out_zero,
+        axis=axis if scale.ndim else -1,
+        rounding="TONEVEN",
+        compute_dtype="float32",
+        out_dtype=dtype,
+    )
+    note(node, result, out_scale, out_zero)
+    return result
+
+
+@importer("QLinearConv")
+def _qlinear_conv(node: Node) -> Expr:
+    x_scale, w_scale, y_scale = (
+        fixed_scale(node, index, what) for index, what in ((1, "x_scale"), (4, "w_scale"), (6, "y_scale"))
+    )
+    x_zero, w_zero, y_zero = (
+        zero_point_of(node, index, scale) for index, scale in ((2, x_scale), (5, w_scale), (7, y_scale))
+    )
+    note(node, node.input(0), x_scale, x_zero)
+    sums, shape = _integer_conv(node, node.input(0), node.input(3), x_zero, w_zero, x_scale, w_scale)
+    if node.has(8):
+        sums = node.call("nn.bias_add", sums, node.input(8), axis=1)
+    unit = x_scale.data * w_scale.data
+    result = requantized(node, sums, np.asarray(unit), 1, y_scale, y_zero, node.dtype(7))
+    return node.reshape(result, shape)
+
+
+def _integer_conv(
+    node: Node, x: Expr, weight: Expr, x_zero: Constant, w_zero: Constant, x_scale: Constant, w_scale: Constant
+) -> tuple[Expr, tuple[int, ...]]:
+    """Return int32 sums of a convolution over two dimensions, and the shape that the result should have."""
+    geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
+    attributes = conv_attributes(node, weight, geometry)
+    sums = node.call(
+        "qnn.conv2d", as_image(node, x), as_image(node, weight), x_zero, w_zero, x_scale, w_scale,
+        out_dtype="int32", **attributes,
+    )  # fmt: skip
+    return sums, (*shape_of(sums)[:2], *geometry.out)
+
+
+@importer("ConvInteger")
+def _conv_integer(node: Node) -> Expr:
+    one = node.constant(1.0, "float32")
+    zeros = [zero_point_of(node, index, one) for index in (2, 3)]
+    sums, shape = _integer_conv(node, node.input(0), node.input(1), zeros[0], zeros[1], one, one)
+    return node.reshape(sums, shape)
+
+
+@importer("QLinearMatMul")
+def _qlinear_matmul(node: Node) -> Expr:
+    a_scale, b_scale, y_scale = (
+        fixed_scale(node, index, what) for index, what in ((1, "a_scale"), (4, "b_scale"), (6, "y_scale"))
+    )
+    a_zero, b_zero, y_zero = (
+        zero_point_of(node, index, scale) for index, scale in ((2, a_scale), (5, b_scale), (7, y_scale))
+    )
+    note(node, node.input(0), a_scale, a_zero)
+    sums = integer_matmul(node, node.input(0), node.input(3), (a_zero, b_zero), (a_scale, b_scale))
+    unit = np.asarray(a_scale.data * b_scale.data)
+    axis = len(shape_of(sums)) - 1
+    return requantized(node, sums, unit, axis, y_scale, y_zero, node.dtype(7))
+
+
+def integer_matmul(
+    node: Node, a: Expr, b: Expr, zeros: tuple[Constant, Constant], scales: tuple[Constant, Constant]
+) -> Expr:
+    """Return the int32 product of quantized matrices; `b` may have one zero point a column."""
+    if len(shape_of(a)) < 2 or len(shape_of(b)) < 2 or shape_of(a)[-1] != shape_of(b)[-2]:
+        node.unsupported(
+            f"of shapes {shape_of(a)} and {shape_of(b)} is not supported", "Give matrices or stacks of them"
+        )
+    if zeros[0].data.ndim or scales[0].data.ndim:
+        node.unsupported("with one scale or zero point a row is not supported", "Quantize the first input per tensor")
+    numbers = (*zeros, *scales)
+    if len(shape_of(b)) == 2:
+        weight = node.transpose(b, (1, 0))
+        return node.call("qnn.dense", a, weight, *numbers, units=shape_of(weight)[0], out_dtype="int32")
+    left, right, lead = batches(node, a, b)
+    sums = node.call("qnn.batch_matmul", left, right, *numbers, transpose_a=False, transpose_b=False, out_dtype="int32")
+    return node.reshape(sums, (*lead, *shape_of(sums)[1:]))
+
+
+@importer("MatMulInteger")
+def _matmul_integer(node: Node) -> Expr:
+    one = node.constant(1.0, "float32")
+    fixed = all(not node.has(index) or node.known(index) is not None for index in (2, 3))
+    if fixed:
+        zeros = zero_point_of(node, 2, one), zero_point_of(node, 3, one)
+        return integer_matmul(node, node.input(0), node.input(1), zeros, (one, one))
+    return matmul(node, *(_centred(node, index) for index in (0, 1)))
+
+
+def _centred(node: Node, index: int) -> Expr:
+    """Return an operand less its zero point, which is only known when the model runs, as int32."""
+    whole = node.cast(node.input(index), "int32")
+    if not node.has(index + 2):
+        return whole
+    zero_point = node.cast(node.input(index + 2), "int32")
+    shape = shape_of(zero_point)
+    if prod(shape) == 1:
+        zero_point = node.reshape(zero_point, ())
+    elif index == 0 and len(shape) == 1:
+        zero_point = node.reshape(zero_point, (*shape, 1))
+    return node.call("subtract", whole, zero_point)

@@ -1,0 +1,231 @@
+"""Shape and arrangement: what moves elements and computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.relay.ir import Expr
+
+
+@importer("Reshape")
+def _reshape(node: Node) -> Expr:
+    keep_zeros = bool(node.integer("allowzero", 0))
+    shape = node.shape(0)
+    wanted = list(node.int_values(1, "shape"))
+    for index, extent in enumerate(wanted):
+        if extent == 0 and not keep_zeros:
+            if index >= len(shape):
+                node.wrong(f"the 0 at position {index} of {tuple(wanted)} copies a dimension that {shape} has not")
+            wanted[index] = shape[index]
+    if wanted.count(-1) > 1 or any(extent < -1 for extent in wanted):
+        node.wrong(f"{tuple(wanted)} is not a shape")
+    known = prod(extent for extent in wanted if extent != -1)
+    if -1 in wanted and known:
+        wanted[wanted.index(-1)] = prod(shape) // known
+    if prod(wanted) != prod(shape) or -1 in wanted:
+        node.wrong(f"a tensor of shape {shape} cannot become {tuple(wanted)}")
+    return node.reshape(node.input(0), wanted)
+
+
+@importer("Flatten")
+def _flatten(node: Node) -> Expr:
+    shape = node.shape(0)
+    axis = node.integer("axis", 1)
+    if not -len(shape) <= axis <= len(shape):
+        node.wrong(f"axis {axis} is outside a tensor of {len(shape)} dimensions")
+    axis = axis + len(shape) if axis < 0 else axis
+    return node.reshape(node.input(0), (prod(shape[:axis]), prod(shape[axis:])))
+
+
+@importer("Transpose")
+def _transpose(node: Node) -> Expr:
+    rank = node.rank(0)
+    order = node.integers("perm", tuple(range(rank))[::-1])
+    if sorted(order) != list(range(rank)):
+        node.wrong(f"perm {order} is not an order of {rank} dimensions")
+    return node.transpose(node.input(0), order)
+
+
+def axes_of(node: Node, index: int = 1) -> tuple[int, ...] | None:
+    """Return the axes given by the attribute, or by input `index` in newer opsets; None if neither is."""
+    if node.given("axes"):
+        return node.integers("axes")
+    return node.int_values(index, "axes") if node.has(index) else None
+
+
+@importer("Squeeze")
+def _squeeze(node: Node) -> Expr:
+    shape = node.shape(0)
+    given = axes_of(node)
+    axes = (
+        tuple(index for index, extent in enumerate(shape) if extent == 1)
+        if given is None
+        else tuple(sorted({node.axis(axis, len(shape)) for axis in given}))
+    )
+    if any(shape[axis] != 1 for axis in axes):
+        node.wrong(f"dimensions {axes} of a tensor of shape {shape} are not all 1")
+    return node.call("squeeze", node.input(0), axis=axes) if axes else node.input(0)
+
+
+@importer("Unsqueeze")
+def _unsqueeze(node: Node) -> Expr:
+    given = axes_of(node)
+    if given is None:
+        node.wrong("axes are not given")
+    rank = node.rank(0) + len(given)
+    axes = sorted({node.axis(axis, rank) for axis in given})
+    if len(axes) != len(given):
+        node.wrong(f"axes {given} name a dimension twice")
+    result = node.input(0)
+    for axis in axes:
+        result = node.call("expand_dims", result, axis=axis)
+    return result
+
+
+@importer("Concat")
+def _concat(node: Node) -> Expr:
+    parts = node.all_inputs()
+    return node.concatenate(parts, node.axis(node.integer("axis"), node.rank(0)))
+
+
+@importer("Split")
+def _split(node: Node) -> list[Expr]:
+    x = node.input(0)
+    axis = node.axis(node.integer("axis", 0), node.rank(0))
+    extent, count = shape_of(x)[axis], len(node.outputs)
+    if node.given("split"):
+        sizes = node.integers("split")
+    elif node.has(1):
+        sizes = node.int_values(1, "split")
+    else:
+        count = node.integer("num_outputs", count)
+        if not 1 <= count <= max(extent, 1):
+            node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count}")
+        part = -(-extent // count)
+        sizes = tuple(max(0, min(part, extent - part * index)) for index in range(count))
+    if sum(sizes) != extent or min(sizes, default=-1) < 0 or len(sizes) < len(node.outputs):
+        node.wrong(f"sizes {sizes} do not split dimension {axis} of {shape_of(x)} into {len(node.outputs)}")
+    ends = np.cumsum(sizes).tolist()
+    return [node.cut(x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@importer("Expand")
+def _expand(node: Node) -> Expr:
+    wanted = node.int_values(1, "shape")
+    if any(extent < 0 for extent in wanted):
+        node.wrong(f"{wanted} is not a shape")
+    try:
+        shape = np.broadcast_shapes(node.shape(0), wanted)
+    except ValueError:
+        node.wrong(f"a tensor of shape {node.shape(0)} does not broadcast to {wanted}")
+    return node.broadcast(node.input(0), shape)
+
+
+@importer("Tile")
+def _tile(node: Node) -> Expr:
+    repeats = node.int_values(1, "repeats")
+    if len(repeats) != node.rank(0) or any(count < 0 for count in repeats):
+        node.wrong(f"repeats {repeats} do not fit a tensor of shape {node.shape(0)}")
+    if all(count == 1 for count in repeats):
+        return node.input(0)
+    return node.call("tile", node.input(0), reps=repeats)
+
+
+@importer("Pad")
+def _pad_attributes(node: Node) -> Expr:
+    x = node.input(0)
+    return pad(node, x, node.integers("pads"), node.like(node.real("value", 0.0), x), node.string("mode", "constant"))
+
+
+@importer("Pad", since=11)
+def _pad(node: Node) -> Expr:
+    x = node.input(0)
+    pads = node.int_values(1, "pads")
+    rank = node.rank(0)
+    if node.has(3):
+        axes = [node.axis(axis, rank) for axis in node.int_values(3, "axes")]
+        if len(pads) != 2 * len(axes):
+            node.wrong(f"{len(pads)} pads do not fit {len(axes)} axes")
+        full = [0] * 2 * rank
+        for position, axis in enumerate(axes):
+            full[axis], full[rank + axis] = pads[position], pads[len(axes) + position]
+        pads = tuple(full)
+    value = node.reshape(node.input(2), ()) if node.has(2) else node.like(0, x)
+    return pad(node, x, pads, value, node.string("mode", "constant"))
+
+
+def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Expr:
+    """Return `x` with `pads` (all begins, then all ends) elements more a dimension; negative ones cut."""
+    rank = len(shape_of(x))
+    if len(pads) != 2 * rank:
+        node.wrong(f"{len(pads)} pads do not fit a tensor of {rank} dimensions")
+    widths = list(zip(pads[:rank], pads[rank:], strict=True))
+    for axis, (before, after) in enumerate(widths):
+        begin, end = max(0, -before), shape_of(x)[axis] - max(0, -after)
+        if begin > end:
+            node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
+        x = node.cut(x, axis, begin, end)
+    widths = [(max(0, before), max(0, after)) for before, after in widths]
+    if not any(map(any, widths)):
+        return x
+    if mode == "wrap":
+        return _wrapped(node, x, widths)
+    if mode not in ("constant", "edge", "reflect"):
+        node.wrong(f"mode '{mode}' is not known")
+    return node.call("nn.pad", x, value, pad_width=tuple(widths), pad_mode=mode)
+
+
+def _wrapped(node: Node, x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
+    for axis, (before, after) in enumerate(widths):
+        extent = shape_of(x)[axis]
+        if before or after:
+            positions = np.arange(-before, extent + after) % extent
+            x = node.call("take", x, node.constant(positions, "int32"), axis=axis)
+    return x
+
+
+@importer("CenterCropPad")
+def _center_crop_pad(node: Node) -> Expr:
+    x = node.input(0)
+    rank = node.rank(0)
+    axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
+    sizes = node.int_values(1, "shape")
+    if len(sizes) != len(axes) or any(size < 0 for size in sizes):
+        node.wrong(f"shape {sizes} does not fit the axes {tuple(axes)}")
+    pads = [0] * 2 * rank
+    for axis, size in zip(axes, sizes, strict=True):
+        missing = size - node.shape(0)[axis]
+        # cropping drops the smaller half in front, padding adds it there
+        before = missing // 2 if missing >= 0 else -(-missing // 2)
+        pads[axis], pads[rank + axis] = before, missing - before
+    return pad(node, x, pads, node.like(0, x), "constant")
+
+
+@importer("DepthToSpace")
+def _depth_to_space(node: Node) -> Expr:
+    block, mode = _block(node), node.string("mode", "DCR")
+    return node.call("nn.depth_to_space", node.input(0), block_size=block, layout="NCHW", mode=mode)
+
+
+@importer("SpaceToDepth")
+def _space_to_depth(node: Node) -> Expr:
+    block, mode = _block(node), node.string("mode", "DCR")
+    return node.call("nn.space_to_depth", node.input(0), block_size=block, layout="NCHW", mode=mode)
+
+
+def _block(node: Node) -> int:
+    block = node.integer("blocksize")
+    if node.rank(0) != 4 or block < 1:
+        node.wrong(f"blocksize {block} does not fit a tensor of shape {node.shape(0)}")
+    return block
+
+
+@importer("Trilu")
+def _trilu(node: Node) -> Expr:
+    diagonal = node.input(1) if node.has(1) else node.constant(0, "int64")
+    return node.call("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))

@@ -1,0 +1,152 @@
+"""The table of importers: by domain, operator and the opset since which its meaning holds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from mlfc.registry import Registry
+from mlfc.relay.ir import Expr
+
+if TYPE_CHECKING:
+    from mlfc.frontend.onnx.node import Node
+
+OLDEST_OPSET = 7
+NEWEST_OPSET = 28
+MICROSOFT = "com.microsoft"
+ML = "ai.onnx.ml"
+
+Convert: TypeAlias = "Callable[[Node], Expr | Sequence[Expr]]"
+C = TypeVar("C", bound="Callable[[Node], Expr | Sequence[Expr]]")
+
+
+@dataclass(frozen=True)
+class Importer:
+    """How one operator, from one opset on, becomes Relay.
+
+    Attributes
+    ----------
+    convert : callable
+        Takes the node, returns the expression of its output, or those of its outputs in order.
+    since : int
+        The first opset of the domain for which this holds.
+    ignores : frozenset of str
+        Attributes that cannot change the result of inference.
+    folds : bool
+        Whether the node is evaluated at import when all its inputs are known.
+    """
+
+    convert: Convert
+    since: int
+    ignores: frozenset[str]
+    folds: bool
+
+
+IMPORTERS: Registry[Importer] = Registry("ONNX importer")
+_SINCE: dict[tuple[str, str], list[int]] = {}
+
+
+def normal_domain(domain: str) -> str:
+    """Return the domain with the two spellings of ONNX's own made one."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def qualified(domain: str, operator: str) -> str:
+    """Return the operator's name as messages show it."""
+    return f"{domain}.{operator}" if domain else operator
+
+
+def add_importer(
+    operator: str,
+    convert: Convert,
+    *,
+    since: int = 1,
+    domain: str = "",
+    ignores: Sequence[str] = (),
+    folds: bool = True,
+) -> None:
+    """Add an importer to the table."""
+    IMPORTERS.add(f"{qualified(domain, operator)}@{since}", Importer(convert, since, frozenset(ignores), folds))
+    _SINCE.setdefault((domain, operator), []).append(since)
+
+
+def importer(
+    *operators: str, since: int = 1, domain: str = "", ignores: Sequence[str] = (), folds: bool = True
+) -> Callable[[C], C]:
+    """Return a decorator that adds a function as the importer of `operators`."""
+
+    def register(convert: C) -> C:
+        for operator in operators:
+            add_importer(operator, convert, since=since, domain=domain, ignores=ignores, folds=folds)
+        return convert
+
+    return register
+
+
+def find(domain: str, operator: str, opset: int) -> Importer | None:
+    """Return the importer that holds for `opset`, None if there is none."""
+    fitting = [since for since in _SINCE.get((domain, operator), ()) if since <= opset]
+    return IMPORTERS.get(f"{qualified(domain, operator)}@{max(fitting)}") if fitting else None
+
+
+def supported(domain: str = "") -> list[str]:
+    """Return the names of the supported operators of a domain, sorted."""
+    return sorted(name for known, name in _SINCE if known == domain)
+
+
+def advice(domain: str, operator: str, *, offer_runtime: bool = False) -> str:
+    """Return what a user can do about an unsupported operator: the nearest supported form, and ONNX Runtime.
+
+    Parameters
+    ----------
+    domain, operator : str
+    offer_runtime : bool
+        Whether ONNX Runtime can run the node where the model is to run.
+    """
+    own = _own_advice(domain, operator)
+    return f"{_RUN_IT}. {own}" if offer_runtime else own
+
+
+def _own_advice(domain: str, operator: str) -> str:
+    if (domain, operator) in _ADVICE:
+        return _ADVICE[domain, operator]
+    names = {name.lower(): (known, name) for known, name in sorted(_SINCE)}
+    near = [names[key] for key in difflib.get_close_matches(operator.lower(), names, n=3)]
+    if (domain, operator) not in near and near:
+        forms = ", ".join(qualified(*item) for item in near)
+        return f"Supported operators with a similar name: {forms}"
+    return "Replace it by supported operators before the export"
+
+
+_RUN_IT = "Let ONNX Runtime run the node (mlfc compile --byoc onnxruntime)"
+_DEPENDS = "Its output shape depends on data"
+_CUT = "Cut the model before this node and do the step in the program that uses the result"
+_UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
+_ADVICE = {
+    ("", "Loop"): _UNROLL,
+    ("", "Scan"): _UNROLL,
+    ("", "LSTM"): _UNROLL,
+    ("", "GRU"): _UNROLL,
+    ("", "RNN"): _UNROLL,
+    ("", "NonMaxSuppression"): f"{_DEPENDS}. {_CUT}",
+    ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
+    ("", "Unique"): f"{_DEPENDS}. {_CUT}",
+    ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",
+    ("", "TopK"): f"ArgMax is supported. {_CUT}",
+    ("", "Attention"): "Export with opset 22 or older, where attention is MatMul, Softmax and MatMul",
+    ("", "MaxUnpool"): "Resize and ConvTranspose are supported",
+    ("", "MaxRoiPool"): _CUT,
+    ("", "RoiAlign"): _CUT,
+    ("", "GridSample"): "Resize with constant sizes is supported",
+    ("", "LpPool"): "AveragePool and MaxPool are supported",
+    ("", "DeformConv"): "Conv is supported",
+    ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",
+    ("", "RandomUniform"): "Make the numbers outside and pass them in as an input",
+    (ML, "ZipMap"): "Convert the scikit-learn model with options={'zipmap': False}",
+    (ML, "TreeEnsembleClassifier"): "Linear models and MLPs are supported",
+    (ML, "TreeEnsembleRegressor"): "Linear models and MLPs are supported",
+    (ML, "SVMClassifier"): "Linear models and MLPs are supported",
+    (ML, "SVMRegressor"): "Linear models and MLPs are supported",
+}

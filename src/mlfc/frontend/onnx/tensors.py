@@ -1,0 +1,141 @@
+"""ONNX tensors as numpy arrays. Every length is checked before anything is allocated or read."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.support import dtypes
+from mlfc.support.cost import give_file, spend
+
+_DTYPES = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.BOOL: "bool",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.BFLOAT16: "bfloat16",
+}
+_TYPED_FIELDS = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+
+
+def dtype_name(code: int, place: str) -> str:
+    """Return the dtype of an ONNX element type; raise for what tensors here cannot hold."""
+    if code in _DTYPES:
+        return _DTYPES[code]
+    known = TensorProto.DataType.values()
+    if code == TensorProto.UNDEFINED or code not in known:
+        raise ModelError(f"{code} is not an element type", place=place)
+    raise UnsupportedError(
+        f"element type {TensorProto.DataType.Name(code)} is not supported",
+        place=place,
+        next_step=f"Supported: {', '.join(_DTYPES.values())}",
+    )
+
+
+def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> npt.NDArray[Any]:
+    """Return the value of a tensor.
+
+    Parameters
+    ----------
+    tensor : onnx.TensorProto
+    place : str
+        What to call it in messages.
+    folder : Path, optional
+        The model's folder, where the files of external data lie. None refuses external data.
+
+    Raises
+    ------
+    ModelError
+        If the data do not fit the shape, or an external file is missing or outside `folder`.
+    """
+    dtype = dtype_name(tensor.data_type, place)
+    shape = tuple(tensor.dims)
+    if any(extent < 0 for extent in shape) or len(shape) > 32:
+        raise ModelError(f"{shape} is not the shape of a tensor", place=place)
+    if tensor.HasField("segment"):
+        raise UnsupportedError("tensors stored in segments are not supported", place=place)
+    wanted = prod(shape)
+    item = dtypes.to_numpy(dtype)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _external(tensor, shape, item, place, folder)
+    if tensor.HasField("raw_data"):
+        _check_length(len(tensor.raw_data), wanted * item.itemsize, "bytes", shape, place)
+        little = np.frombuffer(tensor.raw_data, dtype=item.newbyteorder("<") if item.itemsize > 1 else item)
+        return little.astype(item).reshape(shape)
+    values = getattr(tensor, _TYPED_FIELDS.get(dtype, "int32_data"))
+    _check_length(len(values), wanted, "values", shape, place)
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def _check_length(found: int, wanted: int, unit: str, shape: tuple[int, ...], place: str) -> None:
+    if found != wanted:
+        raise ModelError(f"the tensor holds {found} {unit}, its shape {shape} needs {wanted}", place=place)
+
+
+def _external(
+    tensor: onnx.TensorProto, shape: tuple[int, ...], item: np.dtype[Any], place: str, folder: Path | None
+) -> npt.NDArray[Any]:
+    """Read a tensor from a file of the model's own folder."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelError(
+            f"the data lie in the file '{location}', which cannot be found without the model's folder",
+            place=place,
+            next_step="Import the model by its path, not from bytes",
+        )
+    path = _inside(folder, location, place)
+    try:
+        offset = int(entries.get("offset", "0"))
+        length = int(entries["length"]) if "length" in entries else path.stat().st_size - offset
+    except ValueError:
+        raise ModelError("offset and length of external data must be integers", place=place) from None
+    _check_length(length, prod(shape) * item.itemsize, "bytes", shape, place)
+    give_file(str(path), path.stat().st_size)
+    spend("external", length, place)
+    if offset < 0 or offset + length > path.stat().st_size:
+        raise ModelError(f"bytes {offset} to {offset + length} are not in the file '{location}'", place=place)
+    little = np.fromfile(
+        path, dtype=item.newbyteorder("<") if item.itemsize > 1 else item, count=prod(shape), offset=offset
+    )
+    return little.astype(item, copy=False).reshape(shape)
+
+
+def _inside(folder: Path, location: str, place: str) -> Path:
+    """Return the file `location` of `folder`; refuse whatever leads out of it, links included."""
+    root = folder.resolve()
+    try:
+        path = (root / location).resolve()
+        found = bool(location) and path.is_file()
+    except (OSError, ValueError):
+        raise ModelError(f"'{location}' is not the name of a file", place=place) from None
+    if path != root and root not in path.parents:
+        raise ModelError(
+            f"external data file '{location}' is outside the model's folder",
+            place=place,
+            next_step="Move the file beside the model and name it there",
+        )
+    if not found:
+        raise ModelError(f"external data file '{location}' is missing", place=place)
+    return path

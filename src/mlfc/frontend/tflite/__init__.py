@@ -1,0 +1,5 @@
+"""The TFLite importer."""
+
+from mlfc.frontend.tflite.importer import import_tflite
+
+__all__ = ["import_tflite"]

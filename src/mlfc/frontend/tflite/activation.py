@@ -1,0 +1,210 @@
+"""Fused activation functions, and the operators that are activations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from tflite import ActivationFunctionType
+
+from mlfc.frontend.tflite.node import Node, converts
+from mlfc.frontend.tflite.schema import Tensor
+from mlfc.relay.ir import Expr, const
+from mlfc.support import dtypes
+
+_RANGES: dict[int, tuple[float | None, float | None]] = {
+    ActivationFunctionType.NONE: (None, None),
+    ActivationFunctionType.RELU: (0.0, None),
+    ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
+    ActivationFunctionType.RELU6: (0.0, 6.0),
+}
+_BY_CODE = {
+    "RELU": ActivationFunctionType.RELU,
+    "RELU6": ActivationFunctionType.RELU6,
+    "RELU_N1_TO_1": ActivationFunctionType.RELU_N1_TO_1,
+}
+
+
+def activated(node: Node, expr: Expr, function: int) -> Expr:
+    """Return a float expression behind a fused activation function."""
+    if function == ActivationFunctionType.TANH:
+        return node.call("tanh", expr)
+    low, high = _range(node, function)
+    if low is None:
+        return expr
+    if low == 0.0 and high is None:
+        return node.call("nn.relu", expr)
+    return node.call("clip", expr, a_min=low, a_max=high)
+
+
+def _range(node: Node, function: int) -> tuple[float | None, float | None]:
+    if function not in _RANGES:
+        node.refuse(f"the fused activation function number {function} is not supported", "Use RELU, RELU6 or none")
+    return _RANGES[function]
+
+
+def clipped(node: Node, expr: Expr, function: int) -> Expr:
+    """Return a quantized expression limited to the codes that the fused activation function leaves."""
+    output = node.output()
+    low, high = _range(node, function)
+    lowest, highest = dtypes.limits(output.dtype)
+    first = lowest if low is None else max(lowest, _code(node, output, low))
+    last = highest if high is None else min(highest, _code(node, output, high))
+    if (first, last) == (lowest, highest):
+        return expr
+    return node.call("clip", expr, a_min=float(first), a_max=float(last))
+
+
+def _code(node: Node, tensor: Tensor, real: float) -> int:
+    """Return the code of a number, the quotient rounded as TFLite's reference does: in float32, ties away."""
+    quotient = float(np.float32(real) / node.scale(tensor))
+    return node.zero_point(tensor) + int(math.copysign(math.floor(abs(quotient) + 0.5), quotient))
+
+
+def requantized(
+    node: Node, expr: Expr, in_scale: npt.NDArray[np.floating], *, axis: int, rounding: str, function: int
+) -> Expr:
+    """Return int32 sums as codes of the first output, behind the fused activation function.
+
+    Parameters
+    ----------
+    in_scale : ndarray
+        The scale of the sums, one or one for each index of `axis`; float64 where the reference multiplies
+        the scales of data and weights in double.
+    """
+    output = node.output()
+    scale = in_scale.reshape(()) if in_scale.size == 1 else in_scale
+    out_scale, out_zero = node.quantization(output)
+    result = node.call(
+        "qnn.requantize", expr, const(scale), const(0, "int32"), out_scale, out_zero,
+        axis=axis, rounding=rounding, out_dtype=output.dtype,
+    )  # fmt: skip
+    return clipped(node, result, function)
+
+
+@converts("RELU", "RELU6", "RELU_N1_TO_1")
+def _relu(node: Node) -> Expr:
+    function = _BY_CODE[node.record.code]
+    if not node.quantized:
+        return activated(node, node.expr(0), function)
+    result = rescaled(node, node.expr(0), node.input(0))
+    return clipped(node, result, function)
+
+
+def rescaled(node: Node, expr: Expr, tensor: Tensor) -> Expr:
+    """Return codes of `tensor` as codes of the first output."""
+    return node.call(
+        "qnn.requantize", expr, *node.quantization(tensor), *node.quantization(node.output()),
+        rounding="DOUBLE", out_dtype=node.output().dtype,
+    )  # fmt: skip
+
+
+def _of_codes(node: Node, name: str, **attrs: object) -> Expr:
+    """Return a quantized operator of the first input with scales and zero points of input and output."""
+    source, output = node.input(0), node.output()
+    if source.dtype not in ("int8", "uint8") or source.dtype != output.dtype:
+        node.refuse(
+            f"{node.record.code} from {source.type_name} to {output.type_name} is not supported", "Use int8 or float32"
+        )
+    return node.call(name, node.expr(0), *node.quantization(source), *node.quantization(output), **attrs)
+
+
+@converts("LOGISTIC")
+def _logistic(node: Node) -> Expr:
+    return _squashed(node, "sigmoid")
+
+
+@converts("TANH")
+def _tanh(node: Node) -> Expr:
+    return _squashed(node, "tanh")
+
+
+def _squashed(node: Node, name: str) -> Expr:
+    if not node.quantized:
+        return node.call(name, node.expr(0))
+    # LiteRT's kernels fill a table from float32, TFLite Micro's compute in fixed point
+    return _of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
+
+
+@converts("HARD_SWISH")
+def _hard_swish(node: Node) -> Expr:
+    if node.quantized:
+        return _of_codes(node, "qnn.hardswish")
+    data = node.expr(0)
+    gate = node.call("clip", node.call("add", data, const(3.0)), a_min=0.0, a_max=6.0)
+    return node.call("divide", node.call("multiply", data, gate), const(6.0))
+
+
+@converts("LEAKY_RELU")
+def _leaky_relu(node: Node) -> Expr:
+    alpha = float(node.options("LeakyReluOptions").Alpha())
+    if node.quantized:
+        return _of_codes(node, "qnn.leaky_relu", alpha=alpha)
+    return node.call("nn.leaky_relu", node.expr(0), alpha=alpha)
+
+
+@converts("PRELU")
+def _prelu(node: Node) -> Expr:
+    data, alpha = node.expr(0), node.expr(1)
+    if node.quantized:
+        source, slope, output = node.input(0), node.input(1), node.output()
+        scales = [item for tensor in (source, slope, output) for item in node.quantization(tensor)]
+        return node.call("qnn.prelu", data, alpha, *scales)
+    # nn.prelu takes one slope a channel; TFLite broadcasts
+    negative = node.call("less", data, const(0.0))
+    return node.call("where", negative, node.call("multiply", data, alpha), data)
+
+
+@converts("ELU")
+def _elu(node: Node) -> Expr:
+    if node.quantized:
+        return _of_codes(node, "qnn.elu")
+    data = node.expr(0)
+    below = node.call("subtract", node.call("exp", node.call("minimum", data, const(0.0))), const(1.0))
+    return node.call("where", node.call("less", data, const(0.0)), below, data)
+
+
+@converts("GELU")
+def _gelu(node: Node) -> Expr:
+    options = node.record.options("GeluOptions")
+    approximate = bool(options.Approximate()) if options is not None else False
+    data = node.expr(0)
+    if node.quantized:
+        return _of_codes(node, "qnn.gelu", approximate=approximate)
+    if approximate:
+        cubic = node.call("multiply", node.call("multiply", data, data), data)
+        inner = node.call("add", data, node.call("multiply", cubic, const(0.044715)))
+        curve = node.call("tanh", node.call("multiply", inner, const(math.sqrt(2 / math.pi))))
+    else:
+        curve = node.call("erf", node.call("multiply", data, const(math.sqrt(0.5))))
+    half = node.call("multiply", data, const(0.5))
+    return node.call("multiply", half, node.call("add", curve, const(1.0)))
+
+
+@converts("SOFTMAX")
+def _softmax(node: Node) -> Expr:
+    beta = float(node.options("SoftmaxOptions").Beta())
+    if not np.isfinite(beta) or (node.quantized and beta <= 0):
+        node.refuse(f"SOFTMAX with beta {beta:g} is not supported", "Use a positive number, usually 1")
+    if not node.quantized:
+        data = node.expr(0)
+        if beta != 1.0:
+            data = node.call("multiply", data, const(beta))
+        return node.call("nn.softmax", data, axis=-1)
+    source, output = node.input(0), node.output()
+    if source.dtype != output.dtype or source.dtype not in ("int8", "uint8"):
+        node.refuse(
+            f"SOFTMAX from {source.type_name} to {output.type_name} is not supported", "Use int8 to int8, or float32"
+        )
+    # the exponent is beta * scale * code, so beta belongs to the input's scale
+    in_scale = const(np.float64(beta) * np.float64(node.scale(source)))
+    zero_point = const(node.zero_point(source), "int32")
+    return node.call("qnn.softmax", node.expr(0), in_scale, zero_point, *node.quantization(output), axis=-1)
+
+
+@converts("LOG_SOFTMAX")
+def _log_softmax(node: Node) -> Expr:
+    if node.quantized:
+        node.refuse("LOG_SOFTMAX is supported in float32 only", "Use SOFTMAX, or keep this operator in float32")
+    return node.call("nn.log_softmax", node.expr(0), axis=-1)

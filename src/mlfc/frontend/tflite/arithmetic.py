@@ -1,0 +1,181 @@
+"""Operators that work element by element, and conversions between types."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlfc.frontend.tflite.activation import activated, clipped, rescaled
+from mlfc.frontend.tflite.node import Node, converts, is_quantized, same_quantization
+from mlfc.frontend.tflite.schema import Tensor
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, const
+
+_BYTES = ("int8", "uint8")
+_FUSED = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
+_RELAY = {
+    "ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide", "MAXIMUM": "maximum", "MINIMUM": "minimum",
+    "POW": "power", "FLOOR_DIV": "floor_divide", "FLOOR_MOD": "floor_mod", "EQUAL": "equal",
+    "NOT_EQUAL": "not_equal", "LESS": "less", "LESS_EQUAL": "less_equal", "GREATER": "greater",
+    "GREATER_EQUAL": "greater_equal", "LOGICAL_AND": "logical_and", "LOGICAL_OR": "logical_or",
+    "LOGICAL_NOT": "logical_not", "ABS": "abs", "NEG": "negative", "EXP": "exp", "LOG": "log", "SQRT": "sqrt",
+    "RSQRT": "rsqrt", "SIN": "sin", "COS": "cos", "FLOOR": "floor", "CEIL": "ceil", "SIGN": "sign",
+}  # fmt: skip
+_QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul"}
+_QUANTIZED_UNARY = {"ABS": "qnn.abs", "EXP": "qnn.exp", "LOG": "qnn.log"}
+# comparisons scale codes up by this many bits before they bring them to a common scale
+_COMPARISON_BITS = 8
+
+
+def _fused(node: Node) -> int:
+    options = node.record.options(_FUSED[node.record.code])
+    return 0 if options is None else int(options.FusedActivationFunction())
+
+
+@converts("ADD", "SUB", "MUL", "DIV")
+def _fused_arithmetic(node: Node) -> Expr:
+    code, function = node.record.code, _fused(node)
+    lhs, rhs, output = node.input(0), node.input(1), node.output()
+    if output.dtype == "float32":
+        return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
+    if is_quantized(output):
+        if code not in _QUANTIZED or not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _BYTES:
+            given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
+            node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
+        scales = [item for tensor in (lhs, rhs, output) for item in node.quantization(tensor)]
+        return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales), function)
+    if function:
+        node.refuse(f"{code} of {output.type_name} with a fused activation function is not supported")
+    return node.call(_RELAY[code], node.expr(0), node.expr(1))
+
+
+@converts("MAXIMUM", "MINIMUM")
+def _extreme(node: Node) -> Expr:
+    tensors = (node.input(0), node.input(1), node.output())
+    if not all(same_quantization(tensor, tensors[2]) for tensor in tensors[:2]):
+        node.refuse(f"{node.record.code} of different scales is not supported", "Requantize to one scale first")
+    return node.call(_RELAY[node.record.code], node.expr(0), node.expr(1))
+
+
+@converts("POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR")
+def _plain_binary(node: Node) -> Expr:
+    _refuse_codes(node)
+    return node.call(_RELAY[node.record.code], node.expr(0), node.expr(1))
+
+
+@converts("NEG", "SQRT", "RSQRT", "SIN", "COS", "FLOOR", "CEIL", "SIGN", "LOGICAL_NOT")
+def _plain_unary(node: Node) -> Expr:
+    _refuse_codes(node)
+    return node.call(_RELAY[node.record.code], node.expr(0))
+
+
+def _refuse_codes(node: Node) -> None:
+    """Refuse integers that stand for real numbers: their codes cannot be computed with as they are."""
+    if node.quantized:
+        node.refuse(f"quantized {node.record.code} is not supported", "Keep this operator in float32")
+
+
+@converts("ABS", "EXP", "LOG")
+def _unary(node: Node) -> Expr:
+    code, source, output = node.record.code, node.input(0), node.output()
+    if not node.quantized:
+        return node.call(_RELAY[code], node.expr(0))
+    if source.dtype != "int8" or output.dtype != "int8":
+        node.refuse(f"{code} from {source.type_name} to {output.type_name} is not supported", "Use int8 or float32")
+    return node.call(_QUANTIZED_UNARY[code], node.expr(0), *node.quantization(source), *node.quantization(output))
+
+
+@converts("ROUND")
+def _round(node: Node) -> Expr:
+    _refuse_codes(node)
+    return node.call("round", node.expr(0))
+
+
+@converts("SQUARE")
+def _square(node: Node) -> Expr:
+    _refuse_codes(node)
+    return node.call("multiply", node.expr(0), node.expr(0))
+
+
+@converts("SQUARED_DIFFERENCE")
+def _squared_difference(node: Node) -> Expr:
+    _refuse_codes(node)
+    difference = node.call("subtract", node.expr(0), node.expr(1))
+    return node.call("multiply", difference, difference)
+
+
+@converts("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+def _comparison(node: Node) -> Expr:
+    lhs, rhs = node.expr(0), node.expr(1)
+    if is_quantized(node.input(0)) and is_quantized(node.input(1)):
+        lhs, rhs = _comparable(node, 0), _comparable(node, 1)
+    return node.call(_RELAY[node.record.code], lhs, rhs)
+
+
+def _comparable(node: Node, position: int) -> Expr:
+    """Return codes on the common scale on which the reference compares; it rounds, so neighbours may become equal."""
+    tensor = node.input(position)
+    wide = node.call("cast", node.expr(position), dtype="int32")
+    centred = node.call("subtract", wide, const(node.zero_point(tensor), "int32"))
+    raised = node.call("multiply", centred, const(1 << _COMPARISON_BITS, "int32"))
+    return node.call(
+        "qnn.requantize", raised, const(node.scale(tensor), "float32"), const(0, "int32"), const(1.0, "float32"),
+        const(0, "int32"), rounding="DOUBLE", out_dtype="int32",
+    )  # fmt: skip
+
+
+@converts("SELECT", "SELECT_V2")
+def _select(node: Node) -> Expr:
+    condition, then, otherwise = (node.expr(position) for position in range(3))
+    if not all(same_quantization(node.input(position), node.output()) for position in (1, 2)):
+        node.refuse("SELECT of different scales is not supported", "Requantize to one scale first")
+    rank = len(ir.tensor_type(then).shape)
+    short = len(ir.tensor_type(condition).shape)
+    if node.record.code == "SELECT" and short == 1 and rank > 1:
+        # the old SELECT picks whole rows by a condition of one dimension
+        condition = node.call("reshape", condition, newshape=(-1, *(1,) * (rank - 1)))
+    return node.call("where", condition, then, otherwise)
+
+
+@converts("QUANTIZE")
+def _quantize(node: Node) -> Expr:
+    source, output = node.input(0), node.output()
+    if not is_quantized(output):
+        node.refuse(f"QUANTIZE to {output.type_name} without a scale is not supported")
+    if source.dtype == "float32":
+        return node.call("qnn.quantize", node.expr(0), *node.quantization(output), out_dtype=output.dtype)
+    if is_quantized(source):
+        return rescaled(node, node.expr(0), source)
+    return node.refuse(f"QUANTIZE of {source.type_name} is not supported", "Give it float32 or int8")
+
+
+@converts("DEQUANTIZE")
+def _dequantize(node: Node) -> Expr:
+    source, expr = node.input(0), node.expr(0)
+    if source.dtype == "float16":
+        if isinstance(expr, Constant):
+            return Constant(expr.data.astype(np.float32), node.output().name, node.span)
+        return node.call("cast", expr, dtype="float32")
+    if not is_quantized(source) or source.quantization is None:
+        node.refuse(f"DEQUANTIZE of {source.type_name} is not supported", "Give it int8, uint8, int16 or float16")
+    if isinstance(expr, Constant):
+        return Constant(dequantized(source, expr), node.output().name, node.span)
+    return node.call("qnn.dequantize", expr, *node.quantization(source), out_dtype="float32")
+
+
+def dequantized(tensor: Tensor, constant: Constant) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Return the real numbers of a quantized constant, in float32 as the reference computes them."""
+    quantization = tensor.quantization
+    assert quantization is not None  # the caller looked
+    shape = [1] * constant.data.ndim
+    if len(quantization.scales) > 1:
+        shape[quantization.axis] = -1
+    scales = quantization.scales.reshape(shape) if shape else quantization.scales[0]
+    zeros = quantization.zero_points.reshape(shape) if shape else quantization.zero_points[0]
+    return np.asarray((constant.data.astype(np.int32) - zeros).astype(np.float32) * scales, np.float32)
+
+
+@converts("CAST")
+def _cast(node: Node) -> Expr:
+    if not node.output().dtype:
+        node.refuse(f"CAST to {node.output().type_name} is not supported")
+    return node.call("cast", node.expr(0), dtype=node.output().dtype)

@@ -1,0 +1,208 @@
+"""TFLite file in, Relay module out: operators in order, each by its converter, every problem collected."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError
+from mlfc.frontend.common import Params, Problems, finish, numbered
+from mlfc.frontend.tflite.node import CONVERTERS, Node
+from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, Tensor, guarded, read_model
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
+from mlfc.relay.visitor import with_span
+from mlfc.support.cost import give_nodes
+
+for _family in ("activation", "arithmetic", "layout", "linear", "reduction"):
+    import_module(f"mlfc.frontend.tflite.{_family}")
+
+_INSTEAD = {
+    "SVDF": "Recurrent operators are not supported; export a convolutional model",
+    "WHILE": "Unroll the loop before exporting",
+    "IF": "Export one branch",
+    "DENSIFY": "Export dense weights",
+    "CONV_3D": "Use CONV_2D",
+}
+_RECURRENT = ("LSTM", "RNN", "GRU")
+
+
+def import_tflite(
+    data: bytes, name: str, *, shapes: Mapping[str, Sequence[int]] | None = None, numerics: str = "litert"
+) -> tuple[IRModule, Params]:
+    """Import a TFLite model.
+
+    Parameters
+    ----------
+    data : bytes
+        Contents of the file.
+    name : str
+        The model's name, for messages and the module's `source`.
+    shapes : dict of str to sequence of int, optional
+        Shapes of inputs by name. Without one, an open dimension takes the extent that the file has for it.
+    numerics : str
+        ``litert`` or ``tflm``: whose integer rounding the model gets.
+
+    Returns
+    -------
+    module : IRModule
+        NHWC throughout; the last expression of each operator has the name of its output tensor.
+    params : dict of str to ndarray
+        Weights by tensor name.
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged or contradicts itself.
+    UnsupportedError
+        If it has an operator or a form of one that cannot be compiled.
+    ProblemsError
+        If there are several such problems; it lists all.
+    """
+    with_place = Problems()
+    try:
+        file = read_model(data)
+        give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
+        conversion = _Conversion(file, dict(shapes or {}), numerics)
+        outputs = conversion.run(with_place)
+    except MlfcError as error:
+        error.place = f"{name}, {error.place}" if error.place else name
+        raise
+    with_place.raise_if_any(name)
+    inputs = [conversion.inputs[index] for index in file.inputs]
+    source = {"format": "tflite", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
+    return finish(inputs, outputs, conversion.output_names(), conversion.quantization(), source)
+
+
+@dataclass(eq=False)
+class _Conversion:
+    """The state of one import: what every tensor is so far."""
+
+    file: ModelFile
+    shapes: Mapping[str, Sequence[int]]
+    numerics: str
+    exprs: dict[int, Expr] = field(default_factory=dict)
+    inputs: dict[int, Var] = field(default_factory=dict)
+
+    def run(self, problems: Problems) -> list[Expr]:
+        """Convert everything; return the expressions of the outputs as far as there are no problems."""
+        self._declare_inputs(problems)
+        for tensor in self.file.tensors:
+            if tensor.data is not None and tensor.index not in self.inputs:
+                self.exprs[tensor.index] = Constant(tensor.data, tensor.name)
+        for record in self.file.operators:
+            node = Node(record, self.file.tensors, self.exprs, self.numerics)
+            with problems.collecting(), guarded(node.label):
+                self._convert(node)
+            self._assume(record)
+        missing = [index for index in self.file.outputs if index not in self.exprs]
+        if missing and not len(problems):
+            raise ModelError(f"no operator computes the output '{self.file.tensors[missing[0]].name}'")
+        return [self.exprs[index] for index in self.file.outputs if index in self.exprs]
+
+    def _declare_inputs(self, problems: Problems) -> None:
+        tensors = [self.file.tensors[index] for index in self.file.inputs]
+        names = numbered([tensor.name for tensor in tensors])
+        for unknown in sorted(set(self.shapes) - set(names)):
+            problems.add(
+                InputError(f"the model has no input '{unknown}'", next_step=f"Its inputs are: {', '.join(names)}")
+            )
+        for name, tensor in zip(names, tensors, strict=True):
+            with problems.collecting(), guarded(f"input '{name}'"):
+                kind = TensorType(self._input_shape(name, tensor), _dtype(tensor))
+                self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
+                self.exprs[tensor.index] = self.inputs[tensor.index]
+
+    def _input_shape(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+        given = self.shapes.get(name)
+        shape = tensor.shape if given is None else tuple(int(extent) for extent in given)
+        if len(shape) != len(tensor.shape):
+            raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
+        if any(extent < 1 for extent in shape):
+            raise InputError(
+                f"the shape {shape} leaves a dimension open",
+                next_step=f"Fix it with --shape {name}=" + ",".join(str(max(extent, 1)) for extent in shape),
+            )
+        return shape
+
+    def _convert(self, node: Node) -> None:
+        record = node.record
+        if record.code not in CONVERTERS:
+            raise UnsupportedError(f"operator {record.code} is not supported", next_step=_instead(record.code))
+        for index in record.inputs:
+            if index >= 0 and index not in self.exprs:
+                if self._computed_later(index):
+                    raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
+                raise ModelError(f"no operator computes its input '{self.file.tensors[index].name}'")
+        taken = [index for index in record.outputs if index in self.exprs]
+        if taken:
+            raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
+        result = CONVERTERS.get(record.code)(node)
+        results = result if isinstance(result, list) else [result]
+        if len(results) != len(record.outputs):
+            raise ModelError(f"it has {len(record.outputs)} outputs where {len(results)} belong")
+        for index, expr in zip(record.outputs, results, strict=True):
+            self._check(self.file.tensors[index], expr)
+            self.exprs[index] = self._named(node, self.file.tensors[index], expr)
+
+    def _computed_later(self, index: int) -> bool:
+        return any(index in record.outputs for record in self.file.operators)
+
+    def _check(self, tensor: Tensor, expr: Expr) -> None:
+        """Compare what was built with what the file says of the tensor."""
+        kind = tensor_type(expr)
+        if kind.dtype != tensor.dtype:
+            raise ModelError(f"output '{tensor.name}' is {tensor.type_name} in the file, but computes as {kind.dtype}")
+        if 0 in kind.shape:
+            raise UnsupportedError(f"output '{tensor.name}' of shape {kind.shape} has no elements")
+        if not tensor.dynamic and not self.shapes and kind.shape != tensor.shape:
+            raise ModelError(
+                f"output '{tensor.name}' has shape {tensor.shape} in the file, but computes as {kind.shape}"
+            )
+
+    def _named(self, node: Node, tensor: Tensor, expr: Expr) -> Expr:
+        """Return the expression with the tensor's name, if this operator made it."""
+        if isinstance(expr, Call) and expr.span == node.span:
+            return with_span(expr, Span(node.span.nodes, tensor.name))
+        return expr
+
+    def _assume(self, record: OperatorRecord) -> None:
+        """Stand variables in for outputs of an operator that failed, so that the ones behind it are checked too."""
+        for index in record.outputs:
+            tensor = self.file.tensors[index]
+            if index not in self.exprs and tensor.dtype:
+                self.exprs[index] = Var(tensor.name, TensorType(tensor.shape, tensor.dtype))
+
+    def output_names(self) -> list[str]:
+        """Return the names of the outputs, numbered where two are equal."""
+        return numbered([self.file.tensors[index].name for index in self.file.outputs])
+
+    def quantization(self) -> dict[str, Quantization]:
+        """Return scale and zero point of the model's inputs and outputs that have them."""
+        named = [(var.name, index) for index, var in self.inputs.items()]
+        named += list(zip(self.output_names(), self.file.outputs, strict=True))
+        found = {}
+        for name, index in named:
+            facts = self.file.tensors[index].quantization
+            if facts is not None and len(facts.scales) == 1:
+                found[name] = Quantization(float(facts.scales[0]), int(facts.zero_points[0]))
+        return found
+
+
+def _dtype(tensor: Tensor) -> str:
+    if not tensor.dtype:
+        raise UnsupportedError(f"its type {tensor.type_name} is not supported")
+    return tensor.dtype
+
+
+def _instead(code: str) -> str | None:
+    """Return the nearest supported form of an operator."""
+    if code.startswith("CUSTOM"):
+        return "Custom operators are not supported; export with built-in operators only"
+    if any(part in code for part in _RECURRENT):
+        return "Recurrent operators are not supported; unroll them into FULLY_CONNECTED, LOGISTIC, TANH, ADD and MUL"
+    if code in _INSTEAD:
+        return _INSTEAD[code]
+    near = CONVERTERS.near(code)
+    return f"Near supported operators: {', '.join(near)}" if near else "Replace it by supported operators"

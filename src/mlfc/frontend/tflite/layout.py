@@ -1,0 +1,246 @@
+"""Operators that move elements without computing: shapes, slices, joins, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from tflite import MirrorPadMode
+
+from mlfc.errors import ModelError
+from mlfc.frontend.tflite.activation import activated, clipped
+from mlfc.frontend.tflite.node import Node, converts, same_quantization
+from mlfc.ops.rules import normalized_axis
+from mlfc.relay.ir import Constant, Expr, Tuple, const
+
+_CONSTANT_LIMIT = 1 << 20
+
+
+@converts("RESHAPE")
+def _reshape(node: Node) -> Expr:
+    if node.has(1):
+        shape: Sequence[int] = node.integers(1)
+    else:
+        shape = [int(extent) for extent in node.options("ReshapeOptions").NewShapeAsNumpy()]
+    size = prod(node.shape(0))
+    known = prod(extent for extent in shape if extent != -1)
+    if list(shape).count(-1) > 1 or any(extent < -1 for extent in shape):
+        raise ModelError(f"the new shape {tuple(shape)} is not one")
+    if (size % known if -1 in shape and known else size != known) or (-1 in shape and not known):
+        node.refuse(
+            f"{node.shape(0)} cannot take the shape {tuple(shape)} that the file has",
+            "A batch size that the file fixes cannot be changed",
+        )
+    return node.call("reshape", node.expr(0), newshape=tuple(size // known if e == -1 else e for e in shape))
+
+
+@converts("SQUEEZE")
+def _squeeze(node: Node) -> Expr:
+    options = node.options("SqueezeOptions")
+    axes = options.SqueezeDimsAsNumpy() if options.SqueezeDimsLength() else None
+    if axes is None:
+        axes = [axis for axis, extent in enumerate(node.shape(0)) if extent == 1]
+    return node.call("squeeze", node.expr(0), axis=tuple(int(axis) for axis in axes))
+
+
+@converts("EXPAND_DIMS")
+def _expand_dims(node: Node) -> Expr:
+    axes = node.integers(1)
+    if len(axes) != 1:
+        raise ModelError(f"{len(axes)} axes where one belongs")
+    return node.call("expand_dims", node.expr(0), axis=axes[0])
+
+
+@converts("TRANSPOSE")
+def _transpose(node: Node) -> Expr:
+    return node.call("transpose", node.expr(0), axes=tuple(node.integers(1)))
+
+
+def _pad_width(node: Node) -> tuple[tuple[int, int], ...]:
+    widths = node.integers(1)
+    if len(widths) != 2 * len(node.shape(0)) or min(widths, default=0) < 0:
+        raise ModelError(f"the padding {widths} for {len(node.shape(0))} dimensions")
+    return tuple(zip(widths[::2], widths[1::2], strict=True))
+
+
+@converts("PAD", "PADV2")
+def _pad(node: Node) -> Expr:
+    dtype = node.output().dtype
+    if not same_quantization(node.input(0), node.output()):
+        node.refuse(f"{node.record.code} between different scales is not supported", "Keep one scale across it")
+    value: float = node.zero_point(node.input(0)) if node.quantized else 0
+    if node.has(2):
+        given = node.value(2)
+        if given.size != 1:
+            raise ModelError(f"{given.size} padding values where one belongs")
+        value = given.reshape(()).item()
+    return node.call("nn.pad", node.expr(0), const(value, dtype), pad_width=_pad_width(node))
+
+
+@converts("MIRROR_PAD")
+def _mirror_pad(node: Node) -> Expr:
+    mode = node.options("MirrorPadOptions").Mode()
+    name = "REFLECT" if mode == MirrorPadMode.REFLECT else "SYMMETRIC"
+    return node.call("nn.mirror_pad", node.expr(0), mode=name, pad_width=_pad_width(node))
+
+
+@converts("CONCATENATION")
+def _concatenation(node: Node) -> Expr:
+    options = node.options("ConcatenationOptions")
+    parts = [node.expr(position) for position in range(node.input_count)]
+    axis, output, function = options.Axis(), node.output(), options.FusedActivationFunction()
+    tensors = [node.input(position) for position in range(node.input_count)]
+    if all(same_quantization(tensor, output) for tensor in tensors):
+        joined = node.call("concatenate", Tuple(tuple(parts)), axis=axis)
+    else:
+        pairs = [node.quantization(tensor) for tensor in tensors]
+        joined = node.call(
+            "qnn.concatenate", Tuple(tuple(parts)), Tuple(tuple(pair[0] for pair in pairs)),
+            Tuple(tuple(pair[1] for pair in pairs)), *node.quantization(output), axis=axis,
+        )  # fmt: skip
+    return clipped(node, joined, function) if node.quantized else activated(node, joined, function)
+
+
+@converts("PACK")
+def _pack(node: Node) -> Expr:
+    axis = normalized_axis("PACK", node.options("PackOptions").Axis(), len(node.shape(0)) + 1)
+    parts = [node.call("expand_dims", node.expr(position), axis=axis) for position in range(node.input_count)]
+    return node.call("concatenate", Tuple(tuple(parts)), axis=axis)
+
+
+@converts("UNPACK")
+def _unpack(node: Node) -> list[Expr]:
+    options = node.options("UnpackOptions")
+    axis = normalized_axis("UNPACK", options.Axis(), len(node.shape(0)))
+    count = len(node.record.outputs)
+    if node.shape(0)[axis] != count:
+        raise ModelError(f"{count} outputs from axis {axis} of {node.shape(0)}")
+    parts = _parts(node, node.expr(0), axis, [1] * count)
+    return [node.call("squeeze", part, axis=(axis,)) for part in parts]
+
+
+def _parts(node: Node, data: Expr, axis: int, sizes: Sequence[int]) -> list[Expr]:
+    """Return consecutive slices of given sizes along an axis."""
+    edges = np.cumsum([0, *sizes]).tolist()
+    return [
+        node.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
+        for begin, end in pairwise(edges)
+    ]
+
+
+@converts("SPLIT")
+def _split(node: Node) -> list[Expr]:
+    """Convert SPLIT, whose data is input 1 and whose axis is input 0."""
+    axes, shape = node.integers(0), node.shape(1)
+    if len(axes) != 1:
+        raise ModelError(f"{len(axes)} axes where one belongs")
+    axis, count = normalized_axis("SPLIT", axes[0], len(shape)), len(node.record.outputs)
+    if count == 0 or shape[axis] % count:
+        raise ModelError(f"axis {axis} of {shape} does not split into {count} equal parts")
+    return _parts(node, node.expr(1), axis, [shape[axis] // count] * count)
+
+
+@converts("SPLIT_V")
+def _split_v(node: Node) -> list[Expr]:
+    sizes, axes, shape = node.integers(1), node.integers(2), node.shape(0)
+    if len(axes) != 1 or len(sizes) != len(node.record.outputs):
+        raise ModelError(f"{len(sizes)} sizes for {len(node.record.outputs)} outputs")
+    axis = normalized_axis("SPLIT_V", axes[0], len(shape))
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = shape[axis] - sum(size for size in sizes if size != -1)
+    if min(sizes) < 0 or sum(sizes) != shape[axis]:
+        raise ModelError(f"sizes {sizes} do not make up axis {axis} of {shape}")
+    return _parts(node, node.expr(0), axis, sizes)
+
+
+@converts("SLICE")
+def _slice(node: Node) -> Expr:
+    begin, sizes, shape = node.integers(1), node.integers(2), node.shape(0)
+    if not len(begin) == len(sizes) == len(shape):
+        raise ModelError(f"{len(begin)} starts and {len(sizes)} sizes for {len(shape)} dimensions")
+    end = [extent if size == -1 else start + size for start, size, extent in zip(begin, sizes, shape, strict=True)]
+    if any(not 0 <= a <= b <= c for a, b, c in zip(begin, end, shape, strict=True)):
+        raise ModelError(f"the slice from {begin} of {sizes} is outside {shape}")
+    return node.call("strided_slice", node.expr(0), begin=begin, end=end, strides=(1,) * len(shape), axes=None)
+
+
+@converts("STRIDED_SLICE")
+def _strided_slice(node: Node) -> Expr:
+    options, shape = node.options("StridedSliceOptions"), node.shape(0)
+    begin, end, strides = node.integers(1), node.integers(2), node.integers(3)
+    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
+        node.refuse("an ellipsis, a new axis or an offset in STRIDED_SLICE is not supported", "Spell out every axis")
+    if not len(begin) == len(end) == len(strides) <= len(shape) or 0 in strides:
+        raise ModelError(f"a slice from {begin} to {end} by {strides} of {shape}")
+    dropped = []
+    for axis, extent in enumerate(shape[: len(begin)]):
+        bit, forward = 1 << axis, strides[axis] > 0
+        if options.ShrinkAxisMask() & bit:
+            place = begin[axis] + (extent if begin[axis] < 0 else 0)
+            if not 0 <= place < extent:
+                raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
+            begin[axis], end[axis], strides[axis] = place, place + 1, 1
+            dropped.append(axis)
+            continue
+        first, last, _ = slice(
+            None if options.BeginMask() & bit else begin[axis],
+            None if options.EndMask() & bit else end[axis],
+            strides[axis],
+        ).indices(extent)
+        # Relay reads a negative end as counted from the back; one below the first element is -extent - 1
+        begin[axis], end[axis] = first, last if forward or last >= 0 else -extent - 1
+    result = node.call(
+        "strided_slice", node.expr(0), begin=begin, end=end, strides=strides, axes=tuple(range(len(begin)))
+    )
+    return node.call("squeeze", result, axis=tuple(dropped)) if dropped else result
+
+
+@converts("GATHER")
+def _gather(node: Node) -> Expr:
+    options, indices = node.record.options("GatherOptions"), node.expr(1)
+    axis, batch = (options.Axis(), options.BatchDims()) if options is not None else (0, 0)
+    axis = normalized_axis("GATHER", axis, len(node.shape(0)))
+    if isinstance(indices, Constant):
+        values, extent = indices.data, node.shape(0)[axis]
+        if values.size and not (values.min() >= 0 and values.max() < extent):
+            raise ModelError(f"an index is outside axis {axis} of {node.shape(0)}")
+    return node.call("take", node.expr(0), indices, axis=axis, batch_dims=batch, mode="clip")
+
+
+@converts("SPACE_TO_DEPTH", "DEPTH_TO_SPACE")
+def _space_and_depth(node: Node) -> Expr:
+    deeper = node.record.code == "SPACE_TO_DEPTH"
+    block = node.options("SpaceToDepthOptions" if deeper else "DepthToSpaceOptions").BlockSize()
+    name = "nn.space_to_depth" if deeper else "nn.depth_to_space"
+    return node.call(name, node.expr(0), block_size=block, layout="NHWC")
+
+
+@converts("SHAPE")
+def _shape(node: Node) -> Expr:
+    return Constant(np.array(node.shape(0), node.output().dtype or "int32"), node.output().name, node.span)
+
+
+@converts("FILL")
+def _fill(node: Node) -> Expr:
+    shape = tuple(node.integers(0))
+    if min(shape, default=0) < 0 or prod(shape) > _CONSTANT_LIMIT:
+        raise ModelError(f"a constant of shape {shape}")
+    return node.call("broadcast_to", node.expr(1), shape=shape)
+
+
+@converts("ZEROS_LIKE")
+def _zeros_like(node: Node) -> Expr:
+    value = node.zero_point(node.output()) if node.quantized else 0
+    return node.call("broadcast_to", const(value, node.output().dtype), shape=node.shape(0))
+
+
+@converts("TILE")
+def _tile(node: Node) -> Expr:
+    return node.call("tile", node.expr(0), reps=tuple(node.integers(1)))
+
+
+@converts("BROADCAST_TO")
+def _broadcast_to(node: Node) -> Expr:
+    return node.call("broadcast_to", node.expr(0), shape=tuple(node.integers(1)))

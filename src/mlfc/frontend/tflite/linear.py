@@ -1,0 +1,284 @@
+"""Convolutions, fully connected layers and matrix products, in float, quantized and hybrid form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tflite import FullyConnectedOptionsWeightsFormat
+
+from mlfc.errors import ModelError
+from mlfc.frontend.tflite.activation import activated, requantized
+from mlfc.frontend.tflite.node import Node, converts, is_quantized
+from mlfc.frontend.tflite.schema import Tensor
+from mlfc.frontend.tflite.window import Window
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, const
+
+_BYTES = ("int8", "uint8")
+
+
+def _mode(node: Node, data: Tensor, weight: Tensor) -> str:
+    """Return ``float``, ``quantized`` or ``hybrid`` (float data, int8 weights)."""
+    kinds = (data.dtype, weight.dtype, node.output().dtype)
+    if kinds == ("float32", "float32", "float32"):
+        return "float"
+    if kinds[0] in _BYTES and kinds[1] in _BYTES and kinds[2] in _BYTES and is_quantized(node.output()):
+        return "quantized"
+    if kinds == ("float32", "int8", "float32"):
+        return "hybrid"
+    given = ", ".join(tensor.type_name for tensor in (data, weight, node.output()))
+    return node.refuse(
+        f"{node.record.code} with data, weights and result of types {given} is not supported",
+        "Use float32 throughout, int8 throughout, or float32 data with int8 weights",
+    )
+
+
+def _weights(node: Node, position: int, rank: int) -> Constant:
+    expr = node.expr(position)
+    if not isinstance(expr, Constant):
+        node.refuse(
+            f"the weights '{node.input(position).name}' are computed when the model runs", "Make them constants"
+        )
+    if expr.data.ndim != rank:
+        raise ModelError(f"weights of {expr.data.ndim} dimensions where {rank} belong")
+    return expr
+
+
+def _arranged(weights: Constant, data: npt.NDArray[Any]) -> Constant:
+    """Return the weights in another layout under their own name."""
+    return Constant(np.ascontiguousarray(data), weights.name, weights.span)
+
+
+def _bias(node: Node, position: int, channels: int) -> Constant | None:
+    if not node.has(position):
+        return None
+    bias = node.expr(position)
+    if not isinstance(bias, Constant):
+        node.refuse(f"the bias '{node.input(position).name}' is computed when the model runs", "Make it a constant")
+    if bias.data.size != channels:
+        raise ModelError(f"a bias of {bias.data.size} numbers for {channels} channels")
+    return Constant(bias.data.reshape(channels), bias.name, bias.span)
+
+
+def _biased(node: Node, expr: Expr, bias: Constant | None, axis: int) -> Expr:
+    if bias is None:
+        return expr
+    dtype = ir.tensor_type(expr).dtype
+    if bias.type.dtype != dtype:
+        node.refuse(f"a {bias.type.dtype} bias on {dtype} sums is not supported", f"Use a {dtype} bias")
+    return node.call("nn.bias_add", expr, bias, axis=axis)
+
+
+def _weight_scales(weight: Tensor, axis: int) -> npt.NDArray[Any]:
+    quantization = weight.quantization
+    if quantization is None:
+        raise ModelError(f"the weights '{weight.name}' have no scale")
+    if len(quantization.scales) > 1 and quantization.axis != axis:
+        raise ModelError(f"the weights '{weight.name}' have scales for dimension {quantization.axis}, not {axis}")
+    return quantization.scales
+
+
+def _weight_zeros(weight: Tensor) -> Constant:
+    zeros = weight.quantization.zero_points if weight.quantization is not None else np.zeros(1, np.int64)
+    return const(zeros[0] if np.all(zeros == zeros[0]) else zeros, "int32")
+
+
+def _weight_scale_constant(scales: npt.NDArray[Any]) -> Constant:
+    return const(scales[0] if len(scales) == 1 else scales, "float32")
+
+
+def _product_scales(node: Node, data: Tensor, weight: Tensor, axis: int, *, double: bool) -> npt.NDArray[Any]:
+    """Return the scales of the sums; `double` says that the reference multiplies in float64."""
+    scales = _weight_scales(weight, axis)
+    kind = np.float64 if double or len(scales) > 1 else np.float32
+    product: npt.NDArray[Any] = np.multiply(scales.astype(kind), np.array(node.scale(data), kind))
+    return product
+
+
+def _quantized_args(node: Node, data: Expr, source: Tensor, weights: Constant, weight: Tensor, axis: int) -> list[Expr]:
+    """Return arguments of a quantized linear operator, in Relay's order."""
+    scale, zero_point = node.quantization(source)
+    scales = _weight_scale_constant(_weight_scales(weight, axis))
+    return [data, weights, zero_point, _weight_zeros(weight), scale, scales]
+
+
+def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, attrs: dict[str, Any]) -> Expr:
+    """Return a linear operator whose float data is quantized when the model runs, as TFLite's hybrid kernels do it.
+
+    Each batch element has a scale of its own. Whether it has a zero point too depends on the kernel.
+    """
+    weight, rank = node.input(1), len(ir.tensor_type(data).shape)
+    if weight.quantization is None or np.any(weight.quantization.zero_points != 0):
+        node.refuse("int8 weights of a float operator must be symmetric", "Quantize weights with zero point 0")
+    per_channel_conv = node.record.code == "CONV_2D" and len(weight.quantization.scales) > 1
+    asymmetric = per_channel_conv or node.record.code == "DEPTHWISE_CONV_2D"
+    if node.record.code == "FULLY_CONNECTED":
+        asymmetric = bool(node.options("FullyConnectedOptions").AsymmetricQuantizeInputs())
+    codes, scale = _dynamic_codes(node, data, tuple(range(1, rank)), asymmetric=asymmetric)
+    one, zero = const(1.0, "float32"), const(0, "int32")
+    scales = _weight_scale_constant(_weight_scales(weight, axis))
+    sums = node.call(name, codes, weights, zero, zero, one, scales, out_dtype="int32", **attrs)
+    real = node.call("cast", sums, dtype="float32")
+    # the order of the two products decides the last bit
+    if per_channel_conv:
+        return node.call("multiply", node.call("multiply", real, scales), scale)
+    return node.call("multiply", real, node.call("multiply", scale, scales))
+
+
+def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric: bool) -> tuple[Expr, Expr]:
+    """Return float data as integers centred at zero, and their scale, one for each batch element."""
+    if not asymmetric:
+        magnitude = node.call("max", node.call("abs", data), axis=axes, keepdims=True)
+        scale = node.call("divide", magnitude, const(127.0))
+        return node.call("qnn.symmetric_quantize", data, magnitude), scale
+    low = node.call("minimum", node.call("min", data, axis=axes, keepdims=True), const(0.0))
+    high = node.call("maximum", node.call("max", data, axis=axes, keepdims=True), const(0.0))
+    scale = node.call("qnn.asymmetric_scale", low, high)
+    zero_point = node.call("qnn.asymmetric_zero_point", low, high)
+    return node.call("qnn.centred_quantize", data, scale, zero_point), scale
+
+
+def _linear(
+    node: Node, name: str, weights: Constant, weight_axis: int, bias: Constant | None, function: int,
+    attrs: dict[str, Any], *, data: Expr, double: bool, rounding: str = "DOUBLE",
+) -> Expr:  # fmt: skip
+    """Return ``nn.<name>`` or ``qnn.<name>`` with bias, requantization and activation."""
+    source, weight = node.input(0), node.input(1)
+    last = len(ir.tensor_type(data).shape) - 1
+    mode = _mode(node, source, weight)
+    if mode == "float":
+        result = node.call(f"nn.{name}", data, weights, **attrs)
+        return activated(node, _biased(node, result, bias, last), function)
+    if mode == "hybrid":
+        result = _hybrid(node, f"qnn.{name}", weights, weight_axis, data, attrs)
+        return activated(node, _biased(node, result, bias, last), function)
+    args = _quantized_args(node, data, source, weights, weight, weight_axis)
+    sums = _biased(node, node.call(f"qnn.{name}", *args, out_dtype="int32", **attrs), bias, last)
+    scales = _product_scales(node, source, weight, weight_axis, double=double)
+    return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
+
+
+@converts("CONV_2D")
+def _conv(node: Node) -> Expr:
+    options, weights = node.options("Conv2DOptions"), _weights(node, 1, 4)
+    data, window = node.expr(0), Window.of_conv(node, options, weights.data.shape[1:3])
+    channels, taken = weights.data.shape[0], weights.data.shape[3]
+    available = ir.tensor_type(data).shape[-1]
+    if taken == 0 or available % taken:
+        raise ModelError(f"weights for {taken} channels on data of {available}")
+    attrs = {
+        **window.attrs(), "groups": available // taken, "channels": channels,
+        "data_layout": "NHWC", "kernel_layout": "HWIO",
+    }  # fmt: skip
+    arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
+    bias = _bias(node, 2, channels)
+    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    return _linear(node, "conv2d", arranged, 0, bias, function, attrs, data=data, double=double)
+
+
+@converts("DEPTHWISE_CONV_2D")
+def _depthwise_conv(node: Node) -> Expr:
+    options, weights = node.options("DepthwiseConv2DOptions"), _weights(node, 1, 4)
+    data, window = node.expr(0), Window.of_conv(node, options, weights.data.shape[1:3])
+    channels = ir.tensor_type(data).shape[-1]
+    height, width, filters = weights.data.shape[1:]
+    if weights.data.shape[0] != 1 or channels == 0 or filters % channels:
+        raise ModelError(f"depthwise weights of shape {weights.data.shape} on data of {channels} channels")
+    # TFLite's output channel is channel * multiplier + m, which is how HWOI with I = multiplier lies in memory
+    arranged = _arranged(weights, weights.data.reshape(height, width, channels, filters // channels))
+    layout = "HWOI" if channels > 1 else "HWIO"  # one group is a plain convolution
+    attrs = {
+        **window.attrs(), "groups": channels, "channels": filters, "data_layout": "NHWC", "kernel_layout": layout,
+    }  # fmt: skip
+    bias = _bias(node, 2, filters)
+    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    return _linear(node, "conv2d", arranged, 3, bias, function, attrs, data=data, double=double)
+
+
+@converts("TRANSPOSE_CONV")
+def _transpose_conv(node: Node) -> Expr:
+    """Convert TRANSPOSE_CONV, whose data is input 2 and whose output shape is input 0."""
+    options, weights = node.options("TransposeConvOptions"), _weights(node, 1, 4)
+    data, shape = node.expr(2), node.integers(0)
+    channels, height, width, taken = weights.data.shape
+    source = ir.tensor_type(data).shape
+    if len(source) != 4 or len(shape) != 4 or taken != source[3] or shape[3] != channels:
+        raise ModelError(f"weights {weights.data.shape} do not turn {source} into {tuple(shape)}")
+    window = Window.of_transpose(node, options, (height, width), source[1:3], (shape[1], shape[2]))
+    attrs = {
+        **window.attrs(), "channels": channels, "data_layout": "NHWC", "kernel_layout": "HWIO",
+        "output_padding": window.output_padding,
+    }  # fmt: skip
+    # Relay's conv2d_transpose takes the weights as its gradient's convolution has them: HW, channels in, channels out
+    arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
+    bias, function = _bias(node, 3, channels), int(options.FusedActivationFunction())
+    if _mode(node, node.input(2), node.input(1)) == "float":
+        result = node.call("nn.conv2d_transpose", data, arranged, **attrs)
+        return activated(node, _biased(node, result, bias, 3), function)
+    if _mode(node, node.input(2), node.input(1)) == "hybrid":
+        node.refuse("TRANSPOSE_CONV with float32 data and int8 weights is not supported", "Use float32 weights")
+    args = _quantized_args(node, data, node.input(2), arranged, node.input(1), 0)
+    sums = _biased(node, node.call("qnn.conv2d_transpose", *args, out_dtype="int32", **attrs), bias, 3)
+    scales = _product_scales(node, node.input(2), node.input(1), 0, double=True)
+    return requantized(node, sums, scales, axis=3, rounding="DOUBLE", function=function)
+
+
+@converts("FULLY_CONNECTED")
+def _fully_connected(node: Node) -> Expr:
+    options, weights = node.options("FullyConnectedOptions"), _weights(node, 1, 2)
+    if options.WeightsFormat() != FullyConnectedOptionsWeightsFormat.DEFAULT:
+        node.refuse("shuffled weights of FULLY_CONNECTED are not supported", "Export with the default weight format")
+    data, (units, taken) = node.expr(0), weights.data.shape
+    shape = ir.tensor_type(data).shape
+    if taken == 0 or ir.tensor_type(data).size % taken:
+        raise ModelError(f"weights for {taken} inputs on data of shape {shape}")
+    if len(shape) != 2 or shape[1] != taken:
+        data = node.call("reshape", data, newshape=(-1, taken))
+    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's does
+    # it in float32 and rounds twice
+    is_litert = node.numerics == "litert"
+    rounding = "SINGLE" if is_litert else "DOUBLE"
+    bias, function = _bias(node, 2, units), options.FusedActivationFunction()
+    result = _linear(
+        node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=is_litert
+    )
+    kept = (*shape[:-1], units)
+    if options.KeepNumDims() and ir.tensor_type(result).shape != kept:
+        return node.call("reshape", result, newshape=kept)
+    return result
+
+
+@converts("BATCH_MATMUL")
+def _batch_matmul(node: Node) -> Expr:
+    options = node.options("BatchMatMulOptions")
+    lhs, rhs = node.expr(0), node.expr(1)
+    left, right = ir.tensor_type(lhs).shape, ir.tensor_type(rhs).shape
+    if min(len(left), len(right)) < 2:
+        raise ModelError(f"matrices of shapes {left} and {right}")
+    mode = _mode(node, node.input(0), node.input(1))
+    if mode == "hybrid":
+        node.refuse("BATCH_MATMUL of float32 with int8 is not supported", "Use one type for both")
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    lhs, rhs = _batched(node, lhs, batch), _batched(node, rhs, batch)
+    attrs = {"transpose_a": bool(options.AdjX()), "transpose_b": bool(options.AdjY())}
+    if mode == "float":
+        result = node.call("nn.batch_matmul", lhs, rhs, **attrs)
+    else:
+        (lhs_scale, lhs_zero), (rhs_scale, rhs_zero) = (node.quantization(node.input(i)) for i in (0, 1))
+        sums = node.call(
+            "qnn.batch_matmul", lhs, rhs, lhs_zero, rhs_zero, lhs_scale, rhs_scale, out_dtype="int32", **attrs
+        )
+        scales = _product_scales(node, node.input(0), node.input(1), 0, double=False)
+        result = requantized(node, sums, scales, axis=2, rounding="DOUBLE", function=0)
+    matrix = ir.tensor_type(result).shape[-2:]
+    return result if len(batch) == 1 else node.call("reshape", result, newshape=(*batch, *matrix))
+
+
+def _batched(node: Node, expr: Expr, batch: tuple[int, ...]) -> Expr:
+    """Return matrices broadcast over `batch`, which becomes one dimension."""
+    shape = ir.tensor_type(expr).shape
+    if shape[:-2] != batch:
+        expr = node.call("broadcast_to", expr, shape=(*batch, *shape[-2:]))
+    return expr if len(batch) == 1 else node.call("reshape", expr, newshape=(int(np.prod(batch)), *shape[-2:]))

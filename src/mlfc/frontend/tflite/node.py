@@ -1,0 +1,164 @@
+"""What a converter sees of one operator: its tensors, its inputs as expressions, and ways to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.frontend.tflite.schema import OperatorRecord, Tensor
+from mlfc.registry import Registry
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, Span, const
+
+Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
+CONVERTERS: Registry[Converter] = Registry("TFLite operator")
+_LONGEST_LABEL = 200
+
+
+def converts(*codes: str) -> Callable[[Converter], Converter]:
+    """Return a decorator that registers a converter for operators of TFLite's BuiltinOperator."""
+
+    def register(converter: Converter) -> Converter:
+        for code in codes:
+            CONVERTERS.add(code, converter)
+        return converter
+
+    return register
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator of the file, being converted.
+
+    Attributes
+    ----------
+    record : OperatorRecord
+    tensors : tuple of Tensor
+        All tensors of the file.
+    exprs : dict of int to Expr
+        What every tensor that is known so far is, by tensor index.
+    numerics : str
+        ``litert`` or ``tflm``: whose rounding fully connected layers follow.
+    """
+
+    record: OperatorRecord
+    tensors: tuple[Tensor, ...]
+    exprs: Mapping[int, Expr]
+    numerics: str
+
+    @property
+    def label(self) -> str:
+        """Readable unique name: the first output's name, the operator, its place in the file."""
+        name = self.tensors[self.record.outputs[0]].name if self.record.outputs else ""
+        short = name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL] + "..."
+        return f"{short} ({self.record.code} #{self.record.index})".strip()
+
+    @property
+    def span(self) -> Span:
+        """The span of everything that this operator becomes."""
+        return Span((self.label,))
+
+    @property
+    def input_count(self) -> int:
+        """Number of inputs, absent ones included."""
+        return len(self.record.inputs)
+
+    def has(self, position: int) -> bool:
+        """Tell whether an optional input is there."""
+        return position < len(self.record.inputs) and self.record.inputs[position] >= 0
+
+    def input(self, position: int) -> Tensor:
+        """Return the tensor of an input."""
+        if not self.has(position):
+            raise ModelError(f"input {position} is missing")
+        return self.tensors[self.record.inputs[position]]
+
+    def output(self, position: int = 0) -> Tensor:
+        """Return the tensor of an output."""
+        if position >= len(self.record.outputs):
+            raise ModelError(f"output {position} is missing")
+        return self.tensors[self.record.outputs[position]]
+
+    def expr(self, position: int) -> Expr:
+        """Return the expression of an input; its type has the actual shape, which `shapes` may have fixed."""
+        return self.exprs[self.input(position).index]
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Return the actual shape of an input."""
+        return ir.tensor_type(self.expr(position)).shape
+
+    def value(self, position: int) -> npt.NDArray[Any]:
+        """Return the value of an input that must be a constant."""
+        expr = self.expr(position)
+        if not isinstance(expr, Constant):
+            self.refuse(
+                f"input {position} ('{self.input(position).name}') is computed when the model runs",
+                "It must be a constant",
+            )
+        return expr.data
+
+    def integers(self, position: int) -> list[int]:
+        """Return a constant input of integers as a flat list."""
+        value = self.value(position)
+        if value.dtype.kind not in "iu":
+            raise ModelError(f"input {position} holds {value.dtype} where integers belong")
+        return [int(item) for item in np.ravel(value)]
+
+    def options(self, kind: str) -> Any:
+        """Return the options table of the class `kind`; ModelError if the operator has none."""
+        options = self.record.options(kind)
+        if options is None:
+            raise ModelError("the operator has no options")
+        return options
+
+    def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
+        """Apply a Relay operator."""
+        return ir.call(name, args, attrs, span=self.span)
+
+    def refuse(self, cause: str, next_step: str | None = None) -> NoReturn:
+        """Raise UnsupportedError."""
+        raise UnsupportedError(cause, next_step=next_step)
+
+    def scale(self, tensor: Tensor) -> np.float32:
+        """Return the scale of a tensor with one."""
+        return np.float32(_single(tensor)[0])
+
+    def zero_point(self, tensor: Tensor) -> int:
+        """Return the zero point of a tensor with one."""
+        return int(_single(tensor)[1])
+
+    def quantization(self, tensor: Tensor) -> tuple[Constant, Constant]:
+        """Return scale and zero point of a tensor as Relay takes them."""
+        scale, zero_point = _single(tensor)
+        return const(scale, "float32"), const(zero_point, "int32")
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the first output is an integer tensor that stands for real numbers."""
+        return is_quantized(self.output())
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Tell whether integers of a tensor stand for real numbers."""
+    return tensor.quantization is not None and tensor.dtype in ("int8", "uint8", "int16")
+
+
+def same_quantization(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors have the same single scale and zero point, or neither has any."""
+    if a.quantization is None or b.quantization is None:
+        return a.quantization is b.quantization
+    return bool(_single(a) == _single(b))
+
+
+def _single(tensor: Tensor) -> tuple[np.float32, int]:
+    quantization = tensor.quantization
+    if quantization is None:
+        raise ModelError(f"tensor '{tensor.name}' has no scale and zero point")
+    if len(quantization.scales) != 1:
+        raise UnsupportedError(f"tensor '{tensor.name}' has a scale a channel, which only weights may have")
+    return quantization.scales[0], int(quantization.zero_points[0])

@@ -1,0 +1,169 @@
+"""Pools, reductions, normalizations and resizing."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ModelError
+from mlfc.frontend.tflite.activation import activated, clipped
+from mlfc.frontend.tflite.node import Node, converts, same_quantization
+from mlfc.frontend.tflite.window import Window
+from mlfc.ops.rules import normalized_axes
+from mlfc.relay import ir
+from mlfc.relay.ir import Expr, const
+
+
+def _same_scales(node: Node) -> None:
+    if not same_quantization(node.input(0), node.output()):
+        node.refuse(f"{node.record.code} between different scales is not supported", "Keep one scale across it")
+
+
+@converts("AVERAGE_POOL_2D")
+def _average_pool(node: Node) -> Expr:
+    options = node.options("Pool2DOptions")
+    window, function = Window.of_pool(node, options), options.FusedActivationFunction()
+    attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
+    if not node.quantized:
+        return activated(node, node.call("nn.avg_pool2d", node.expr(0), **attrs), function)
+    _same_scales(node)
+    scales = (*node.quantization(node.input(0)), *node.quantization(node.output()))
+    return clipped(node, node.call("qnn.avg_pool2d", node.expr(0), *scales, **attrs), function)
+
+
+@converts("MAX_POOL_2D")
+def _max_pool(node: Node) -> Expr:
+    options = node.options("Pool2DOptions")
+    window, function = Window.of_pool(node, options), options.FusedActivationFunction()
+    attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
+    result = node.call("nn.max_pool2d", node.expr(0), **attrs)
+    if not node.quantized:
+        return activated(node, result, function)
+    _same_scales(node)
+    return clipped(node, result, function)
+
+
+def _axes(node: Node) -> tuple[int, ...]:
+    axes = node.integers(1)
+    rank = len(node.shape(0))
+    if any(not -rank <= axis < rank for axis in axes):
+        raise ModelError(f"axes {axes} of a tensor of {rank} dimensions")
+    return normalized_axes(node.record.code, axes, rank)
+
+
+def _reduced(node: Node, name: str) -> Expr:
+    keep = bool(node.options("ReducerOptions").KeepDims())
+    return node.call(name, node.expr(0), axis=_axes(node), keepdims=keep)
+
+
+@converts("MEAN")
+def _mean(node: Node) -> Expr:
+    if not node.quantized:
+        return _reduced(node, "mean")
+    keep = bool(node.options("ReducerOptions").KeepDims())
+    scales = (*node.quantization(node.input(0)), *node.quantization(node.output()))
+    return node.call("qnn.mean", node.expr(0), *scales, axis=_axes(node), keepdims=keep)
+
+
+@converts("SUM")
+def _sum(node: Node) -> Expr:
+    if not node.quantized:
+        return _reduced(node, "sum")
+    # the sum of codes is exact; what is left is one change of scale
+    source, output, keep = node.input(0), node.output(), bool(node.options("ReducerOptions").KeepDims())
+    count = prod(node.shape(0)[axis] for axis in _axes(node))
+    wide = node.call("sum", node.call("cast", node.expr(0), dtype="int32"), axis=_axes(node), keepdims=keep)
+    scale, _ = node.quantization(source)
+    return node.call(
+        "qnn.requantize", wide, scale, const(count * node.zero_point(source), "int32"), *node.quantization(output),
+        rounding="DOUBLE", out_dtype=output.dtype,
+    )  # fmt: skip
+
+
+@converts("REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
+def _reduce(node: Node) -> Expr:
+    name = node.record.code.removeprefix("REDUCE_").lower()
+    if name == "prod" and node.quantized:
+        node.refuse("quantized REDUCE_PROD is not supported", "Keep this operator in float32")
+    _same_scales(node)
+    return _reduced(node, name)
+
+
+@converts("ARG_MAX", "ARG_MIN")
+def _arg(node: Node) -> Expr:
+    axes = node.integers(1)
+    if len(axes) != 1:
+        raise ModelError(f"{len(axes)} axes where one belongs")
+    name = "argmax" if node.record.code == "ARG_MAX" else "argmin"
+    result = node.call(name, node.expr(0), axis=(axes[0],), keepdims=False)
+    wanted = node.output().dtype
+    return result if ir.tensor_type(result).dtype == wanted else node.call("cast", result, dtype=wanted)
+
+
+@converts("L2_NORMALIZATION")
+def _l2_normalization(node: Node) -> Expr:
+    if node.quantized:
+        node.refuse("quantized L2_NORMALIZATION is not supported", "Keep this operator in float32")
+    data = node.expr(0)
+    total = node.call("sum", node.call("multiply", data, data), axis=(-1,), keepdims=True)
+    norm = node.call("maximum", node.call("sqrt", total), const(1e-6))
+    result = node.call("divide", data, norm)
+    return activated(node, result, node.options("L2NormOptions").FusedActivationFunction())
+
+
+@converts("LOCAL_RESPONSE_NORMALIZATION")
+def _local_response_normalization(node: Node) -> Expr:
+    options, rank = node.options("LocalResponseNormalizationOptions"), len(node.shape(0))
+    size = 2 * options.Radius() + 1
+    # Relay divides alpha by the size of the window, TFLite does not
+    return node.call(
+        "nn.lrn", node.expr(0), size=size, axis=rank - 1, bias=float(options.Bias()),
+        alpha=float(options.Alpha()) * size, beta=float(options.Beta()),
+    )  # fmt: skip
+
+
+def _target(node: Node) -> tuple[int, int]:
+    size = node.integers(1)
+    if len(size) != 2 or min(size) < 1 or len(node.shape(0)) != 4:
+        raise ModelError(f"resizing {node.shape(0)} to {size}")
+    return size[0], size[1]
+
+
+@converts("RESIZE_BILINEAR")
+def _resize_bilinear(node: Node) -> Expr:
+    options, size = node.options("ResizeBilinearOptions"), _target(node)
+    align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
+    if node.quantized:
+        _same_scales(node)
+        return node.call("qnn.resize_bilinear", node.expr(0), size=size, align_corners=align, half_pixel_centers=half)
+    mode = "align_corners" if align else "half_pixel" if half else "asymmetric"
+    return node.call(
+        "image.resize2d", node.expr(0), size=size, layout="NHWC", method="linear", coordinate_transformation_mode=mode
+    )
+
+
+@converts("RESIZE_NEAREST_NEIGHBOR")
+def _resize_nearest(node: Node) -> Expr:
+    options, size = node.options("ResizeNearestNeighborOptions"), _target(node)
+    align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
+    _same_scales(node)
+    result = node.expr(0)
+    for axis in (1, 2):
+        indices = _nearest(node.shape(0)[axis], size[axis - 1], align, half)
+        if not np.array_equal(indices, np.arange(node.shape(0)[axis])):
+            result = node.call("take", result, const(indices, "int32"), axis=axis)
+    return result
+
+
+def _nearest(extent: int, count: int, align: bool, half: bool) -> npt.NDArray[np.int32]:
+    """Return which of `extent` samples each of `count` takes, in the reference's float32 arithmetic."""
+    scale = np.float32(extent) / np.float32(count)
+    if align and count > 1:
+        scale = np.float32(extent - 1) / np.float32(count - 1)
+    places = (np.arange(count, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
+    # rounded as C's round does, away from zero at halves; places are never negative
+    nearest = np.floor(places + np.float32(0.5)) if align else np.floor(places)
+    limited: npt.NDArray[np.int32] = np.minimum(nearest, extent - 1).astype(np.int32)
+    return limited

@@ -1,0 +1,287 @@
+"""Reading a TFLite file into plain data, trusting nothing.
+
+The flatbuffers package does not check offsets against the file, so everything is read here, once, inside
+`guarded`, and every count is compared with the file's size before it is used. What leaves this file has indices in
+range, shapes without negative extents and constants of exactly the right number of bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tflite
+
+from mlfc.errors import MlfcError, ModelError, UnsupportedError
+from mlfc.support import dtypes
+
+IDENTIFIER = b"TFL3"
+_DTYPES = {
+    tflite.TensorType.FLOAT32: "float32", tflite.TensorType.FLOAT16: "float16", tflite.TensorType.INT32: "int32",
+    tflite.TensorType.UINT8: "uint8", tflite.TensorType.INT64: "int64", tflite.TensorType.BOOL: "bool",
+    tflite.TensorType.INT16: "int16", tflite.TensorType.INT8: "int8", tflite.TensorType.FLOAT64: "float64",
+    tflite.TensorType.UINT32: "uint32", tflite.TensorType.UINT16: "uint16", tflite.TensorType.UINT64: "uint64",
+}  # fmt: skip
+_CODE_NAMES = {
+    value: name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int) and name.isupper()
+}
+_TYPE_NAMES = {value: name for name, value in vars(tflite.TensorType).items() if isinstance(value, int)}
+# what flatbuffers, numpy and struct raise when a file lies about an offset or a length
+_LIES = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError, MemoryError)
+_MAX_RANK = 8
+_MAX_BYTES = 1 << 32
+
+
+@dataclass(frozen=True, eq=False)
+class TensorQuantization:
+    """Scales (float32) and zero points (int64), one of each or one for each index of `axis`."""
+
+    scales: npt.NDArray[Any]
+    zero_points: npt.NDArray[Any]
+    axis: int
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of the file; `data` is its value if it is a constant. A dtype outside mlfc's is ``""``."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dynamic: bool
+    dtype: str
+    type_name: str
+    data: npt.NDArray[Any] | None
+    quantization: TensorQuantization | None
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorRecord:
+    """An operator of the file; an absent optional input is -1."""
+
+    index: int
+    code: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    table: Any
+
+    def options(self, kind: str) -> Any:
+        """Return the options as the table class `kind`; an operator without options gets None."""
+        if self.table is None:
+            return None
+        options = getattr(tflite, kind)()
+        options.Init(self.table.Bytes, self.table.Pos)
+        return options
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """The one subgraph of a file."""
+
+    tensors: tuple[Tensor, ...]
+    operators: tuple[OperatorRecord, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    version: int
+
+
+@contextmanager
+def guarded(place: str) -> Iterator[None]:
+    """Turn what a damaged file makes its readers raise into a ModelError that names the place."""
+    try:
+        yield
+    except MlfcError as error:
+        if error.place is None:
+            error.place = place
+        raise
+    except _LIES as error:
+        raise ModelError(
+            f"the file is damaged: {error or type(error).__name__}",
+            place=place,
+            next_step="Export or download the model again",
+        ) from None
+
+
+def read_model(data: bytes) -> ModelFile:
+    """Read the file.
+
+    Parameters
+    ----------
+    data : bytes
+        Contents of a .tflite file.
+
+    Raises
+    ------
+    ModelError
+        If it is not a TFLite model or is damaged; the place names the part.
+    UnsupportedError
+        If it has several subgraphs (control flow).
+    """
+    if len(data) < 8 or data[4:8] != IDENTIFIER:
+        found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
+        raise ModelError(
+            f"this is not a TFLite model: byte 4 must hold the identifier TFL3, found {found!r}",
+            next_step="Give a .tflite file",
+        )
+    with guarded("header"):
+        model = tflite.Model.GetRootAsModel(data, 0)
+        count = _count("subgraphs", model.SubgraphsLength(), data)
+        if count == 0:
+            raise ModelError("the model has no subgraph")
+        if count > 1:
+            raise UnsupportedError(
+                f"the model has {count} subgraphs", next_step="Export it without control flow (If, While, Call)"
+            )
+        graph = model.Subgraphs(0)
+        codes = [_code(model.OperatorCodes(i)) for i in range(_operator_codes(model, data))]
+        tensor_count = _count("tensors", graph.TensorsLength(), data)
+        operator_count = _count("operators", graph.OperatorsLength(), data)
+    tensors = tuple(_tensor(model, graph, index, data) for index in range(tensor_count))
+    operators = tuple(_operator(graph, index, codes, tensor_count, data) for index in range(operator_count))
+    with guarded("inputs and outputs of the model"):
+        inputs = _indices(graph.InputsAsNumpy(), graph.InputsLength(), tensor_count)
+        outputs = _indices(graph.OutputsAsNumpy(), graph.OutputsLength(), tensor_count)
+        if not outputs or -1 in (*inputs, *outputs) or len(set(inputs)) != len(inputs):
+            raise ModelError("the model needs outputs, and inputs that are different tensors")
+        return ModelFile(tensors, operators, inputs, outputs, model.Version())
+
+
+def _count(what: str, count: int, data: bytes) -> int:
+    """Return `count` if that many references of four bytes can be in the file at all."""
+    if not 0 <= count * 4 <= len(data):
+        raise ModelError(f"the file says it has {count} {what}, but it is {len(data)} bytes long")
+    return count
+
+
+def _operator_codes(model: Any, data: bytes) -> int:
+    return _count("operator codes", model.OperatorCodesLength(), data)
+
+
+def _code(entry: Any) -> str:
+    # old files keep the number in a byte, newer ones in an int32 beside it
+    number = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
+    if number == tflite.BuiltinOperator.CUSTOM:
+        custom: bytes | None = entry.CustomCode()
+        return f"CUSTOM {custom.decode('utf-8', 'replace')[:80]}" if custom else "CUSTOM"
+    return str(_CODE_NAMES.get(number, f"operator number {number}"))
+
+
+def _indices(array: Any, count: int, limit: int) -> tuple[int, ...]:
+    """Return tensor indices; flatbuffers gives the number 0 in place of an absent vector."""
+    if count == 0 or not isinstance(array, np.ndarray):
+        return ()
+    indices = tuple(int(index) for index in array)
+    bad = [index for index in indices if not -1 <= index < limit]
+    if bad:
+        raise ModelError(f"there is no tensor {bad[0]}; the file has {limit}")
+    return indices
+
+
+def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data: bytes) -> OperatorRecord:
+    with guarded(f"operator {index}"):
+        record = graph.Operators(index)
+        number = record.OpcodeIndex()
+        if not 0 <= number < len(codes):
+            raise ModelError(f"there is no operator code {number}; the file has {len(codes)}")
+        _count("inputs of an operator", record.InputsLength(), data)
+        _count("outputs of an operator", record.OutputsLength(), data)
+        inputs = _indices(record.InputsAsNumpy(), record.InputsLength(), tensor_count)
+        outputs = _indices(record.OutputsAsNumpy(), record.OutputsLength(), tensor_count)
+        if -1 in outputs:
+            raise ModelError("an output is missing")
+        return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions())
+
+
+def _tensor(model: Any, graph: Any, index: int, data: bytes) -> Tensor:
+    with guarded(f"tensor {index}"):
+        record = graph.Tensors(index)
+        raw = record.Name()
+        name = (raw or b"").decode("utf-8", "replace") or f"tensor_{index}"
+    with guarded(f"tensor {index} ('{name[:80]}')"):
+        _count("dimensions", record.ShapeLength(), data)
+        shape = tuple(int(extent) for extent in record.ShapeAsNumpy()) if record.ShapeLength() else ()
+        signature = record.ShapeSignatureAsNumpy() if record.ShapeSignatureLength() else ()
+        dtype = _DTYPES.get(record.Type(), "")
+        _check_shape(shape, dtype)
+        return Tensor(
+            index,
+            name,
+            shape,
+            any(extent < 0 for extent in signature),
+            dtype,
+            _TYPE_NAMES.get(record.Type(), f"type number {record.Type()}"),
+            _value(model, record, shape, dtype, data),
+            _quantization(record.Quantization(), shape, data),
+        )
+
+
+def _check_shape(shape: tuple[int, ...], dtype: str) -> None:
+    if len(shape) > _MAX_RANK:
+        raise UnsupportedError(f"the tensor has {len(shape)} dimensions; at most {_MAX_RANK} are supported")
+    if any(extent < 0 for extent in shape):
+        raise ModelError(f"the shape {shape} has a negative extent")
+    if prod(shape) * (dtypes.nbytes(dtype) if dtype else 1) > _MAX_BYTES:
+        raise ModelError(f"the shape {shape} is beyond any memory")
+
+
+def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: bytes) -> npt.NDArray[Any] | None:
+    number = record.Buffer()
+    if number == 0:  # by convention the empty buffer of all tensors without a value
+        return None
+    if number >= _count("buffers", model.BuffersLength(), data):
+        raise ModelError(f"there is no buffer {number}; the file has {model.BuffersLength()}")
+    buffer = model.Buffers(number)
+    contents = _contents(buffer, data)
+    if contents is None or not dtype:
+        return None
+    if prod(shape) == 0:
+        return np.zeros(shape, dtypes.to_numpy(dtype))
+    if record.Sparsity() is not None:
+        raise UnsupportedError("sparse weights are not supported", next_step="Export dense weights")
+    expected = prod(shape) * dtypes.nbytes(dtype)
+    if len(contents) != expected:
+        raise ModelError(f"a {dtype} tensor of shape {shape} has {expected} bytes, its buffer {len(contents)}")
+    value = np.frombuffer(contents, dtypes.to_numpy(dtype).newbyteorder("<")).reshape(shape)
+    # a byte of a damaged file may be neither 0 nor 1, which C would not take for a bool
+    return value.view(np.uint8) != 0 if dtype == "bool" else value.astype(dtypes.to_numpy(dtype), copy=False)
+
+
+def _contents(buffer: Any, data: bytes) -> bytes | None:
+    """Return the bytes of a buffer, which lie in its table or (in large files) behind the flatbuffer."""
+    offset, size = buffer.Offset(), buffer.Size()
+    if offset > 1:
+        if offset + size > len(data):
+            raise ModelError(f"a buffer reaches from byte {offset} to {offset + size} of {len(data)}")
+        return data[offset : offset + size]
+    if buffer.DataLength() == 0:
+        return None
+    if buffer.DataLength() > len(data):
+        raise ModelError(f"a buffer says it has {buffer.DataLength()} bytes, the file has {len(data)}")
+    return bytes(buffer.DataAsNumpy())
+
+
+def _quantization(record: Any, shape: tuple[int, ...], data: bytes) -> TensorQuantization | None:
+    if record is None or record.ScaleLength() == 0:
+        return None
+    count = _count("scales", record.ScaleLength(), data)
+    scales = np.array(record.ScaleAsNumpy(), np.float32)
+    _count("zero points", record.ZeroPointLength(), data)
+    zeros = np.array(record.ZeroPointAsNumpy(), np.int64) if record.ZeroPointLength() else np.zeros(count, np.int64)
+    axis = record.QuantizedDimension()
+    if len(zeros) == 1 and count > 1:
+        zeros = np.repeat(zeros, count)
+    if len(zeros) != count:
+        raise ModelError(f"there are {count} scales but {len(zeros)} zero points")
+    if not np.all(np.isfinite(scales)) or np.any(scales <= 0):
+        raise ModelError("a quantization scale is not a positive number")
+    if np.any(zeros < -(1 << 15)) or np.any(zeros >= 1 << 16):
+        raise ModelError("a zero point is outside every integer type")
+    if count > 1 and not (0 <= axis < len(shape) and shape[axis] == count):
+        raise ModelError(f"there are {count} scales for dimension {axis} of shape {shape}")
+    return TensorQuantization(scales, zeros, axis)

@@ -1,0 +1,111 @@
+"""How a register tile multiplies: in float32, in int32, or four int8 products at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.kernels.templates import Weights
+from mlfc.kernels.tiling import LANES
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Array = npt.NDArray[Any]
+BYTE_LANES = 4 * LANES
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
+    """One way to multiply and accumulate.
+
+    Attributes
+    ----------
+    weights : ndarray
+        As `Weights.values`, in the dtype that the tile loads.
+    step : int
+        Reduction elements that one multiply takes from the data and from each channel's weights.
+    staged_dtype : str
+        Dtype of a copy of the data.
+    must_stage : bool
+        Whether the tile reads only such a copy.
+    offset : int
+        What the tile's data is above the data less its zero point; `start` makes up for it.
+    """
+
+    weights: Array
+    accumulator: str
+    step: int
+    staged_dtype: str
+    must_stage: bool
+    offset: int
+    pad_value: int
+    to_staged: Callable[[Expr], Expr]
+    accumulate: Callable[[Expr, Expr, Expr], Expr]
+
+    @property
+    def vector(self) -> str:
+        """Dtype of one vector of accumulators."""
+        return dtypes.vector(self.accumulator, LANES)
+
+    def start(self, bias: Array | None) -> Array | None:
+        """Return what the accumulator of each filter starts with, or None for zero.
+
+        Floats start with zero and take their bias last, as the references do: the order decides the last bit.
+        """
+        if self.accumulator == "float32":
+            return None
+        filters = self.weights.shape[-1]
+        start = np.zeros(filters, self.accumulator) if bias is None else bias.astype(self.accumulator)
+        if self.offset:
+            sums = self.weights.reshape(-1, filters).astype(np.int64).sum(axis=0)
+            start = (start.astype(np.int64) - self.offset * sums).astype(np.int32)
+        return start if start.any() else None
+
+    def end(self, bias: Array | None) -> Array | None:
+        """Return what is added to the finished sum of each filter, or None for nothing."""
+        return bias if bias is not None and self.accumulator == "float32" and bias.any() else None
+
+
+def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:
+    """Return the arithmetic for these operands, or None where no vector form exists."""
+    if data_dtype == "float32" and weights.values.dtype == np.float32:
+        return _float32(weights)
+    if data_dtype not in ("int8", "uint8", "int16") or weights.values.dtype.kind not in "iu":
+        return None
+    centered = weights.centered()
+    if features.dot4 and centered.dtype == np.int8 and data_dtype != "int16":
+        return _dot4(data_dtype, weights.data_zero, centered)
+    return _int32(data_dtype, weights.data_zero, centered)
+
+
+def _float32(weights: Weights) -> Arithmetic:
+    return Arithmetic(
+        weights.values, "float32", 1, "float32", False, 0, 0,
+        lambda value: value, lambda acc, value, weight: acc + tb.broadcast(value, LANES) * weight,
+    )  # fmt: skip
+
+
+def _int32(data_dtype: str, zero: int, centered: Array) -> Arithmetic:
+    return Arithmetic(
+        centered.astype(np.int32), "int32", 1, data_dtype, False, zero, zero, lambda value: value,
+        lambda acc, value, weight: acc + tb.broadcast(tb.cast(value, "int32"), LANES) * weight,
+    )  # fmt: skip
+
+
+def _dot4(data_dtype: str, zero: int, centered: Array) -> Arithmetic:
+    """Multiply unsigned data with signed weights; int8 data becomes unsigned by flipping its top bit."""
+    shift = 128 if data_dtype == "int8" else 0
+
+    def to_staged(value: Expr) -> Expr:
+        return tb.cast(value, "uint8") ^ 0x80 if shift else value
+
+    return Arithmetic(
+        centered, "int32", 4, "uint8", True, zero + shift, zero + shift, to_staged,
+        lambda acc, value, weight: tb.intrinsic("dot4_u8s8", acc, value, weight),
+    )  # fmt: skip

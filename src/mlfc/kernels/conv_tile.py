@@ -1,0 +1,261 @@
+"""The register-tile convolution: pixels x output channels of accumulators, the reduction inside.
+
+Loops from outside in: image, band of staged rows, group, block of output channels, tile of pixels,
+reduction. The weights of a block are read in the order in which they lie; the input value of each pixel
+is broadcast to all channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.kernels import arithmetic, frame, summation, tiling
+from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.geometry import Conv
+from mlfc.kernels.packing import Block, channel_blocks, pack_channels, pack_rows
+from mlfc.kernels.staging import Band, Form, Source
+from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.tiling import LANES, Tile
+from mlfc.ops.tensor import Context, Output
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+# below this many channels a kernel row of pixels is read as one run, which needs the staged copy
+FEW_CHANNELS = 16
+
+
+def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    return len(conv.spatial) <= 2 and how is not None and how.accumulator == out.dtype
+
+
+@template("convolution", "vector", _accepts)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    assert how is not None  # _accepts has seen to it
+    seen = frame.of_rank(len(conv.spatial))
+    TiledConv(ctx, conv.planar(), how, (data, seen), out).emit()
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where a tile lies: image, group, first output row and column (the row also within its band), sizes."""
+
+    image: Expr
+    group: Expr
+    row: Expr
+    column: Expr
+    band_row: Expr
+    tall: int
+    wide: int
+
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """Offsets of the tile's pixels."""
+        return [(y, x) for y in range(self.tall) for x in range(self.wide)]
+
+
+class _Pieces:
+    """The totals of long sums, to which the accumulators are added after every piece.
+
+    Attributes
+    ----------
+    totals : Buffer
+        As the accumulators; they hold the results in the end.
+    """
+
+    def __init__(self, ctx: Context, sums: Buffer) -> None:
+        self._stmts, self._sums = ctx.stmts, sums
+        self.totals = self._stmts.local("totals", sums.shape, sums.dtype)
+        for index in range(sums.size):
+            self._stmts.store(self.totals, [index], tb.const(0, sums.dtype))
+
+    def add(self) -> None:
+        """Write the end of a piece: the accumulators start afresh."""
+        for index in range(self._sums.size):
+            total = tb.load(self.totals, [index]) + tb.load(self._sums, [index])
+            self._stmts.store(self.totals, [index], total)
+            self._stmts.store(self._sums, [index], tb.const(0, self._sums.dtype))
+
+
+class TiledConv:
+    """Writes the loops of one convolution over (height, width).
+
+    Parameters
+    ----------
+    how : Arithmetic
+    source : (Buffer, Frame)
+        The input and how it is indexed; the output is indexed alike.
+    """
+
+    def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
+        self.ctx, self.conv, self.how, self.out = ctx, conv, how, out
+        self.data, self.seen = source
+        end = how.end(out.bias)
+        self.end = None if end is None else ctx.constant("bias", end)
+        contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
+        few = contiguous and conv.channels < FEW_CHANNELS
+        self.stage: Band | None = None
+        if how.must_stage or conv.padded or few:
+            form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
+            self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
+        self.as_runs = contiguous and self.stage is not None
+        self.long = summation.is_long(how.accumulator, conv.kernel[0] * prod(self._run))
+        band = self.stage.rows if self.stage else conv.output[0]
+        self.tile: Tile = tiling.choose(band, conv.output[1], conv.group_filters, ctx.features.vector_registers)
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, height = self.ctx.stmts, self.conv.output[0]
+        blocks = [(block, *self.pack(block)) for block in channel_blocks(self.conv.group_filters, self.tile.vectors)]
+        band = self.stage.rows if self.stage else height
+        with stmts.loop(self.conv.batch, "image") as image, stmts.loop(height // band, "band") as index:
+            first = index * band
+            self.prepare(image)
+            if self.stage:
+                self.stage.fill(image, first)
+            with stmts.loop(self.conv.groups, "group") as group:
+                for block, weights, start in blocks:
+                    with stmts.loop(block.count, "block") as number:
+                        self._plane(image, group, first, (block, number, weights, start))
+
+    def prepare(self, image: Expr) -> None:
+        """Write what comes before the tiles of an image; constants need nothing."""
+
+    def read(self, image: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
+        """Read the input where it is not staged."""
+        return tb.load(self.data, self.seen(image, row, column, channel))
+
+    def pack(self, block: Block) -> tuple[Buffer, Buffer | None]:
+        """Return the weights of a block, (groups * count, steps, lanes), and what its accumulators start with."""
+        conv, step = self.conv, self.how.step
+        reduction = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
+        rows = self.how.weights.reshape(-1, reduction, conv.groups, conv.group_filters)
+        packed = np.concatenate([pack_rows(rows[:, :, group], block, step) for group in range(conv.groups)])
+        start = self.how.start(self.out.bias)
+        if start is None:
+            return self.ctx.constant("weights", packed), None
+        by_group = start.reshape(conv.groups, conv.group_filters)
+        starts = np.concatenate([pack_channels(values, block) for values in by_group])
+        return self.ctx.constant("weights", packed), self.ctx.constant("start", starts)
+
+    def _plane(self, image: Expr, group: Expr, first: Expr, block: tuple[Block, Expr, Buffer, Buffer | None]) -> None:
+        """Write the tiles of one band for one block of channels."""
+        for row, tall in self._pieces(self.tile.rows, "ty"):
+            with row as band_row:
+                for column, wide in self._pieces(self.tile.columns, "tx"):
+                    with column as x:
+                        self._tile(_Place(image, group, first + band_row, x, band_row, tall, wide), *block)
+
+    def _pieces(self, split: tiling.Split, name: str) -> Iterator[tuple[Any, int]]:
+        """Yield a loop over the starts of each kind of piece, and the size of the piece."""
+        for start, count, size in split.pieces:
+            yield self._starts(start, count, size, name), size
+
+    @contextmanager
+    def _starts(self, start: int, count: int, size: int, name: str) -> Iterator[Expr]:
+        with self.ctx.stmts.loop(count, name) as index:
+            yield index * size + start
+
+    def _tile(self, place: _Place, block: Block, number: Expr, weights: Buffer, start: Buffer | None) -> None:
+        stmts, how, vectors = self.ctx.stmts, self.how, block.vectors
+        panel = place.group * block.count + number
+        count = len(place.pixels) * vectors
+        sums = stmts.local("sums", (count,), how.vector)
+        for index in range(count):
+            begin = (
+                tb.const(0, how.vector)
+                if start is None
+                else tb.load(start, [panel, index % vectors * LANES], lanes=LANES)
+            )
+            stmts.store(sums, [index], begin)
+        pieces = _Pieces(self.ctx, sums) if self.long else None
+        read = self._reader(place)
+        with self._steps(pieces) as (position, at):
+            factors = [
+                stmts.let("w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step))
+                for v in range(vectors)
+            ]
+            for p, (y, x) in enumerate(place.pixels):
+                value = stmts.let("x", read(y, x, at))
+                for v in range(vectors):
+                    index = p * vectors + v
+                    stmts.store(sums, [index], how.accumulate(tb.load(sums, [index]), value, factors[v]))
+        self._finish(place, block, number, pieces.totals if pieces else sums)
+
+    def _reader(self, place: _Place) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+        """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
+        conv, stage = self.conv, self.stage
+        stride_y, stride_x = conv.strides
+
+        def staged(y: int, x: int, at: tuple[Expr, Expr, Expr]) -> Expr:
+            assert stage is not None
+            ky, kx, c = at
+            row = (place.band_row + y) * stride_y + ky * conv.dilation[0]
+            column = (place.column + x) * stride_x + kx * conv.dilation[1]
+            channel = c if self.as_runs else place.group * conv.group_channels + c
+            return tb.load(stage.buffer, [row, column * conv.channels + channel], lanes=self.how.step)
+
+        def direct(y: int, x: int, at: tuple[Expr, Expr, Expr]) -> Expr:
+            ky, kx, c = at
+            row = (place.row + y) * stride_y + ky * conv.dilation[0]
+            column = (place.column + x) * stride_x + kx * conv.dilation[1]
+            channel = place.group * conv.group_channels + c
+            return self.read(place.image, row, column, channel)
+
+        return staged if stage else direct
+
+    @property
+    def _run(self) -> tuple[int, int]:
+        """Taps of a kernel row that are loops of their own, and steps of the loop inside them."""
+        taps = 1 if self.as_runs else self.conv.kernel[1]
+        run = self.conv.kernel[1] * self.conv.channels if self.as_runs else self.conv.group_channels
+        return taps, -(-run // self.how.step)
+
+    @contextmanager
+    def _steps(self, pieces: _Pieces | None) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
+        """Open the loops over the reduction: the step's position in the packed weights, and (ky, kx, c).
+
+        A piece of a long sum is a row of the kernel, or where that is too long a tap of it, or a part of one.
+        """
+        stmts = self.ctx.stmts
+        taps, steps = self._run
+        by_row = pieces is not None and taps * steps <= summation.PIECE
+        with stmts.loop(self.conv.kernel[0], "ky") as ky:
+            with stmts.loop(taps, "kx") as kx, summation.piece(self.ctx, steps, pieces is None) as (first, extent):
+                with stmts.loop(extent, "k") as offset:
+                    k = first + offset
+                    yield (ky * taps + kx) * steps + k, (ky, kx, k * self.how.step)
+                if pieces and not by_row:
+                    pieces.add()
+            if pieces and by_row:
+                pieces.add()
+
+    def _finish(self, place: _Place, block: Block, number: Expr, sums: Buffer) -> None:
+        """Hand the tile's elements to the output, channel by channel, so that what is fused is vectorized."""
+        stmts, vectors = self.ctx.stmts, block.vectors
+        pixels = place.pixels
+        element = dtypes.element(sums.dtype)
+        results = stmts.local("results", (len(pixels), vectors * LANES), element)
+        for index in range(len(pixels) * vectors):
+            stmts.store(results, [index // vectors, index % vectors * LANES], tb.load(sums, [index]))
+        if element == "int32":
+            stmts.fence("the sums above need the registers that multipliers would take")
+        first = place.group * self.conv.group_filters + number * block.width + block.first
+        with (
+            stmts.loop(place.tall, "py") as y,
+            stmts.loop(place.wide, "px") as x,
+            stmts.loop(block.width, "c", "vectorized") as c,
+        ):
+            value = tb.load(results, [y * place.wide + x, c])
+            if self.end is not None:
+                value = value + tb.load(self.end, [first + c])
+            self.out.store(self.seen(place.image, place.row + y, place.column + x, first + c), value)

@@ -1,0 +1,251 @@
+"""What a few pixels of a convolution see, widened to pairs of 16-bit numbers.
+
+A patch is made once for all filters. Padding is filled in with the zero point, so the reduction has no tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from mlfc.kernels.frame import Frame
+from mlfc.kernels.geometry import Conv
+from mlfc.kernels.templates import Array
+from mlfc.ops.tensor import Context
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Const, Expr
+
+# more than this lies in the workspace, not on the stack
+STACK_BYTES = 1024
+_COPIED_AT_ONCE, _COPIED_IN_SMALL_CODE = 8, 2
+_WIDENED_AT_ONCE = 4
+MOST_SPELLED_OUT = 24
+
+_TOP_BITS = -0x7F7F7F80  # of four bytes, as an int32
+
+Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
+
+
+def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
+    """Write `body` for each index below `extent`, up to `most` times in a row in a loop."""
+    if ctx.small:
+        _repeat_loop(ctx, extent, most, name, body)
+        return
+    size = max(count for count in range(1, most + 1) if extent % count == 0)
+    if size <= most // 2:
+        size = min(most, extent)
+    with ctx.stmts.loop(extent // size, name) as index:
+        for offset in range(size):
+            body(index * size + offset)
+    for offset in range(extent - extent % size, extent):
+        body(tb.const(offset))
+
+
+def _repeat_loop(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
+    """Write one loop, of the largest power of two of copies that leaves no rest."""
+    size = max(count for count in (1, 2, 4, 8) if extent % count == 0 and count <= most)
+    with ctx.stmts.loop(extent // size, name) as index:
+        for offset in range(size):
+            body(index * size + offset)
+
+
+def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Write `then` where the condition holds, and `otherwise` elsewhere; only one of them where it is a literal."""
+    if isinstance(condition, Const):
+        (then if condition.value else otherwise)()
+        return
+    with ctx.stmts.when(condition):
+        then()
+    with ctx.stmts.when(tb.binary("eq", condition, tb.const(False, "bool"))):
+        otherwise()
+
+
+def signed_byte(load: Expr) -> Expr:
+    """Return a byte as an int16; an unsigned one less 128."""
+    value = tb.cast(load, "int16")
+    return value - 128 if load.dtype == "uint8" else value
+
+
+def signed_word(load: Expr) -> Expr:
+    """Return four bytes as a word of signed ones; flipping the top bit of an unsigned byte takes 128 from it."""
+    word = tb.intrinsic("word", load, dtype="int32")
+    return word ^ _TOP_BITS if load.dtype == "uint8x4" else word
+
+
+def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callable[[Expr, Expr], None]) -> None:
+    """Write the copy of `extent` neighbouring bytes to neighbouring int16; few of them without a loop.
+
+    Each store stands alone: gcc joins two of them by more instructions than they are.
+    """
+
+    def some(first: Expr, count: int) -> None:
+        loads = [read(first + index) for index in range(count)]
+        values = [ctx.stmts.let("value", signed_byte(load)) for load in loads]
+        for index, value in enumerate(values):
+            write(first + index, value)
+            ctx.stmts.fence("joining stores would take longer")
+
+    looped = extent // _WIDENED_AT_ONCE if extent > MOST_SPELLED_OUT or ctx.small else 0
+    with ctx.stmts.loop(looped, "column") as column:
+        some(column * _WIDENED_AT_ONCE, _WIDENED_AT_ONCE)
+    if ctx.small:
+        with ctx.stmts.loop(extent % _WIDENED_AT_ONCE, "column") as column:
+            some(column + looped * _WIDENED_AT_ONCE, 1)
+        return
+    for first in range(looped * _WIDENED_AT_ONCE, extent, _WIDENED_AT_ONCE):
+        some(tb.const(first), min(_WIDENED_AT_ONCE, extent - first))
+
+
+class Patch:
+    """The inputs of `pixels` output pixels, in the order in which the weights lie.
+
+    Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
+
+    Attributes
+    ----------
+    order : ndarray
+        (steps, 2): which element of the reduction (kernel row, column, channel) each half of a step's word is.
+    """
+
+    def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:
+        self._ctx, self._conv, self._zero = ctx, conv, zero
+        self._data, self._seen = source
+        self._by_words = conv.channels % 4 == 0
+        self._reduction = prod(conv.kernel) * conv.channels
+        self.order = word_order(self._reduction) if self._by_words else _natural_order(self._reduction)
+        steps = len(self.order)
+        shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
+        # pixels side by side are read by one address, whatever the number of steps
+        self._side_by_side = ctx.small and self._by_words
+        if self._side_by_side:
+            shape = (steps, pixels)
+        make = ctx.stmts.local if 4 * pixels * steps <= STACK_BYTES and not ctx.small else ctx.scratch
+        self._buffer = make("patch", shape, dtype)
+        if 2 * steps > self._reduction:
+            for pixel in range(pixels):
+                ctx.stmts.store(self._buffer, [pixel, self._reduction], 0)
+
+    def _place(self, pixel: Expr | int, element: Expr) -> list[Expr | int]:
+        return [element, pixel] if self._side_by_side else [pixel, element]
+
+    def word(self, pixel: int, step: Expr) -> Expr:
+        """Return the pair that one pixel has at a step."""
+        if self._by_words:
+            return tb.load(self._buffer, self._place(pixel, step))
+        return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
+
+    def fill(self, pixel: Expr | int, place: Place) -> None:
+        """Write what makes the patch of the output pixel at `place`."""
+        stmts, conv = self._ctx.stmts, self._conv
+        image, y, x = place
+        top = stmts.let("top", y * conv.strides[0] - conv.padding[0][0])
+        left = stmts.let("left", x * conv.strides[1] - conv.padding[1][0])
+        inside = tb.land(*self._checks((top, left), conv.extents))
+        corner = (image, top, left)
+        choose(
+            self._ctx,
+            inside,
+            lambda: self._taps(pixel, corner, tested=False),
+            lambda: self._taps(pixel, corner, tested=True),
+        )
+
+    def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
+        """Return the conditions that elements from `start` on lie inside the input."""
+        checks = []
+        for first, extent, size, pads in zip(start, extents, self._conv.spatial, self._conv.padding, strict=True):
+            if any(pads):
+                checks += [tb.binary("ge", first, 0), tb.binary("le", first, size - extent)]
+        return checks
+
+    def _taps(self, pixel: Expr | int, corner: Place, *, tested: bool) -> None:
+        stmts, conv = self._ctx.stmts, self._conv
+        image, top, left = corner
+        if not tested and not self._by_words and conv.kernel[1] * conv.channels <= MOST_SPELLED_OUT:
+            self._kernel_rows(pixel, corner)
+            return
+        with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
+            y = stmts.let("y", top + ky * conv.dilation[0])
+            x = stmts.let("x", left + kx * conv.dilation[1])
+            tap = ky * conv.kernel[1] + kx
+            if not tested:
+                self._copy(pixel, tap, (image, y, x))
+                return
+            # a window of nothing but padding: the bounds proof does not see that no tap of it is read
+            valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
+            choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
+
+    def _kernel_rows(self, pixel: Expr | int, corner: Place) -> None:
+        """Write what widens short rows of the kernel, taps and channels at once."""
+        stmts, conv, (image, top, left) = self._ctx.stmts, self._conv, corner
+        extent = conv.kernel[1] * conv.channels
+        with stmts.loop(conv.kernel[0], "ky") as ky:
+            y = stmts.let("y", top + ky * conv.dilation[0])
+
+            def read(index: Expr) -> Expr:
+                x = left + index // conv.channels * conv.dilation[1]
+                return tb.load(self._data, self._seen(image, y, x, index % conv.channels))
+
+            widen(
+                self._ctx,
+                extent,
+                read,
+                lambda index, value: stmts.store(self._buffer, [pixel, ky * extent + index], value),
+            )
+
+    def _reaches(self, *start: Expr) -> bool:
+        """Tell whether a window that starts at literals has a tap inside the input; of others, that it may have one."""
+        conv = self._conv
+        return all(
+            not isinstance(first, Const) or any(0 <= first.value + tap * step < size for tap in range(taps))
+            for first, taps, step, size in zip(start, conv.kernel, conv.dilation, conv.spatial, strict=True)
+        )
+
+    def _copy(self, pixel: Expr | int, tap: Expr, place: Place) -> None:
+        """Write what widens the channels of one tap."""
+        stmts, channels = self._ctx.stmts, self._conv.channels
+
+        def word(index: Expr) -> None:
+            loaded = tb.load(self._data, self._seen(*place, index * 4), lanes=4)
+            four = stmts.let("four", signed_word(loaded))
+            at = tap * (channels // 2) + index * 2
+            stmts.store(self._buffer, self._place(pixel, at), tb.intrinsic("even_bytes", four))
+            stmts.store(self._buffer, self._place(pixel, at + 1), tb.intrinsic("odd_bytes", four))
+
+        def element(index: Expr, value: Expr) -> None:
+            stmts.store(self._buffer, [pixel, tap * channels + index], value)
+
+        if self._by_words:
+            repeat(self._ctx, channels // 4, self._at_once, "c", word)
+        else:
+            widen(self._ctx, channels, lambda index: tb.load(self._data, self._seen(*place, index)), element)
+
+    def _pad(self, pixel: Expr | int, tap: Expr) -> None:
+        """Write what fills one tap with the zero point."""
+        count = self._conv.channels // 2 if self._by_words else self._conv.channels
+        value = (self._zero & 0xFFFF) * 0x10001 if self._by_words else self._zero
+        signed = value - (1 << 32) if value >= 1 << 31 else value
+        dtype = self._buffer.dtype
+
+        def fill(index: Expr) -> None:
+            self._ctx.stmts.store(self._buffer, self._place(pixel, tap * count + index), tb.const(signed, dtype))
+
+        repeat(self._ctx, count, self._at_once, "c", fill)
+
+    @property
+    def _at_once(self) -> int:
+        return _COPIED_IN_SMALL_CODE if self._ctx.small else _COPIED_AT_ONCE
+
+
+def word_order(reduction: int) -> Array:
+    """Return the elements of each pair where words of four bytes are widened: even bytes, then odd ones."""
+    fours = np.arange(reduction).reshape(-1, 2, 2)
+    return np.ascontiguousarray(fours.transpose(0, 2, 1)).reshape(-1, 2)
+
+
+def _natural_order(reduction: int) -> Array:
+    order = np.full(reduction + reduction % 2, -1)
+    order[:reduction] = np.arange(reduction)
+    return order.reshape(-1, 2)

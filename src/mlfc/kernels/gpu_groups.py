@@ -1,0 +1,70 @@
+"""What work-items of a group do together: share out a range, fold what each of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+
+from mlfc.ops.tensor import Context
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+WARP = 32
+
+
+def power_of_two(least: int, most: int) -> int:
+    """Return the smallest power of two that is not below `least`, but at most `most`, which is one."""
+    return min(most, 1 << max(0, least - 1).bit_length())
+
+
+def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
+    """Return the indices of a row-major position, which lies inside the shape."""
+    indices: list[Expr] = []
+    inner = prod(shape)
+    outermost = True
+    for extent in shape:
+        inner //= max(extent, 1)
+        index = position // max(inner, 1)
+        indices.append(tb.const(0) if extent == 1 else index if outermost else index % extent)
+        outermost = outermost and extent == 1
+    return indices
+
+
+@contextmanager
+def shared_out(ctx: Context, count: int, item: Expr, items: int) -> Iterator[Expr]:
+    """Open the loop over every `items`-th element of a range, from `item` on; neighbours take neighbours."""
+    stmts = ctx.stmts
+    with stmts.loop(-(-count // items), "turn") as turn:
+        place = stmts.let("place", turn * items + item)
+        if count % items == 0:
+            yield place
+        else:
+            with stmts.when(tb.binary("lt", place, count)):
+                yield place
+
+
+@contextmanager
+def below(ctx: Context, index: Expr, extent: int, step: int) -> Iterator[None]:
+    """Let only indices inside a range go on, where it is not cut into whole pieces of `step`."""
+    if extent % step == 0:
+        yield
+    else:
+        with ctx.stmts.when(tb.binary("lt", index, extent)):
+            yield
+
+
+def fold_in_tree(ctx: Context, partial: Buffer, lane: Expr, rest: Sequence[Expr], step: Callable[..., Expr]) -> None:
+    """Fold a shared buffer over its first axis, whose extent is a power of two; the result is in its first element.
+
+    All work-items of the group must get here; `lane` is the place of one along that axis, `rest` those along others.
+    """
+    stmts = ctx.stmts
+    stmts.barrier()
+    half = partial.shape[0] // 2
+    while half:
+        with stmts.when(tb.binary("lt", lane, half)):
+            joined = step(tb.load(partial, [lane, *rest]), tb.load(partial, [lane + half, *rest]))
+            stmts.store(partial, [lane, *rest], joined)
+        stmts.barrier()
+        half //= 2

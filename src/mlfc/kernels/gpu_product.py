@@ -1,0 +1,171 @@
+"""Convolutions, dense layers and matrix products on devices, as tiles of one matrix product.
+
+A convolution's first matrix is made of the windows of its input, gathered where they are needed (implicit GEMM).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from mlfc.kernels.geometry import Conv, Product
+from mlfc.kernels.gpu_groups import unraveled
+from mlfc.kernels.gpu_sources import Elements, Matrix, Packed, Patches, Rows, elements_of
+from mlfc.kernels.gpu_tile import Arithmetic, Sizes, TiledProduct, choose
+from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
+from mlfc.kernels.plain_product import read_matrix
+from mlfc.kernels.templates import Array, Weights, template
+from mlfc.ops.tensor import Context, Output, Tensor
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+FEW_ROWS = 4
+"""Rows for which a product is no matter of tiles: `gpu_vector` has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """A tensor and weights as one matrix product takes them.
+
+    Attributes
+    ----------
+    elements : Elements
+    weights : ndarray
+        (layers, reduction, columns) in the dtype of the elements.
+    how : Arithmetic
+    start : ndarray or None
+        What is added to the sums of the columns of all layers.
+    """
+
+    elements: Elements
+    weights: Array
+    how: Arithmetic
+    start: Array | None
+
+
+def plain_sum(dtype: str) -> Arithmetic:
+    """Return sums of products in a dtype."""
+    return Arithmetic(dtype, lambda total, a, b: total + a * b)
+
+
+def operands(data: Buffer, weights: Array, raw: Weights, out: Output, channels: int) -> Operands:
+    """Choose how data and weights meet: in words of four bytes, in the sums' dtype else.
+
+    Parameters
+    ----------
+    data : Buffer
+    weights : ndarray
+        Centered, (layers, reduction, columns).
+    raw : Weights
+        For the zero point of the data.
+    out : Output
+    channels : int
+        How many elements of a run along the reduction lie side by side in the data.
+    """
+    dtype, bias = accumulator_dtype(out), bias_values(out)
+    bytes_ = weights.dtype == np.int8 and data.dtype in ("int8", "uint8") and dtype == "int32"
+    if not bytes_ or channels % 4:
+        elements = elements_of(data, dtype, channels, False, raw.data_zero)
+        return Operands(elements, weights.astype(dtypes.to_numpy(dtype)), plain_sum(dtype), bias)
+    elements = elements_of(data, dtype, channels, True, raw.data_zero)
+    layers, depth, columns = weights.shape
+    groups = weights.reshape(layers, depth // 4, 4, columns).swapaxes(2, 3)
+    words = np.ascontiguousarray(groups).view("<i4")[..., 0].astype(np.int32)
+    zero = raw.data_zero - 128 if data.dtype == "uint8" else raw.data_zero
+    start = np.zeros(layers * columns, np.int64) if bias is None else bias.astype(np.int64)
+    start = start - zero * weights.astype(np.int64).sum(axis=1).reshape(-1)
+    how = Arithmetic("int32", lambda total, a, b: tb.intrinsic("dot4_s8", total, a, b))
+    return Operands(elements, words, how, start.astype(np.int32) if start.any() else None)
+
+
+def finished(ctx: Context, total: Expr, start: Array | None, column: Expr, out: Output) -> Expr:
+    """Return a result from its sum."""
+    if start is not None:
+        total = total + tb.load(ctx.constant("start", start), [column])
+    return tb.cast(total, out.dtype)
+
+
+def is_dense(conv: Conv) -> bool:
+    """Tell whether a convolution of single pixels is a dense layer of few rows."""
+    single = all(size == 1 for size in (*conv.spatial, *conv.kernel)) and not conv.padded
+    return single and conv.groups == 1 and 0 < conv.batch <= FEW_ROWS
+
+
+def _takes_windows(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    del ctx, data, weights, out
+    return bool(prod(conv.output) * conv.batch) and not is_dense(conv)
+
+
+@template("convolution", "gpu", _takes_windows)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over any number of dimensions."""
+    values = weights.centered().reshape(-1, conv.groups, conv.group_filters).swapaxes(0, 1)
+    found = operands(data, values, weights, out, conv.group_channels)
+    columns = conv.group_filters
+    patches = Patches(ctx, conv, found.elements)
+    sizes = Sizes(conv.groups, conv.batch * prod(conv.output), columns, patches.depth)
+    schedule = choose(ctx.features, sizes)
+
+    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        channel = layer * columns + column
+        place = [*unraveled(row, (conv.batch, *conv.output)), channel]
+        out.store(place, finished(ctx, total, found.start, channel, out))
+
+    sources = patches, Packed(ctx, found.weights, schedule.tile)
+    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+
+
+def _takes_many(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    del ctx, weights, out
+    return prod(data.shape[:-1]) > FEW_ROWS
+
+
+@template("dense", "gpu", _takes_many)
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns)."""
+    *lead, depth = data.shape
+    found = operands(data, weights.centered()[None], weights, out, depth)
+    columns = weights.values.shape[1]
+    rows = Rows(ctx, found.elements)
+    sizes = Sizes(1, prod(lead), columns, rows.depth)
+    schedule = choose(ctx.features, sizes)
+
+    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        del layer
+        out.store([*unraveled(row, lead), column], finished(ctx, total, found.start, column, out))
+
+    sources = rows, Packed(ctx, found.weights, schedule.tile)
+    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+
+
+def _takes_matrices(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
+    del ctx, a, b
+    return len(out.shape) >= 2 and bool(prod(out.shape)) and sizes.reduction > 0
+
+
+@template("product", "gpu", _takes_matrices)
+def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write a batch of products of two matrices."""
+    batch, dtype = out.shape[:-2], accumulator_dtype(out)
+    bias = bias_values(out)
+    whole = Sizes(prod(batch), sizes.rows, sizes.columns, sizes.reduction)
+
+    def first(layer: Expr, row: Expr, k: Expr) -> Expr:
+        place = (k, row) if sizes.transpose_a else (row, k)
+        return factor(read_matrix(a, unraveled(layer, batch), *place), sizes.a_zero, dtype)
+
+    def second(layer: Expr, column: Expr, k: Expr) -> Expr:
+        place = (column, k) if sizes.transpose_b else (k, column)
+        return factor(read_matrix(b, unraveled(layer, batch), *place), sizes.b_zero, dtype)
+
+    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        out.store([*unraveled(layer, batch), row, column], finished(ctx, total, bias, column, out))
+
+    sources = (
+        Matrix(ctx, sizes.rows, sizes.reduction, dtype, not sizes.transpose_a, first),
+        Matrix(ctx, sizes.columns, sizes.reduction, dtype, sizes.transpose_b, second),
+    )
+    TiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)

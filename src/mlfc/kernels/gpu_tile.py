@@ -1,0 +1,334 @@
+"""Matrix products on devices: a group of work-items makes a tile of the result, each item a smaller tile in registers.
+
+A step brings a slice of both matrices into memory that the group shares, where each element is used as often as the
+tile is wide. The next slice is on its way into registers while one is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+from mlfc.kernels.gpu_groups import below, unraveled
+from mlfc.ops.tensor import Context
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+VECTOR = 4  # elements of 32 bits that one load moves
+_SKEW = 4  # elements between rows of the first slice beyond its own: columns lie in different banks
+# of a large GPU: groups at a time, multiply-adds that one of them does a cycle, cycles of a launch, bytes moved a cycle
+_AT_A_TIME, _RATE, _LAUNCH, _BANDWIDTH = 264, 64, 5000, 2000
+_MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a group and an item of it make.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of the group's tile.
+    depth : int
+        Elements of the reduction that a step takes.
+    tall, wide : int
+        Rows and columns of an item's tile.
+    rate : float
+        How fast it goes beside the largest one where both have enough to do.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    tall: int
+    wide: int
+    rate: float
+
+    @property
+    def items(self) -> int:
+        """Work-items of a group."""
+        return self.rows // self.tall * (self.columns // self.wide)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the group shares."""
+        return 4 * self.depth * (self.rows + _SKEW + self.columns)
+
+
+_TILES = (
+    Tile(128, 128, 8, 8, 8, 1.0), Tile(128, 64, 16, 8, 4, 0.85), Tile(64, 64, 16, 4, 4, 0.65),
+    Tile(64, 32, 16, 4, 2, 0.45), Tile(32, 64, 16, 2, 4, 0.45), Tile(128, 16, 16, 4, 2, 0.4),
+    Tile(32, 32, 16, 2, 2, 0.3), Tile(16, 16, 16, 2, 2, 0.2), Tile(16, 16, 8, 4, 4, 0.1),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """So many products (layers) of rows x depth and depth x columns."""
+
+    layers: int
+    rows: int
+    columns: int
+    depth: int
+
+    def groups(self, tile: Tile) -> int:
+        """Return how many groups make all results."""
+        return self.layers * -(-self.rows // tile.rows) * -(-self.columns // tile.columns)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A tile, and among how many groups the reduction of each is shared out."""
+
+    tile: Tile
+    splits: int
+
+
+def choose(features: Features, sizes: Sizes) -> Schedule:
+    """Return the schedule with the least estimated time.
+
+    Small results are shared out along the reduction: else most of a device would have nothing to do.
+    """
+    fitting = [t for t in _TILES if t.items <= features.group_items and t.nbytes <= features.shared_bytes]
+    found = [Schedule(tile, splits) for tile in fitting or _TILES[-1:] for splits in _splits(sizes, tile)]
+    return min(found, key=lambda schedule: _cycles(sizes, schedule))
+
+
+def _splits(sizes: Sizes, tile: Tile) -> list[int]:
+    """Return into how many equal parts the steps of a tile may be cut."""
+    steps = -(-sizes.depth // tile.depth)
+    results = 4 * sizes.layers * sizes.rows * sizes.columns
+    return [
+        parts
+        for parts in range(1, _MOST_SPLITS + 1)
+        if parts == 1 or (steps % parts == 0 and steps // parts >= _LEAST_STEPS and parts * results <= _MOST_PARTIAL)
+    ]
+
+
+def _cycles(sizes: Sizes, schedule: Schedule) -> float:
+    tile, splits = schedule.tile, schedule.splits
+    steps = -(-sizes.depth // tile.depth) // splits
+    waves = -(-sizes.groups(tile) * splits // _AT_A_TIME)
+    working = waves * tile.rows * tile.columns * tile.depth * steps / (_RATE * tile.rate)
+    moved = 8 * splits * sizes.layers * sizes.rows * sizes.columns
+    return working + (_LAUNCH + moved / _BANDWIDTH if splits > 1 else 0)
+
+
+Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]
+
+
+class Source(Protocol):
+    """One matrix: lines of elements along the reduction.
+
+    Attributes
+    ----------
+    dtype : str
+        Of its elements in shared memory.
+    width : int
+        Elements that are fetched together.
+    along : bool
+        Whether they follow each other along the reduction; else they belong to neighbouring lines.
+    """
+
+    dtype: str
+    width: int
+    along: bool
+
+    def line(self, layer: Expr, line: Expr) -> Any:
+        """Write what is the same for all elements of a line and return it; the line may lie behind the last one."""
+
+    def step(self, step: Expr, depth: int) -> Any:
+        """Write what is the same for all elements of a step and return it."""
+
+    def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
+        """Return `width` elements, the first at `place` of the step, or 0 where the matrix has none."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How elements are multiplied and added up.
+
+    Attributes
+    ----------
+    dtype : str
+        Of sums.
+    add : callable ``(sum, first, second) -> sum``
+    """
+
+    dtype: str
+    add: Callable[[Expr, Expr, Expr], Expr]
+
+
+class _Slice:
+    """The part of a matrix that is in shared memory, and what an item brings there."""
+
+    def __init__(self, ctx: Context, source: Source, name: str, lines: int, tile: Tile, skew: int) -> None:
+        self._stmts, self._source, self._tile = ctx.stmts, source, tile
+        self.buffer = ctx.stmts.shared(name, (tile.depth, lines + skew), source.dtype)
+        self._loads = lines * tile.depth // source.width
+        self._turns = -(-self._loads // tile.items)
+        self._held = ctx.stmts.local(f"{name}_next", (self._turns * source.width,), source.dtype)
+        self._lines = lines
+        self._places: list[tuple[Expr, Expr, Any]] = []
+
+    def place(self, item: Expr, layer: Expr, first: Expr) -> None:
+        """Write which elements the item brings: lines from `first` on."""
+        stmts, source, width = self._stmts, self._source, self._source.width
+        for turn in range(self._turns):
+            number = item + turn * self._tile.items
+            if self._loads < self._tile.items:
+                number = stmts.let("number", tb.minimum(number, self._loads - 1))
+            if source.along:
+                each = self._tile.depth // width
+                line, place = stmts.let("line", number // each), stmts.let("place", number % each * width)
+            else:
+                each = self._lines // width
+                line, place = stmts.let("line", number % each * width), stmts.let("place", number // each)
+            self._places.append((line, place, source.line(layer, stmts.let("at", first + line))))
+
+    def fetch(self, step: Expr) -> None:
+        """Write the loads of a step."""
+        width = self._source.width
+        known = self._source.step(step, self._tile.depth)
+        for turn, (_, place, line) in enumerate(self._places):
+            self._stmts.store(self._held, [turn * width], self._source.fetch(line, known, place))
+
+    def bring(self, item: Expr) -> None:
+        """Write the stores of what was fetched into shared memory."""
+        if self._loads < self._tile.items:
+            with self._stmts.when(tb.binary("lt", item, self._loads)):
+                self._bring()
+        else:
+            self._bring()
+
+    def _bring(self) -> None:
+        width = self._source.width
+        for turn, (line, place, _) in enumerate(self._places):
+            if self._source.along:
+                for lane in range(width):
+                    self._stmts.store(self.buffer, [place + lane, line], tb.load(self._held, [turn * width + lane]))
+            else:
+                self._stmts.store(self.buffer, [place, line], tb.load(self._held, [turn * width], width))
+
+
+class TiledProduct:
+    """The launches that multiply layers of matrices: one, or a second one that adds up what parts of them gave.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    sizes : Sizes
+    sources : tuple of Source
+        Lines of the first are rows, of the second columns.
+    how : Arithmetic
+    """
+
+    def __init__(
+        self, ctx: Context, schedule: Schedule, sizes: Sizes, sources: tuple[Source, Source], how: Arithmetic
+    ) -> None:
+        self._ctx, self._tile, self._splits, self._how = ctx, schedule.tile, schedule.splits, how
+        self._sizes, self._sources = sizes, sources
+
+    def emit(self, store: Store) -> None:
+        """Write the launch; ``store(layer, row, column, sum)`` is called once for each result."""
+        if self._splits == 1:
+            self._launch(lambda _, *result: store(*result))
+            return
+        stmts, sizes = self._ctx.stmts, self._sizes
+        shape = self._splits, sizes.layers, sizes.rows, sizes.columns
+        parts = self._ctx.scratch("parts", shape, self._how.dtype)
+        self._launch(lambda part, *result: stmts.store(parts, [part, *result[:-1]], result[-1]))
+        results, items = prod(shape[1:]), self._ctx.features.group_items
+        with stmts.launch((-(-results // items),), (items,)) as ((group,), (item,)):
+            number = stmts.let("number", group * items + item)
+            with below(self._ctx, number, results, items):
+                layer, row, column = (stmts.let("at", index) for index in unraveled(number, shape[1:]))
+                total = stmts.local("total", (1,), self._how.dtype)
+                stmts.store(total, [0], 0)
+                with stmts.loop(self._splits, "part") as part:
+                    stmts.store(total, [0], tb.load(total, [0]) + tb.load(parts, [part, layer, row, column]))
+                store(layer, row, column, tb.load(total, [0]))
+
+    def _launch(self, store: Callable[..., None]) -> None:
+        """Write the launch of all parts; ``store(part, layer, row, column, sum)`` takes what each has of a result."""
+        stmts, tile, sizes = self._ctx.stmts, self._tile, self._sizes
+        grid = -(-sizes.columns // tile.columns), -(-sizes.rows // tile.rows), sizes.layers * self._splits
+        with stmts.launch(grid, (tile.items,)) as ((group_x, group_y, group_z), (item,)):
+            part, layer = unraveled(group_z, (self._splits, sizes.layers))
+            across = tile.columns // tile.wide
+            x, y = stmts.let("x", item % across), stmts.let("y", item // across)
+            row, column = stmts.let("row", group_y * tile.rows), stmts.let("column", group_x * tile.columns)
+            a = _Slice(self._ctx, self._sources[0], "a", tile.rows, tile, _SKEW)
+            b = _Slice(self._ctx, self._sources[1], "b", tile.columns, tile, 0)
+            sums = stmts.local("sums", (tile.tall * tile.wide,), self._how.dtype)
+            with stmts.loop(tile.tall * tile.wide, "s", "unrolled") as index:
+                stmts.store(sums, [index], 0)
+            a.place(item, layer, row)
+            b.place(item, layer, column)
+            self._steps(a, b, item, part, lambda: self._work(a.buffer, b.buffer, sums, x, y))
+            self._store(sums, partial(store, part, layer), (row, y), (column, x))
+
+    def _steps(self, a: _Slice, b: _Slice, item: Expr, part: Expr, work: Callable[[], None]) -> None:
+        stmts = self._ctx.stmts
+        steps = -(-self._sizes.depth // self._tile.depth) // self._splits
+        first = part * steps
+
+        def bring() -> None:
+            a.bring(item)
+            b.bring(item)
+            stmts.barrier()
+
+        a.fetch(first)
+        b.fetch(first)
+        bring()
+        if steps > 1:
+            with stmts.loop(steps - 1, "step", "rolled") as step:
+                a.fetch(first + step + 1)
+                b.fetch(first + step + 1)
+                work()
+                stmts.barrier()
+                bring()
+        work()
+
+    def _work(self, a: Buffer, b: Buffer, sums: Buffer, x: Expr, y: Expr) -> None:
+        """Write the products of one step: what an item reads of each matrix is used for its whole tile."""
+        stmts, tile = self._ctx.stmts, self._tile
+        with stmts.loop(tile.depth, "k") as k:  # compilers for GPUs spell it out, those for processors had better not
+            left, right = stmts.local("left", (tile.tall,), a.dtype), stmts.local("right", (tile.wide,), b.dtype)
+            for buffer, held, place, extent in ((a, left, y, tile.rows), (b, right, x, tile.columns)):
+                for start, first in _pieces(held.shape[0], extent):
+                    lanes = min(VECTOR, held.shape[0]) if dtypes.nbytes(buffer.dtype) == 4 else 1
+                    for lane in range(0, min(VECTOR, held.shape[0]), lanes):
+                        at = first + place * min(VECTOR, held.shape[0]) + lane
+                        stmts.store(held, [start + lane], tb.load(buffer, [k, at], lanes))
+            with stmts.loop(tile.tall, "i", "unrolled") as i, stmts.loop(tile.wide, "j", "unrolled") as j:
+                index = i * tile.wide + j
+                total = self._how.add(tb.load(sums, [index]), tb.load(left, [i]), tb.load(right, [j]))
+                stmts.store(sums, [index], total)
+
+    def _store(
+        self, sums: Buffer, store: Callable[..., None], rows: tuple[Expr, Expr], columns: tuple[Expr, Expr]
+    ) -> None:
+        stmts, tile, sizes = self._ctx.stmts, self._tile, self._sizes
+        high, wide = min(VECTOR, tile.tall), min(VECTOR, tile.wide)
+        for top, row_first in _pieces(tile.tall, tile.rows):
+            with stmts.loop(high, "i", "unrolled") as i:
+                row = stmts.let("r", rows[0] + rows[1] * high + row_first + i)
+                with below(self._ctx, row, sizes.rows, tile.rows):
+                    for left, column_first in _pieces(tile.wide, tile.columns):
+                        with stmts.loop(wide, "j", "unrolled") as j:
+                            column = stmts.let("c", columns[0] + columns[1] * wide + column_first + j)
+                            with below(self._ctx, column, sizes.columns, tile.columns):
+                                total = tb.load(sums, [(i + top) * tile.wide + j + left])
+                                store(row, column, total)
+
+
+def _pieces(held: int, extent: int) -> Sequence[tuple[int, int]]:
+    """Return where each vector of an item's rows or columns begins in its registers, and in the group's tile."""
+    lanes = min(VECTOR, held)
+    return [(start, start * extent // held) for start in range(0, held, lanes)]

@@ -1,0 +1,249 @@
+"""Plain scalar templates: right for every size and dtype, and the reference of the others.
+
+The loops run over the unpadded input, over those taps that read inside it; four output channels share each
+input value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlfc.kernels import summation
+from mlfc.kernels.geometry import Conv
+from mlfc.kernels.templates import Array, Weights, template
+from mlfc.ops.tensor import Context, Output
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Const, Expr
+
+FILTERS_AT_ONCE = 4
+
+Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
+
+
+def accumulator_dtype(out: Output) -> str:
+    """Return the dtype in which sums are kept: halves are summed as float32."""
+    return "float32" if out.dtype in ("float16", "bfloat16") else out.dtype
+
+
+def factor(value: Expr, zero: int, dtype: str) -> Expr:
+    """Return an operand as a factor in the accumulator's dtype, less its zero point."""
+    wide = tb.cast(value, dtype)
+    return wide - zero if zero else wide
+
+
+def bias_values(out: Output) -> Array | None:
+    """Return the bias of each filter in the accumulator's dtype, or None where there is none.
+
+    Integers start with it. Floats take it last, as the references do: the order decides the last bit.
+    """
+    if out.bias is None or not out.bias.any():
+        return None
+    return out.bias.astype(dtypes.to_numpy(accumulator_dtype(out)))
+
+
+class FilterSums:
+    """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
+
+    Parameters
+    ----------
+    rows : ndarray
+        (steps..., groups, filters of a group), the steps in the order in which the loops run.
+    """
+
+    def __init__(self, ctx: Context, rows: Array, out: Output) -> None:
+        self.ctx, self.out = ctx, out
+        *steps, groups, filters = rows.shape
+        self.filters = filters
+        self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
+        self.blocks = filters // self.width
+        ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
+        self.weights = ctx.constant("weights", np.ascontiguousarray(ordered))
+        bias = bias_values(out)
+        self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
+        self.dtype = accumulator_dtype(out)
+        self.bias_last = dtypes.is_float(self.dtype)
+        self.long = summation.is_long(self.dtype, prod(steps))
+
+    @contextmanager
+    def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
+        """Open the loop over blocks, and store at `place` in the end.
+
+        Yields
+        ------
+        first : Expr
+            First filter of the block.
+        add : callable ``(steps, *values)``
+            Adds the products of the weights of `steps` with one input value for all filters or one for each.
+        end_piece : callable
+            Call it at the end of each piece of the sum; does nothing where the sum is short.
+        """
+        stmts = self.ctx.stmts
+        with stmts.loop(self.blocks, "block") as block:
+            panel = group * self.blocks + block
+            sums = stmts.local("sums", (self.width,), self.dtype)
+            for index in range(self.width):
+                bias = None if self.bias_last else self.bias
+                stmts.store(sums, [index], 0 if bias is None else tb.load(bias, [panel, index]))
+
+            def add(steps: Sequence[Expr], *values: Expr) -> None:
+                factors = [stmts.let("x", value) for value in values]
+                for index, value in zip(range(self.width), cycle(factors), strict=False):
+                    weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.dtype)
+                    stmts.store(sums, [index], tb.load(sums, [index]) + value * weight)
+
+            totals, end_piece = self._totals(sums)
+            first = group * self.filters + block * self.width
+            yield first, add, end_piece
+            with stmts.loop(self.width, "lane") as lane:
+                total = tb.load(sums, [lane])
+                if totals:
+                    total = tb.load(totals, [lane]) + total
+                if self.bias is not None and self.bias_last:
+                    total = total + tb.load(self.bias, [panel, lane])
+                self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
+
+    def _totals(self, sums: Buffer) -> tuple[Buffer | None, Callable[[], None]]:
+        """Return the array of finished pieces, None where sums are short, and what writes the end of a piece."""
+        stmts = self.ctx.stmts
+        if not self.long:
+            return None, lambda: None
+        totals = stmts.local("totals", (self.width,), self.dtype)
+        for index in range(self.width):
+            stmts.store(totals, [index], 0)
+
+        def end_piece() -> None:
+            for index in range(self.width):
+                stmts.store(totals, [index], tb.load(totals, [index]) + tb.load(sums, [index]))
+                stmts.store(sums, [index], 0)
+
+        return totals, end_piece
+
+    @contextmanager
+    def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
+        """Open the innermost loop of the reduction, in pieces where the sum is long."""
+        with summation.piece(self.ctx, extent, not self.long) as (first, count):
+            with self.ctx.stmts.loop(count, "c") as offset:
+                yield first + offset
+            end_piece()
+
+
+@contextmanager
+def nest(ctx: Context, extents: Sequence[int | Expr], prefix: str) -> Iterator[tuple[Expr, ...]]:
+    """Open one serial loop an extent."""
+    with ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)
+        )
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The taps of one axis that may read inside the input: `count` of them from tap `skip`, which reads `first`."""
+
+    first: Expr
+    skip: Expr
+    count: Expr
+
+
+def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _Taps:
+    """Return the taps of an output index; those of a dilated axis are not clipped, so `_inside` tests them."""
+    stmts, size, taps = ctx.stmts, conv.spatial[axis], tb.const(conv.kernel[axis])
+    base = index * conv.strides[axis] - conv.padding[axis][0]
+    if conv.dilation[axis] > 1 or not any(conv.padding[axis]):
+        return _Taps(base, tb.const(0), taps)
+    first = stmts.let("first", tb.maximum(base, 0))
+    return _Taps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
+
+
+def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
+    """Return the condition that the taps of dilated axes read inside the input."""
+    checks = []
+    for position, step, size, pads in zip(positions, conv.dilation, conv.spatial, conv.padding, strict=True):
+        if step > 1 and any(pads):
+            checks += [tb.binary("ge", position, 0), tb.binary("lt", position, size)]
+    return tb.land(*checks)
+
+
+@contextmanager
+def _windows(ctx: Context, conv: Conv, ranges: Sequence[_Taps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
+    """Open the loops over taps that read inside the input; yield where in the input and which tap."""
+    with nest(ctx, [taps.count for taps in ranges], "k") as offsets:
+        both = list(zip(ranges, offsets, strict=True))
+        positions = [taps.first + offset * step for (taps, offset), step in zip(both, conv.dilation, strict=True)]
+        with _when(ctx, _inside(positions, conv)):
+            yield positions, [taps.skip + offset for taps, offset in both]
+
+
+@template("convolution", "plain")
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over any number of dimensions."""
+    stmts = ctx.stmts
+    centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
+    sums = FilterSums(ctx, centered, out)
+    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
+            with _windows(ctx, conv, ranges) as (positions, taps), sums.steps(conv.group_channels, end_piece) as c:
+                value = tb.load(data, [place[0], *positions, group * conv.group_channels + c])
+                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
+
+
+@template("depthwise", "plain")
+def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
+    multiplier = conv.filters // conv.channels
+    sums = FilterSums(ctx, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
+    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
+            channels = [(first + lane) // multiplier for lane in range(sums.width)]
+            values = [tb.load(data, [place[0], *positions, channel]) for channel in channels]
+            add(taps, *(factor(value, weights.data_zero, sums.dtype) for value in values))
+
+
+@template("transposed", "plain")
+def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a transposed convolution: each result element gathers the inputs that reach it."""
+    stmts = ctx.stmts
+    inner = conv.filters // conv.groups
+    made = conv.channels // conv.groups
+    grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
+    sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
+    with nest(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
+        with sums.over(group, place) as (_, add, end_piece), nest(ctx, conv.kernel, "k") as taps:
+            positions, checks = _gathered(conv, place, taps, data)
+            with _when(ctx, tb.land(*checks)), sums.steps(inner, end_piece) as c:
+                value = tb.load(data, [place[0], *positions, group * inner + c])
+                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
+
+
+def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer) -> tuple[list[Expr], list[Expr]]:
+    """Return where a tap of the transpose reads, and the conditions under which it does."""
+    positions, checks = [], []
+    for axis, tap in enumerate(taps):
+        stride = conv.strides[axis]
+        reach = place[axis + 1] + conv.padding[axis][0] - tap * conv.dilation[axis]
+        if stride > 1:
+            checks.append(tb.binary("eq", reach % stride, 0))
+        position = reach // stride
+        checks += [tb.binary("ge", position, 0), tb.binary("lt", position, data.shape[axis + 1])]
+        positions.append(position)
+    return positions, checks
+
+
+@contextmanager
+def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
+    """Open an if, unless the condition always holds."""
+    if isinstance(condition, Const) and condition.value:
+        yield
+        return
+    with ctx.stmts.when(condition):
+        yield

@@ -1,0 +1,136 @@
+"""Matrix products by the register tile: a dense layer is a 1x1 convolution whose pixels are its rows.
+
+Where the second matrix is only known at run time, each batch first packs it into scratch in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.kernels import arithmetic
+from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.conv_tile import TiledConv
+from mlfc.kernels.frame import Frame
+from mlfc.kernels.geometry import Conv, Product
+from mlfc.kernels.packing import Block, pack_channels
+from mlfc.kernels.plain import factor
+from mlfc.kernels.plain_product import read_matrix
+from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.tiling import LANES
+from mlfc.ops.tensor import Context, Output, Tensor
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+
+def _rows_conv(batch: int, rows: int, reduction: int, columns: int) -> Conv:
+    """Return the 1x1 convolution that multiplies `rows` pixels of `reduction` channels."""
+    return Conv(batch, (1, rows), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+
+
+def _rows_frame(lead: Sequence[int]) -> tuple[int, int, Frame]:
+    """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row of pixels.
+
+    The longest dimension becomes the row, so that tiles are full.
+    """
+    rows = max(lead, default=1)
+    axis = list(lead).index(rows) if lead else 0
+    others = [(index, extent) for index, extent in enumerate(lead) if index != axis]
+
+    def frame(image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
+        indices: dict[int, Expr] = {axis: x}
+        rest = image
+        for index, extent in reversed(others):
+            first = index == others[0][0]
+            indices[index] = tb.const(0) if extent == 1 else rest if first else rest % extent
+            rest = rest if extent == 1 else rest // extent
+        return [*(indices[index] for index in range(len(lead))), channel]
+
+    return prod(extent for _, extent in others), rows, frame
+
+
+def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    return how is not None and how.accumulator == out.dtype
+
+
+@template("dense", "vector", _accepts_dense)
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns)."""
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    assert how is not None  # _accepts_dense has seen to it
+    batch, rows, frame = _rows_frame(data.shape[:-1])
+    conv = _rows_conv(batch, rows, *weights.values.shape)
+    TiledConv(ctx, conv, how, (data, frame), out).emit()
+
+
+class TiledProduct(TiledConv):
+    """A batch of products whose second matrix is packed at run time."""
+
+    def __init__(self, ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+        self.sizes, self.a, self.b, self.batch = sizes, a, b, out.shape[:-2]
+        dtype = out.dtype
+        how = Arithmetic(
+            np.zeros((1, sizes.columns), dtypes.to_numpy(dtype)), dtype, 1, a.dtype, False, 0, 0,
+            lambda value: value,
+            lambda acc, value, weight: acc + tb.broadcast(factor(value, sizes.a_zero, dtype), LANES) * weight,
+        )  # fmt: skip
+        conv = _rows_conv(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
+        super().__init__(ctx, conv, how, (a.in_memory(ctx), self._result), out)
+        self._packed: list[tuple[Block, Buffer]] = []
+
+    def _result(self, image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
+        return [*self._batch_indices(image), x, channel]
+
+    def _batch_indices(self, image: Expr) -> list[Expr]:
+        indices: list[Expr] = []
+        for position, extent in reversed(list(enumerate(self.batch))):
+            indices.insert(0, image % extent if position else image)
+            image = image // extent
+        return indices
+
+    def read(self, image: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
+        """Read the first matrix in place."""
+        del row
+        place = (channel, column) if self.sizes.transpose_a else (column, channel)
+        return read_matrix(self.a, self._batch_indices(image), *place)
+
+    def pack(self, block: Block) -> tuple[Buffer, Buffer | None]:
+        """Declare the scratch of a block, (count, reduction, lanes), and the start of its accumulators."""
+        lanes = block.vectors * LANES
+        buffer = self.ctx.scratch("packed", (block.count, self.sizes.reduction, lanes), self.how.accumulator)
+        self._packed.append((block, buffer))
+        start = self.how.start(self.out.bias)
+        return buffer, None if start is None else self.ctx.constant("start", pack_channels(start, block))
+
+    def prepare(self, image: Expr) -> None:
+        """Write the loops that pack the second matrix of one batch."""
+        stmts, sizes = self.ctx.stmts, self.sizes
+        batch = self._batch_indices(image)
+        for block, buffer in self._packed:
+            with stmts.loop(block.count, "block") as number, stmts.loop(sizes.reduction, "k") as k:
+                lanes = block.vectors * LANES
+                with stmts.loop(block.width, "lane", "vectorized") as lane:
+                    column = number * block.width + block.first + lane
+                    value = read_matrix(self.b, batch, *((column, k) if sizes.transpose_b else (k, column)))
+                    stmts.store(buffer, [number, k, lane], factor(value, sizes.b_zero, self.how.accumulator))
+                if lanes > block.width:
+                    with stmts.loop(lanes - block.width, "lane", "vectorized") as lane:
+                        stmts.store(buffer, [number, k, lane + block.width], 0)
+
+
+def _accepts_product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
+    del ctx
+    floats = a.dtype == b.dtype == out.dtype == "float32"
+    integers = dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype) and out.dtype == "int32"
+    return (floats or integers) and len(out.shape) >= 2 and a.buffer is not None and sizes.rows > 1
+
+
+@template("product", "vector", _accepts_product)
+def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write a batch of products of two matrices."""
+    TiledProduct(ctx, sizes, a, b, out).emit()

@@ -1,0 +1,170 @@
+"""Copies of input rows with their borders filled in, so that the loops of a kernel need no tests.
+
+`Band` holds all rows that some output rows need. `Window` holds only the rows that one output row needs: the next
+row takes the place of those that it no longer sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mlfc.kernels.frame import Frame
+from mlfc.kernels.geometry import Conv
+from mlfc.ops.tensor import Context
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Const, Expr
+
+LEAST_BAND_BYTES = 4 * 1024  # smaller copies save no memory worth having and repeat too many rows
+MOST_BAND_BYTES = 192 * 1024  # a band stays in the second-level cache beside the weights
+
+Source: TypeAlias = "tuple[Buffer, Frame]"
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How the copy holds an element and a pixel.
+
+    Attributes
+    ----------
+    dtype : str
+    pixel : int
+        Elements from one pixel to the next.
+    step : int
+        Elements that one read takes: the last of a row may reach past its end.
+    pad_value : int
+        What stands on the borders, and in a pixel behind the channels that are copied.
+    convert : callable
+        Element of the input to element of the copy.
+    """
+
+    dtype: str
+    pixel: int
+    step: int
+    pad_value: int
+    convert: Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """Which channels of the input a pixel of the copy holds: `count` of them, the k-th is ``source(k)``."""
+
+    count: int
+    source: Callable[[Expr], Expr]
+
+
+class _Rows:
+    """Scratch of some rows, pixels side by side, each with its borders."""
+
+    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
+        self.ctx, self.conv, self.source, self.form = ctx, conv, source, form
+        self.columns = (conv.output[1] - 1) * conv.strides[1] + conv.extents[1]
+        self.length = self.columns * form.pixel + form.step - 1
+
+    def write(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
+        """Write the row `slot` of the copy from ``(image, input row)``; a row outside the input is all border."""
+        stmts, conv = self.ctx.stmts, self.conv
+        top, bottom = conv.padding[0]
+        _, inside = place
+        checks = [tb.binary("ge", inside, 0)] * bool(top)
+        checks += [tb.binary("lt", inside, conv.spatial[0])] * bool(bottom)
+        valid = tb.land(*checks)
+        if isinstance(valid, Const):
+            self._copy(buffer, slot, place, channels) if valid.value else self._pad(buffer, slot, 0, self.length)
+            return
+        with stmts.when(valid):
+            self._copy(buffer, slot, place, channels)
+        with stmts.when(tb.binary("eq", valid, tb.const(False, "bool"))):
+            self._pad(buffer, slot, 0, self.length)
+
+    def _pad(self, buffer: Buffer, slot: Expr, start: int, stop: int) -> None:
+        if stop > start:
+            with self.ctx.stmts.loop(stop - start, "i", "vectorized") as i:
+                self.ctx.stmts.store(buffer, [slot, i + start], self.form.pad_value)
+
+    def _copy(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
+        stmts, conv, pixel = self.ctx.stmts, self.conv, self.form.pixel
+        data, seen = self.source
+        image, inside = place
+        left = min(conv.padding[1][0], self.columns)
+        inner = min(conv.spatial[1], self.columns - left)
+        self._pad(buffer, slot, 0, left * pixel)
+        if inner:
+            with stmts.loop(inner, "column") as column:
+                at = (column + left) * pixel
+                with stmts.loop(channels.count, "c", "vectorized") as c:
+                    value = tb.load(data, seen(image, inside, column, channels.source(c)))
+                    stmts.store(buffer, [slot, at + c], self.form.convert(value))
+                if pixel > channels.count:
+                    with stmts.loop(pixel - channels.count, "c", "vectorized") as c:
+                        stmts.store(buffer, [slot, at + (c + channels.count)], self.form.pad_value)
+        self._pad(buffer, slot, (left + inner) * pixel, self.length)
+
+
+class Band(_Rows):
+    """The copy of the input rows that a band of output rows needs, with all channels.
+
+    Parameters
+    ----------
+    weight_bytes : int
+        Every band reads all weights once more, so it is worth as many bytes as they have.
+
+    Attributes
+    ----------
+    rows : int
+        Output rows of a band; a divisor of the output's height.
+    """
+
+    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int) -> None:
+        super().__init__(ctx, conv, source, form)
+        limit = min(max(weight_bytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
+        self.rows = self._fitting(limit // (self.length * dtypes.nbytes(form.dtype)))
+        self.buffer = ctx.scratch("staged", (self._input_rows(self.rows), self.length), form.dtype)
+
+    def _input_rows(self, rows: int) -> int:
+        return (rows - 1) * self.conv.strides[0] + self.conv.extents[0]
+
+    def _fitting(self, most: int) -> int:
+        height = self.conv.output[0]
+        divisors = (height // count for count in range(1, height + 1) if height % count == 0)
+        return next((rows for rows in divisors if self._input_rows(rows) <= most), 1)
+
+    def fill(self, image: Expr, first: Expr) -> None:
+        """Write the loops that copy what the output rows from `first` on need."""
+        conv = self.conv
+        channels = Channels(conv.channels, lambda c: c)
+        with self.ctx.stmts.loop(self.buffer.shape[0], "row") as row:
+            inside = first * conv.strides[0] + row - conv.padding[0][0]
+            self.write(self.buffer, row, (image, inside), channels)
+
+
+class Window(_Rows):
+    """The copy of the input rows that one output row needs: row r lies in slot ``r % (rows of the window)``."""
+
+    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
+        super().__init__(ctx, conv, source, form)
+        self.rows = conv.extents[0]
+        self.fresh = min(conv.strides[0], self.rows)
+        self.buffer = ctx.scratch("window", (self.rows, self.length), form.dtype)
+
+    def start(self, image: Expr, channels: Channels) -> None:
+        """Write the loop that copies the rows that the first output row shares with the second."""
+        kept = self.rows - self.fresh
+        if kept:
+            with self.ctx.stmts.loop(kept, "row") as row:
+                self.write(self.buffer, row, (image, row - self.conv.padding[0][0]), channels)
+
+    def advance(self, image: Expr, row: Expr, channels: Channels) -> None:
+        """Write the loop that copies the rows that output row `row` sees first."""
+        with self.ctx.stmts.loop(self.fresh, "fresh") as fresh:
+            reach = fresh + (self.rows - self.fresh)
+            inside = row * self.conv.strides[0] + reach - self.conv.padding[0][0]
+            self.write(self.buffer, self.slot(row, reach), (image, inside), channels)
+
+    def slot(self, row: Expr, reach: Expr) -> Expr:
+        """Return where input row `reach` of the window of output row `row` lies."""
+        if self.fresh == self.rows:
+            return reach
+        return self.ctx.stmts.let("slot", (row * self.conv.strides[0] + reach) % self.rows)

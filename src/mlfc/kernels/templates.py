@@ -1,0 +1,142 @@
+"""The seam between operators and kernels: which template writes the loops of which operator for which target.
+
+A template is found by the kind of work and the target's families, the best one first. Every kind has a ``plain``
+template; what no other family has or takes gets the plain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError
+from mlfc.kernels.geometry import Conv, Product
+from mlfc.ops.tensor import Context, Output, Tensor
+from mlfc.registry import Registry
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.tir.ir import Buffer
+
+Array = npt.NDArray[Any]
+Emitter = TypeVar("Emitter", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Weights known at compile time, and the zero points of quantized operands.
+
+    Attributes
+    ----------
+    values : ndarray
+        (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer.
+    data_zero : int
+        What is subtracted from each element of the data before it is multiplied.
+    zero : int or ndarray
+        What is subtracted from each weight: one for all, or one for each filter.
+    """
+
+    values: Array
+    data_zero: int = 0
+    zero: int | Array = 0
+
+    def centered(self) -> Array:
+        """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
+        if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
+            return self.values
+        wide = self.values.astype(np.int64) - np.asarray(self.zero, np.int64)
+        for dtype in (np.int8, np.int16, np.int32):
+            limits = np.iinfo(dtype)
+            if not wide.size or (wide.min() >= limits.min and wide.max() <= limits.max):
+                return wide.astype(dtype)
+        return wide
+
+
+@dataclass(frozen=True)
+class Template:
+    """A way to write loops.
+
+    Attributes
+    ----------
+    accepts : callable
+        Takes what `emit` takes and tells whether this template serves it.
+    emit : callable
+    """
+
+    accepts: Callable[..., bool]
+    emit: Callable[..., None]
+
+
+TEMPLATES: Registry[list[Template]] = Registry("kernel template")
+
+
+def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
+    """Return a decorator that registers an emitter for `kind` of work on targets of `family`.
+
+    Several may be registered under one key: the first that accepts is taken, in order of registration.
+    """
+
+    def register(emit: Emitter) -> Emitter:
+        key = f"{kind}/{family}"
+        if key not in TEMPLATES:
+            TEMPLATES.add(key, [])
+        TEMPLATES.get(key).append(Template(accepts, emit))
+        return emit
+
+    return register
+
+
+def families(features: Features) -> tuple[str, ...]:
+    """Return the families of templates that a target asks, in this order."""
+    able = (
+        ("gpu", features.gpu), ("vector", features.vector_bytes > 0), ("mve", features.mve), ("dsp", features.dsp),
+        ("plain", True),
+    )  # fmt: skip
+    return tuple(name for name, has in able if has)
+
+
+def emit(kind: str, ctx: Context, *args: Any) -> None:
+    """Write the loops of `kind` with the first template of the target's families that accepts."""
+    for key in (f"{kind}/{name}" for name in families(ctx.features)):
+        for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
+            if entry.accepts(ctx, *args):
+                entry.emit(ctx, *args)
+                return
+    raise InternalError(f"no template of '{kind}' takes these sizes")
+
+
+def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution with the target's template, or with the plain one where padding shows in the result.
+
+    Padding adds nothing. The plain templates leave it out; the others multiply it, as zeros, with weights, which makes
+    NaN of infinities.
+    """
+    values = weights.values
+    is_float = dtypes.is_float(dtypes.from_numpy(values.dtype))
+    if is_float and conv.padded and not np.all(np.isfinite(values.astype(np.float64))):
+        TEMPLATES.get(f"{kind}/plain")[0].emit(ctx, conv, data, weights, out)
+    else:
+        emit(kind, ctx, conv, data, weights, out)
+
+
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution of channels-last `data`; `out` has channels last too."""
+    _plainly("depthwise" if conv.depthwise else "convolution", ctx, conv, data, weights, out)
+
+
+def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write the transpose of `conv`; its weights are (kernel..., input channels, group's output channels)."""
+    emit("transposed", ctx, conv, data, weights, out)
+
+
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of `data` (..., reduction) times constant weights (reduction, columns)."""
+    emit("dense", ctx, data, weights, out)
+
+
+def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write a product of matrices, or a batch of them, of which neither operand need be known at compile time."""
+    emit("product", ctx, sizes, a, b, out)

@@ -1,0 +1,302 @@
+"""`export_library`: a tree of modules as one file of machine code, with the data of its other members in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mlfc.errors import OptionError, ToolchainError
+from mlfc.library.digest import add_digest, constants_in
+from mlfc.library.linker import linker_of
+from mlfc.library.module_tree import PackedTree, pack
+from mlfc.library.parts import Part, parts_of, write_blob, write_blob_source
+from mlfc.library.processor import processor_flags
+from mlfc.library.toolchain import (
+    NATIVE,
+    OBJECT_SUFFIX,
+    SOURCES,
+    Compiler,
+    compile_objects,
+    cross_compiler,
+    find_compiler,
+    named_compiler,
+    place_binary,
+    scratch,
+)
+from mlfc.runtime.factory_body import AOT
+from mlfc.runtime.module import Module
+from mlfc.runtime.module_set import KIND as SET
+from mlfc.runtime.tvm_kinds import METADATA
+from mlfc.support.atomic import check_writable, output_error
+from mlfc.support.content import ArrayContent, write_data
+from mlfc.support.platforms import EXAMPLES, Platform, parse_platform
+
+ABIS = ("classic", "ffi")
+"""The calling conventions that functions of libraries may have."""
+
+# what users have beside libraries
+_MODELS, _TABLES = (".onnx", ".tflite", ".relay", ".mlf"), (".params", ".json", ".npz", ".npy", ".toml", ".txt", ".md")
+_TEXTS, _PACKED = (".c", ".h", ".cc", ".cpp", ".py"), (".gz", ".tgz", ".xz", ".zip")
+_NO_LIBRARIES = frozenset((*_MODELS, *_TABLES, *_TEXTS, *_PACKED))
+# what a library's description says as well
+_AHEAD_OF_TIME = (AOT, METADATA, SET)
+Build: TypeAlias = Callable[..., Any]
+PathLike: TypeAlias = "str | os.PathLike[str]"
+_SYSTEMS_OF_SUFFIX = {".so": ("linux", "macos"), ".dylib": ("macos",), ".dll": ("windows",), ".wasm": ("wasi",)}
+
+
+def export_library(
+    root: Module,
+    path: PathLike,
+    fcompile: Build | None = None,
+    addons: Sequence[PathLike] = (),
+    workspace_dir: PathLike | None = None,
+    *,
+    cc: str | None = None,
+    options: Sequence[str] = (),
+    target_triple: str | None = None,
+    abi: Sequence[str] = ABIS,
+) -> Path:
+    """Write a tree of modules as one file.
+
+    Parameters
+    ----------
+    root : Module
+        What loading the file gives back. Members that are code are compiled and linked, the others stored in it.
+    path : path
+        ``.tar``: a tar of objects; ``.a``: a static library; ``.o``: one object; anything else a shared library.
+    fcompile : callable, optional
+        Links instead: ``fcompile(file, files, options=[...])``, on C and objects. Its attribute ``object_format`` is
+        the suffix of objects, and ``get_target_triple()`` says for which machine it links.
+    addons : sequence of path
+        More sources, objects and libraries to link.
+    workspace_dir : path, optional
+        A folder for sources and objects, which stay there; default one that vanishes.
+    cc : str, optional
+        The compiler's command: ``"aarch64-linux-gnu-gcc"``. Default: ``$CC`` or what is on the PATH.
+    options : sequence of str
+        More flags for compiler and linker. With none about the processor, a library for this machine uses all that its
+        processor has, one for another machine what all of the kind have; a target's ``-mcpu`` counts for both.
+    target_triple : str, optional
+        The machine, in the words of LLVM, Debian or zig: ``aarch64-linux-gnu``. Without `cc` the ziglang wheel
+        compiles.
+    abi : sequence of str
+        Calling conventions of its functions: ``classic``, ``ffi``.
+
+    Returns
+    -------
+    Path
+        `path`.
+
+    Raises
+    ------
+    OptionError
+        If modules can neither be linked nor stored: all of them are named.
+    ToolchainError
+        If there is no compiler, or it refuses the code.
+    OutputError
+        If the place cannot be written.
+    """
+    target = Path(path)
+    _check_suffix(target)
+    check_writable(target)
+    _check_abi(abi)
+    for name, values in (("addons", addons), ("options", options)):
+        if isinstance(values, str):
+            raise OptionError(f"'{values}' is a text, not a list of texts", place=name, next_step=f"Give ['{values}']")
+    trees = _trees(root, abi)
+    with scratch(workspace_dir), _folder(workspace_dir) as folder:
+        if fcompile is None:
+            compiler = _compiler(cc, target_triple)
+            machine = compiler.platform()
+            _check_name(target, machine)
+            is_native = NATIVE in processor_flags(compiler, "generic", options)
+            parts = parts_of(trees[0], abi, machine, is_native=is_native)
+            objects = _Objects(folder, compiler, options).of(parts, trees, addons)
+            linker_of(target)(objects, target, options, compiler, _constants(parts, trees))
+        else:
+            built = folder / "linked" / target.name
+            _link_by(fcompile, _Files(folder, fcompile), built, (trees, abi, addons, options))
+            place_binary(built, target)
+    return target
+
+
+def _check_suffix(target: Path) -> None:
+    """Raise OptionError for the name of a file that holds something else: it could be the model itself."""
+    if target.suffix.lower() in _NO_LIBRARIES:
+        raise OptionError(
+            f"files of the suffix '{target.suffix}' are no libraries",
+            place=str(target),
+            next_step="Give a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
+        )
+
+
+def _check_abi(abi: Sequence[str]) -> None:
+    wrong = [abi] if isinstance(abi, str) else sorted(set(abi) - set(ABIS))
+    if wrong or not abi:
+        raise OptionError(
+            f"there is no calling convention '{', '.join(wrong)}'" if wrong else "a library needs a calling convention",
+            place="abi",
+            next_step=f"Give a list of some of: {', '.join(ABIS)}",
+        )
+
+
+def _check_name(target: Path, machine: Platform) -> None:
+    """Raise OptionError where the name of a shared library says that it is for another operating system."""
+    others = _SYSTEMS_OF_SUFFIX.get(target.suffix, (machine.system,))
+    if machine.system not in others:
+        raise OptionError(
+            f"the name '{target.name}' says that this is a library for another system than {machine}",
+            next_step=f"Name it {target.stem}{machine.suffix}, or name a machine of that system: {EXAMPLES}",
+        )
+
+
+def _compiler(cc: str | None, target_triple: str | None) -> Compiler:
+    machine = None if target_triple is None else parse_platform(target_triple)
+    if cc is not None:
+        return named_compiler(cc, machine)
+    return find_compiler() if machine is None else cross_compiler(machine)
+
+
+def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
+    """Return the whole tree, first, and for readers of tvm-ffi the tree from the code on.
+
+    These know no factories, so what is above the code would keep them from loading the library at all. Everything else
+    in the library is found through the first tree, whichever conventions its functions have.
+    """
+    whole = pack(root, "classic")
+    if "classic" not in abi and all(module is None or module.type_key in _AHEAD_OF_TIME for module in whole.modules):
+        # a factory of code that has no function for those who read the blob would be one that they cannot use
+        return [replace(whole, content=b"", modules=(None,), children=((),))]
+    if "ffi" in abi and len(whole.code) == 1:
+        return [whole, pack(whole.code[0], "ffi")]
+    return [whole]
+
+
+@contextmanager
+def _folder(given: PathLike | None) -> Iterator[Path]:
+    if given is None:
+        with tempfile.TemporaryDirectory(prefix="mlfc-export-") as name:
+            yield Path(name)
+        return
+    folder = Path(given).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(folder, error) from error
+    yield folder
+
+
+class _Objects:
+    """Parts, compiled to ``lib0.o``, ``lib1.o``, ... in one folder."""
+
+    def __init__(self, folder: Path, compiler: Compiler, options: Sequence[str]) -> None:
+        self._folder = folder
+        self._compiler = compiler
+        self._options = tuple(options)
+        self._made: list[Path] = []
+
+    def of(self, parts: Sequence[Part], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
+        """Return what to link, in order: what the user adds, code, blobs."""
+        added = [path for addon in addons for path in self._addon(Path(addon))]
+        for part in parts:
+            self._compile(part)
+        return [*added, *self._made, *(self._blob(tree) for tree in trees if tree.is_needed)]
+
+    def _compile(self, part: Part) -> None:
+        for built in self._built(part):
+            place = self._folder / f"lib{len(self._made)}{OBJECT_SUFFIX}"
+            self._made.append(built.replace(place))
+
+    def _built(self, part: Part) -> list[Path]:
+        flags = (*processor_flags(self._compiler, part.cpu, self._options), *self._options)
+        return compile_objects(part.files, self._folder, flags, includes=part.includes, compiler=self._compiler)
+
+    def _addon(self, path: Path) -> list[Path]:
+        if not path.is_file():
+            raise OptionError("there is no such file to link", place=str(path), next_step="Look at addons")
+        if path.suffix not in SOURCES:
+            return [path.absolute()]
+        return self._built(Part({f"addons/{path.name}": path.read_bytes()}, ("addons",)))
+
+    def _blob(self, tree: PackedTree) -> Path:
+        machine = self._compiler.platform()
+        if machine.system != "wasi":
+            return write_blob(tree, self._folder, machine)
+        name = write_blob_source(tree, self._folder).name
+        return self._built(Part({name: (self._folder / name).read_bytes()}, ()))[0]
+
+
+class _Files:
+    """Parts, written as they are for a user's linker: ``lib0.c``, ``lib1.c``, ..., ``lib2.o`` in one folder."""
+
+    def __init__(self, folder: Path, fcompile: Build) -> None:
+        self._folder = folder
+        self._suffix = f".{getattr(fcompile, 'object_format', 'o')}"
+        triple = getattr(fcompile, "get_target_triple", lambda: None)()
+        self.machine: Platform | None = parse_platform(triple) if triple else None
+
+    def of(self, parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[Path]:
+        """Write all files; return those to link, in order."""
+        linked: list[Path] = []
+        for part in parts:
+            for name, data in part.files.items():
+                place = self._folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_data(place, data)
+            for name in sorted(part.files):
+                if Path(name).suffix in (*SOURCES, OBJECT_SUFFIX):
+                    linked.append(self._numbered(name, len(linked)))
+        return [*linked, *(self._blob(tree) for tree in trees if tree.is_needed)]
+
+    def _numbered(self, name: str, number: int) -> Path:
+        """Return a file under its number: an object itself, a source by a line, as it includes what lies beside it."""
+        suffix = Path(name).suffix
+        if suffix == OBJECT_SUFFIX:
+            return (self._folder / name).replace(self._folder / f"lib{number}{self._suffix}")
+        place = self._folder / f"lib{number}{suffix}"
+        place.write_text(f'#include "{name}"\n', encoding="utf-8")
+        return place
+
+    def _blob(self, tree: PackedTree) -> Path:
+        if self.machine is None or self.machine.system == "wasi":
+            return write_blob_source(tree, self._folder)
+        place = write_blob(tree, self._folder, self.machine)
+        return place.replace(place.with_suffix(self._suffix))
+
+
+def _link_by(
+    fcompile: Build,
+    files: _Files,
+    built: Path,
+    asked: tuple[Sequence[PackedTree], Sequence[str], Sequence[PathLike], Sequence[str]],
+) -> None:
+    """Have a user's function link a library to `built`."""
+    trees, abi, addons, options = asked
+    parts = parts_of(trees[0], abi, files.machine)
+    folder = built.parent.parent
+    built.parent.mkdir(exist_ok=True)
+    linked = [str(name) for name in (*addons, *files.of(parts, trees))]
+    includes = dict.fromkeys(str(folder / name) for part in parts for name in part.includes)
+    try:
+        fcompile(str(built), linked, options=[*options, *(f"-I{name}" for name in includes)])
+    except OSError as error:
+        raise ToolchainError(f"the linker given as fcompile does not start: {error}", place=str(built)) from error
+    if not built.is_file():
+        raise ToolchainError(
+            "the linker given as fcompile has written nothing",
+            place=built.name,
+            next_step="It must write the file that is its first argument",
+        )
+    add_digest(built, _constants(parts, trees))
+
+
+def _constants(parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[ArrayContent]:
+    """Return the constants of a library that its digest may leave out, in the order in which they are linked."""
+    data = [*(data for part in parts for data in part.files.values()), *(tree.content for tree in trees)]
+    return [array for item in data for array in constants_in(item)]

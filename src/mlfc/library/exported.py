@@ -1,0 +1,94 @@
+"""What a file of machine code defines for others, in any format. Nothing of the file is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from mlfc.errors import UnsupportedError
+from mlfc.library.elf import ElfObject, read_elf
+from mlfc.library.elf_symbols import FUNCTION, Symbol, read_symbols
+from mlfc.library.macho_exports import macho_exports
+from mlfc.library.pe_exports import coff_exports, pe_exports
+from mlfc.library.wasm_exports import wasm_exports
+from mlfc.support.binaries import HEAD, LIBRARY, OBJECT, read_head
+from mlfc.support.text import with_article
+
+_NO_BITS = 8
+_MAX_TEXT = 32 << 20
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True)
+class Export:
+    """A function or variable.
+
+    Attributes
+    ----------
+    name : str
+        As C spells it.
+    is_function : bool
+    content : memoryview
+        The file from the variable on, to its end or that of what it lies in; empty for functions.
+    """
+
+    name: str
+    is_function: bool
+    content: memoryview
+
+
+def exports(code: memoryview) -> Iterator[Export]:
+    """Yield what a library or an object defines for others.
+
+    Raises
+    ------
+    ValueError
+        If the file breaks its format.
+    UnsupportedError
+        If it is of a format that is not read here.
+    """
+    head = read_head(code[:HEAD])
+    if head is None:
+        raise ValueError("it is no machine code that is known")
+    if head.system == "linux":
+        elf = read_elf(code)
+        # the names of functions are all that is wanted of them
+        symbols = (item for item in read_symbols(code, dynamic=head.kind == LIBRARY) if not item.is_local)
+        yield from map(partial(_of_elf, elf, code), symbols)
+        return
+    found = _READERS.get((head.system, head.kind))
+    if found is None:
+        raise UnsupportedError(
+            f"{with_article(head.kind)} for {head.system} is not read here",
+            next_step="Inspect the archive of the model",
+        )
+    room = _MAX_TEXT
+    for name, content in found(code):
+        # names may lie within each other, so a small table could ask for a lot of memory
+        room -= len(name)
+        if room < 0:
+            raise ValueError(f"names of more than {_MAX_TEXT:,} letters")
+        yield Export(name, content is None, _NOTHING if content is None else content)
+
+
+_READERS: dict[tuple[str, str], Callable[[memoryview], Iterator[tuple[str, memoryview | None]]]] = {
+    ("windows", LIBRARY): pe_exports,
+    ("windows", OBJECT): coff_exports,
+    ("macos", LIBRARY): macho_exports,
+    ("macos", OBJECT): macho_exports,
+    ("wasi", LIBRARY): wasm_exports,
+}
+
+
+def _of_elf(elf: ElfObject, code: memoryview, symbol: Symbol) -> Export:
+    if symbol.kind == FUNCTION:
+        return Export(symbol.name, True, _NOTHING)
+    section = elf.sections[symbol.section] if symbol.section < len(elf.sections) else None
+    if section is None or section.kind == _NO_BITS:
+        return Export(symbol.name, False, _NOTHING)
+    start = symbol.value - section.address
+    if not 0 <= start <= section.nbytes - symbol.nbytes or section.offset + section.nbytes > len(code):
+        raise ValueError(f"{symbol.name} does not lie in its section")
+    at = section.offset + start
+    return Export(symbol.name, False, code[at : at + symbol.nbytes])

@@ -1,0 +1,213 @@
+"""Module trees for libraries: numbered and merged as TVM does it, and written as blobs of three generations.
+
+All modules that become code of the library share one number, under which the blob has a mere placeholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlfc.errors import OptionError
+from mlfc.runtime.blob import LIBRARY, SYMBOLS, TREE
+from mlfc.runtime.loaders import extent_of
+from mlfc.runtime.module import Module
+from mlfc.support.content import Data, Joined
+from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTree:
+    """A tree, ready to be put into a library.
+
+    Attributes
+    ----------
+    symbol : str
+        Of the blob.
+    content : Data
+        The blob, from its size on; large parts of it lie where the modules have them.
+    code : tuple of Module
+        The modules that become code of the library, in the order in which TVM numbers their files.
+    modules : tuple of Module or None
+        By number, the root first; None for the library.
+    children : tuple of tuple of int
+        The numbers that each of `modules` imports, rising.
+    """
+
+    symbol: str
+    content: Data
+    code: tuple[Module, ...]
+    modules: tuple[Module | None, ...]
+    children: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the library needs the blob: one that is code alone says as much without it."""
+        return self.modules != (None,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbered:
+    """Modules by number, those that become code together under one, and what each number imports."""
+
+    groups: tuple[tuple[Module, ...], ...]
+    children: tuple[tuple[int, ...], ...]
+
+
+def pack(root: Module, abi: str = "classic") -> PackedTree:
+    """Return a tree as a library carries it.
+
+    Parameters
+    ----------
+    root : Module
+    abi : str
+        A key of `mlfc.runtime.blob.SYMBOLS`.
+
+    Raises
+    ------
+    OptionError
+        If modules can neither be stored nor become code of a library, all of them named; or if code imports a module
+        that imports code: as one library they would import each other.
+    """
+    if abi not in SYMBOLS:
+        raise OptionError(f"there is no generation '{abi}' of blobs", next_step=f"Generations: {', '.join(SYMBOLS)}")
+    _require_storable(root)
+    numbered = _in_order(_numbered(root))
+    modules = tuple(None if group[0].is_dso_exportable else group[0] for group in numbered.groups)
+    stream = _ffi_stream if abi == "ffi" else _classic_stream
+    body = Joined(tuple(stream(modules, numbered.children)))
+    content = Joined((encode_u64(body.nbytes), body))
+    code = tuple(module for module in _exported(root) if module.is_dso_exportable)
+    return PackedTree(SYMBOLS[abi], content, code, modules, numbered.children)
+
+
+def _exported(root: Module) -> list[Module]:
+    """Return all modules in the order in which TVM's exporter meets them: the root, then the last import first."""
+    found, seen, stack = [], {id(root)}, [root]
+    while stack:
+        module = stack.pop()
+        found.append(module)
+        for child in module.imported_modules:
+            if id(child) not in seen:
+                seen.add(id(child))
+                stack.append(child)
+    return found
+
+
+def _require_storable(root: Module) -> None:
+    wrong = [
+        module
+        for module in _exported(root)
+        if not module.is_dso_exportable and (not module.is_binary_serializable or module.type_key in (LIBRARY, TREE))
+    ]
+    if wrong:
+        kinds = ", ".join(f"'{module.type_key}'" for module in wrong)
+        raise OptionError(
+            f"{len(wrong)} of the modules can neither be stored nor linked into a library, by kind: {kinds}",
+            next_step="Export the code that they were made of",
+        )
+
+
+def _numbered(root: Module) -> _Numbered:
+    """Give numbers as TVM does: to what is no code, from the root on; one to all code; then to what code imports."""
+    groups: list[list[Module]] = []
+    numbers: dict[int, int] = {}
+    seen, stack, code = {id(root)}, [root], []
+
+    def push_imports(module: Module) -> None:
+        for child in module.imported_modules:
+            if id(child) not in seen:
+                seen.add(id(child))
+                stack.append(child)
+
+    def give_number(module: Module) -> None:
+        numbers[id(module)] = len(groups)
+        groups.append([module])
+
+    while stack:
+        module = stack.pop()
+        if module.is_dso_exportable:
+            code.append(module)
+        else:
+            give_number(module)
+            push_imports(module)
+    if code:
+        library = len(groups)
+        groups.append([])
+        stack = code
+        while stack:
+            module = stack.pop()
+            if module.is_dso_exportable:
+                numbers[id(module)] = library
+                groups[library].append(module)
+            else:
+                give_number(module)
+            push_imports(module)
+    children = (
+        {numbers[id(child)] for module in group for child in module.imported_modules} - {index}
+        for index, group in enumerate(groups)
+    )
+    return _Numbered(tuple(map(tuple, groups)), tuple(tuple(sorted(numbers)) for numbers in children))
+
+
+def _in_order(numbered: _Numbered) -> _Numbered:
+    """Return the modules so that whoever imports stands before what it imports, as loaders want it.
+
+    TVM's numbers are kept wherever they are so; where a module is imported on two ways they need not be, and TVM
+    refuses the tree.
+    """
+    if all(child > index for index, children in enumerate(numbered.children) for child in children):
+        return numbered
+    waiting = [0] * len(numbered.groups)
+    for children in numbered.children:
+        for child in children:
+            waiting[child] += 1
+    order, ready = [], [0] if waiting[0] == 0 else []
+    while ready:
+        index = ready.pop()
+        order.append(index)
+        for child in numbered.children[index]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                ready.append(child)
+    if len(order) < len(numbered.groups):
+        left = sorted({numbered.groups[index][0].type_key for index in {*range(len(waiting))} - {*order}})
+        raise OptionError(
+            f"the modules cannot become one library: code in it would import itself through {', '.join(left)}",
+            next_step="Let code import other modules, but not those other modules import code",
+        )
+    place = {index: number for number, index in enumerate(order)}
+    return _Numbered(
+        tuple(numbered.groups[index] for index in order),
+        tuple(tuple(sorted(place[child] for child in numbered.children[index])) for index in order),
+    )
+
+
+def _classic_stream(modules: Sequence[Module | None], children: Sequence[Sequence[int]]) -> list[Data]:
+    if modules == (None,):
+        return [encode_u64(0)]
+    parts: list[Data] = [encode_u64(len(modules) + 1)]
+    for module in modules:
+        if module is None:
+            parts.append(encode_string(LIBRARY))
+            continue
+        body = module.stored()
+        parts += [encode_string(module.type_key), body if extent_of(module.type_key) else sized(body)]
+    return [*parts, encode_string(TREE), _rows(children)]
+
+
+def _ffi_stream(modules: Sequence[Module | None], children: Sequence[Sequence[int]]) -> list[Data]:
+    parts: list[Data] = [_rows(children)]
+    for module in modules:
+        parts.append(encode_string(LIBRARY if module is None else module.type_key))
+        if module is not None:
+            parts.append(sized(module.stored()))
+    return parts
+
+
+def _rows(children: Sequence[Sequence[int]]) -> bytes:
+    """Return a tree in compressed sparse rows."""
+    pointers = [0]
+    for row in children:
+        pointers.append(pointers[-1] + len(row))
+    return encode_numbers(pointers) + encode_numbers(number for row in children for number in row)

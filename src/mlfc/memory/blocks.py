@@ -1,0 +1,140 @@
+"""A plan as a list that can be checked without the program: every block, where it lies and which calls need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mlfc.errors import InternalError
+from mlfc.memory.liveness import LiveRange, live_ranges
+from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
+from mlfc.memory.report import SCRATCH_NAME
+from mlfc.memory.reuse import Uses, leads_of_inputs, uses_of
+from mlfc.tir.ir import KernelCall, Program, Value
+
+
+@dataclass(frozen=True)
+class Reached:
+    """An input of which an output takes bytes that are read no more: it starts `lead` bytes before it at least.
+
+    The lead is negative where the output is made of later bytes of the input.
+    """
+
+    block: int
+    lead: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """A tensor, bytes of one that are written and read for the last time together, or scratch.
+
+    Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
+
+    Attributes
+    ----------
+    name : str
+    nbytes, offset : int
+    first, last : int
+        Calls, both included.
+    reuses : int or None
+        The block whose place it takes, element by element.
+    reaches : tuple of Reached
+    """
+
+    name: str
+    nbytes: int
+    offset: int
+    first: int
+    last: int
+    reuses: int | None
+    reaches: tuple[Reached, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Bytes of a value that are written and read for the last time together; of scratch if there is no value."""
+
+    value: Value | None
+    start: int
+    nbytes: int
+    offset: int
+    first: int
+    last: int
+
+
+def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
+    """Return the blocks of a plan by their first calls."""
+    pieces = sorted(_pieces(program, plan), key=lambda item: (item.first, item.value is None, item.offset))
+    of_root: dict[Value, list[int]] = {}
+    for number, piece in enumerate(pieces):
+        if piece.value is not None:
+            of_root.setdefault(piece.value, []).append(number)
+    return tuple(_block(program, plan, pieces, piece, of_root) for piece in pieces)
+
+
+def _pieces(program: Program, plan: Plan) -> list[_Piece]:
+    uses = uses_of(program)
+    found = []
+    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
+        if item.value is None:
+            offset = plan.scratch_offsets[item.first]
+            found.append(_Piece(None, 0, item.nbytes, offset, item.first, item.last))
+            continue
+        for start, end, first, last in _lives(uses[item.value], item):
+            offset = plan.offset(item.value) + start
+            found.append(_Piece(item.value, start, end - start, offset, first, last))
+    return found
+
+
+def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
+    """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads.
+
+    Bytes of an input that no call reads have none.
+    """
+    edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
+    found: list[tuple[int, int, int, int]] = []
+    for start, end in pairwise(edges):
+        written = next((call for call, low, high in uses.writes if low <= start and end <= high), item.first)
+        reads = [call for call, low, high in uses.reads if low <= start and end <= high]
+        if written < 0 and not reads:
+            continue
+        first = max(item.first, written)
+        last = min(item.last, max(reads, default=first))
+        if found and found[-1][1:] == (start, first, last):
+            start = found.pop()[0]  # noqa: PLW2901  (one stretch with the one before)
+        found.append((start, end, first, last))
+    return found
+
+
+def _block(
+    program: Program, plan: Plan, pieces: Sequence[_Piece], piece: _Piece, of_root: dict[Value, list[int]]
+) -> Block:
+    reuses: int | None = None
+    reaches: list[Reached] = []
+    call = program.calls[piece.first]
+    if piece.value is call.output.root:  # and no input, which is there before the first call writes
+        reused = plan.inplace[piece.first]
+        taken = of_root[reused] if reused is not None else []
+        if len(taken) == 1:
+            reuses = taken[0]
+        else:  # at the same distance, byte by byte
+            ending = (number for number in taken if pieces[number].last == piece.first)
+            reaches = [Reached(number, pieces[number].offset - piece.offset) for number in ending]
+        for root in plan.reached[piece.first]:
+            for number in of_root[root]:
+                if pieces[number].last == piece.first:
+                    reaches.append(Reached(number, _lead(call, root, piece, pieces[number])))
+    name = piece.value.name if piece.value else SCRATCH_NAME
+    return Block(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
+
+
+def _lead(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:
+    """Return how many bytes before a piece of an input a piece of the output must start."""
+    most: list[int] = []
+    for value, needed in leads_of_inputs(call, root):
+        if needed is None:
+            raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
+        between_starts = (call.output.root_start - own.start) - (value.root_start - other.start)
+        most.append(needed.nbytes + between_starts)
+    return max(most)

@@ -1,0 +1,155 @@
+"""Which bytes of workspace are live during which calls of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+from mlfc.tir.ir import Program, Value
+
+
+@dataclass(frozen=True, eq=False)
+class LiveRange:
+    """A block of workspace and the calls during which it must keep its bytes.
+
+    Attributes
+    ----------
+    value : Value or None
+        The intermediate that lies there; None for the scratch of call `first`.
+    first, last : int
+        Indices into ``Program.calls``, both inclusive.
+    nbytes : int
+    alignment : int
+        What the offset must be a multiple of.
+    returned : bool
+        The caller reads it after the last call.
+    """
+
+    value: Value | None
+    first: int
+    last: int
+    nbytes: int
+    alignment: int
+    returned: bool = False
+
+
+Leads: TypeAlias = Mapping[tuple[Value, Value], int]
+"""By input and output of a call: how many bytes before the input, which dies there, the output must start."""
+
+
+def alignment_of(nbytes: int, most: int) -> int:
+    """Return what the offset of a block must be a multiple of: nothing wider than the block is ever loaded from it."""
+    return min(most, 1 << max(0, nbytes.bit_length() - 1))
+
+
+def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
+    """Return the live range of each intermediate, then of each call's scratch.
+
+    The alignments are those of blocks that are large enough to need them.
+    A value is live from the call that writes it to the last one that reads it or a view of it. One that
+    the program returns stays live to the end, an input that lies in the workspace is live from the first call on.
+    """
+    last_use: dict[Value, int] = dict.fromkeys((value.root for value in program.inputs), 0)
+    first_write = dict(last_use)
+    for index, call in enumerate(program.calls):
+        for value in call.inputs:
+            last_use[value.root] = index
+        root = call.output.root
+        first_write.setdefault(root, index)
+        last_use[root] = index
+    returned = {value.root for value in program.outputs}
+    last_use.update(dict.fromkeys(returned, len(program.calls) - 1))
+    ranges = [
+        LiveRange(
+            value,
+            first_write[value],
+            last_use[value],
+            value.nbytes,
+            alignment_of(value.nbytes, alignment),
+            value in returned,
+        )
+        for value in program.intermediates()
+    ]
+    ranges += [
+        LiveRange(None, index, index, nbytes, alignment_of(nbytes, scratch_alignment))
+        for index, call in enumerate(program.calls)
+        if (nbytes := call.kernel.scratch_bytes)
+    ]
+    return tuple(ranges)
+
+
+def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int, leads: Leads) -> tuple[int, ...]:
+    """Return the live bytes during each call.
+
+    Parameters
+    ----------
+    blocks : sequence of sequence of (LiveRange, int)
+        Ranges that have their places together, each with its distance from where all begin.
+    num_calls : int
+    leads : mapping
+        Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
+    """
+    changes = [0] * (num_calls + 1)
+    for block in blocks:
+        for begin, end, nbytes in _stretches(block):
+            changes[begin] += nbytes
+            changes[end] -= nbytes
+    total = list(accumulate(changes))[:num_calls]
+    by_value = {item.value: item for block in blocks for item, _ in block}
+    for call, pairs in _pairs_by_call(leads, by_value).items():
+        total[call] -= sum(map(_saved, _connected(pairs)))
+    return tuple(total)
+
+
+def _stretches(block: Sequence[tuple[LiveRange, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first call, the call behind the last, and the bytes from the lowest range that is live to the top."""
+    waiting = sorted(block, key=lambda item: item[0].first, reverse=True)
+    points = sorted({edge for item, _ in block for edge in (item.first, item.last + 1)})
+    active: list[tuple[LiveRange, int]] = []
+    for begin, end in pairwise(points):
+        active = [item for item in active if item[0].last >= begin]
+        while waiting and waiting[-1][0].first <= begin:
+            active.append(waiting.pop())
+        if active:
+            low = min(shift for _, shift in active)
+            yield begin, end, max(shift + item.nbytes for item, shift in active) - low
+
+
+_Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
+
+
+def _pairs_by_call(leads: Leads, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
+    """Return by call the inputs and outputs that are live and may share bytes, and how far."""
+    pairs: dict[int, list[_Pair]] = {}
+    for (source, output), least in leads.items():
+        one, other = by_value[source], by_value[output]
+        for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
+            pairs.setdefault(call, []).append((one, other, least))
+    return pairs
+
+
+def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
+    """Return the pairs in groups that have no range in common."""
+    groups: list[tuple[set[LiveRange], list[_Pair]]] = []
+    for pair in pairs:
+        touching = [group for group in groups if group[0] & {pair[0], pair[1]}]
+        members = {pair[0], pair[1]}.union(*(group[0] for group in touching))
+        joined = [item for group in touching for item in group[1]] + [pair]
+        groups = [group for group in groups if all(group is not other for other in touching)]
+        groups.append((members, joined))
+    return [group[1] for group in groups]
+
+
+def _saved(pairs: Sequence[_Pair]) -> int:
+    """Return how many bytes ranges that may share some take less than apart, at most."""
+    members = {item for source, output, _ in pairs for item in (source, output)}
+    apart = sum(item.nbytes for item in members)
+    largest = max(item.nbytes for item in members)
+    outputs = {output for _, output, _ in pairs}
+    if len(outputs) > 1 or any(source in outputs for source, _, _ in pairs):
+        return apart - largest
+    # inputs of one output lie apart from one another
+    sources = apart - sum(output.nbytes for output in outputs)
+    return apart - max(largest, sources + max(0, min(least for _, _, least in pairs)))

@@ -1,0 +1,216 @@
+"""Giving offsets to blocks whose lives overlap: greedy placement in several orders, then a bounded search.
+
+Offsets of blocks with lifetimes are the dynamic storage allocation problem, which is NP-hard; on the graphs
+of real models one of the greedy orders nearly always meets the lower bound, and the search mends the rest.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from mlfc.memory.liveness import Leads, LiveRange, live_bytes
+from mlfc.support.cost import spend
+
+Cluster = tuple[tuple[LiveRange, int], ...]
+"""Ranges that are placed together, each with its distance from where the cluster begins."""
+
+Order = list[int]
+
+# The search ends when the arena meets the bound or this many placements of one block have been made.
+_SEARCH_WORK = 40_000
+# Neither does it begin, nor is another greedy order tried, once so many pairs of blocks have been looked at:
+# thousands of blocks that are live together have millions.
+_PAIR_WORK = 4_000_000
+# What a pair counts for in the limit of the work on one model.
+_PAIR_STEPS = 256
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Offsets of the clusters, by position, and the size of the arena that holds them."""
+
+    offsets: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A set of clusters to be placed.
+
+    Attributes
+    ----------
+    clusters : sequence of Cluster
+    num_calls : int
+    leads : mapping
+        Which outputs may reach into the place of an input, and how far.
+    """
+
+    clusters: Sequence[Cluster]
+    num_calls: int
+    leads: Leads = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes from the beginning of each cluster to its end."""
+        return tuple(max(shift + item.nbytes for item, shift in cluster) for cluster in self.clusters)
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """For each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together.
+
+        The own bytes are those that must end before the other cluster if this one starts before it, the other's those
+        that must end before this one if it starts first.
+        """
+        found: list[list[tuple[int, int, int]]] = [[] for _ in self.clusters]
+        spans = [(cluster[0][0].first, max(item.last for item, _ in cluster)) for cluster in self.clusters]
+        firsts, lasts = sorted(first for first, _ in spans), sorted(last for _, last in spans)
+        overlapping = sum(bisect_right(firsts, last) - bisect_left(lasts, first) - 1 for first, last in spans) // 2
+        spend("steps", _PAIR_STEPS * overlapping)
+        # of ranges that are placed alone and share nothing, no more than their bytes matters
+        alone = [0 if self.leads or len(cluster) > 1 else cluster[0][0].nbytes for cluster in self.clusters]
+        for i, mine in enumerate(self.clusters):
+            first, last = spans[i]
+            for j in range(i):
+                if first > spans[j][1] or spans[j][0] > last:
+                    continue
+                if alone[i] and alone[j]:
+                    found[i].append((j, alone[i], alone[j]))
+                    found[j].append((i, alone[j], alone[i]))
+                    continue
+                pairs = [
+                    self._apart(a, b)
+                    for a in mine
+                    for b in self.clusters[j]
+                    if a[0].first <= b[0].last and b[0].first <= a[0].last
+                ]
+                if pairs:
+                    own, other = max(a for a, _ in pairs), max(b for _, b in pairs)
+                    found[i].append((j, own, other))
+                    found[j].append((i, other, own))
+        return tuple(tuple(items) for items in found)
+
+    def _apart(self, a: tuple[LiveRange, int], b: tuple[LiveRange, int]) -> tuple[int, int]:
+        """Return how many bytes before the other cluster each must begin, for two ranges that are live together."""
+        (one, own_shift), (two, other_shift) = a, b
+        own, other = one.nbytes, two.nbytes
+        if one.value is not None and two.value is not None:  # an output may end inside its input
+            own = self.leads.get((two.value, one.value), own)
+            other = self.leads.get((one.value, two.value), other)
+        return own + own_shift - other_shift, other + other_shift - own_shift
+
+    def place(self, order: Sequence[int], *, best_fit: bool) -> Placement:
+        """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
+        offsets = [-1] * len(self.clusters)
+        size = 0
+        for index in order:
+            taken = sorted(
+                (offsets[other], offsets[other] + other_bytes, own_bytes)
+                for other, own_bytes, other_bytes in self.neighbours[index]
+                if offsets[other] >= 0
+            )
+            offsets[index] = _gap(taken, self._alignment(index), self.sizes[index], best_fit=best_fit)
+            size = max(size, offsets[index] + self.sizes[index])
+        return Placement(tuple(offsets), size)
+
+    def _alignment(self, index: int) -> int:
+        return max(item.alignment for item, _ in self.clusters[index])
+
+    def greedy_orders(self) -> list[Order]:
+        """Return orders in which greedy placement tends to do well: largest, longest, busiest calls first."""
+        every = range(len(self.clusters))
+        life = [sum(item.last - item.first + 1 for item, _ in cluster) for cluster in self.clusters]
+        first = [cluster[0][0].first for cluster in self.clusters]
+        load = live_bytes(self.clusters, self.num_calls, self.leads)
+        breadth = [
+            max(load[call] for item, _ in cluster for call in range(item.first, item.last + 1))
+            for cluster in self.clusters
+        ]
+        keys: list[Callable[[int], tuple[int, ...]]] = [
+            lambda i: (-self.sizes[i], first[i]),
+            lambda i: (-self.sizes[i] * life[i], first[i]),
+            lambda i: (-life[i], -self.sizes[i], first[i]),
+            lambda i: (-breadth[i], -self.sizes[i], first[i]),
+            lambda i: (-breadth[i], -life[i], first[i]),
+            lambda i: (first[i], -self.sizes[i]),
+            # inputs above the outputs that reach into them
+            lambda i: (-first[i], -self.sizes[i]),
+            lambda i: (-self.sizes[i], -first[i]),
+            lambda i: (-breadth[i], -first[i], -self.sizes[i]),
+        ]
+        return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
+
+    def solve(self, goal: int, *, search: bool = True) -> Placement:
+        """Return the smallest placement found; stop as soon as one is not larger than `goal`.
+
+        Without `search` the greedy orders are all that is tried.
+        """
+        best, best_order, best_fit = Placement((), 0), Order(), False
+        pairs, looked_at = sum(map(len, self.neighbours)), 0
+        for order in self.greedy_orders():
+            for fit in (False, True):
+                if looked_at > _PAIR_WORK:
+                    return best
+                placed = self.place(order, best_fit=fit)
+                looked_at += pairs
+                if not best.offsets or placed.size < best.size:
+                    best, best_order, best_fit = placed, order, fit
+                if best.size <= goal:
+                    return best
+        return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
+
+    def _climb(self, best: Placement, order: Order, goal: int, *, best_fit: bool) -> Placement:
+        """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
+        chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
+        current = best
+        pairs = sum(map(len, self.neighbours))
+        for _ in range(min(_SEARCH_WORK // max(1, len(order)), _PAIR_WORK // max(1, pairs))):
+            if best.size <= goal:
+                break
+            trial = list(order)
+            top = [i for i in order if current.offsets[i] + self.sizes[i] == current.size]
+            if chance.random() < 0.5:
+                block = chance.choice(top)
+                trial.remove(block)
+                trial.insert(chance.randrange(len(order)), block)
+            else:
+                i, j = chance.randrange(len(order)), chance.randrange(len(order))
+                trial[i], trial[j] = trial[j], trial[i]
+            placed = self.place(trial, best_fit=best_fit)
+            if placed.size <= current.size:
+                order, current = trial, placed
+                best = min(best, placed, key=lambda placement: placement.size)
+        return best
+
+
+def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, best_fit: bool) -> int:
+    """Return the offset of a free gap between `taken` blocks (begin, end, own bytes live with it), by begin.
+
+    Ranges of a cluster differ in size, so the room that counts below a block is what is live together with it.
+    """
+    chosen, slack = -1, 0
+    by_end = sorted((end, begin - own) for begin, end, own in taken)
+    ends = [end for end, _ in by_end]
+    # the highest place for a block below all those that end behind the first, the second, ...
+    highest = list(accumulate((top for _, top in reversed(by_end)), min))[::-1]
+    for offset in _candidates(taken, alignment, size):
+        above = bisect_right(ends, offset)
+        room = highest[above] - offset if above < len(highest) else -1
+        if above < len(highest) and room < 0:
+            continue
+        if not best_fit or room < 0:
+            return offset if chosen < 0 else chosen
+        if chosen < 0 or room < slack:
+            chosen, slack = offset, room
+    return chosen
+
+
+def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int, size: int) -> list[int]:
+    """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
+    ends = {-(-end // alignment) * alignment for _, end, _ in taken if end > 0}
+    reaching = {(begin - own) // alignment * alignment for begin, _, own in taken if own < min(size, begin + 1)}
+    return sorted({0, *ends, *reaching})

@@ -1,0 +1,212 @@
+"""From a program to the offsets of its intermediates and scratch in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mlfc.errors import InternalError
+from mlfc.memory.liveness import Leads, LiveRange, live_bytes, live_ranges
+from mlfc.memory.placement import Cluster, Layout
+from mlfc.memory.pools import DEFAULT_POOL, Span
+from mlfc.memory.reuse import Reuse, choose_reuse, free_leads
+from mlfc.tir.ir import KernelCall, Program, Value
+
+SCRATCH_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where everything lies in the workspace.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of the arena. It must start at a multiple of `alignment`.
+    lower_bound : int
+        Largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller.
+    alignment : int
+        Of the arena. Scratch of 64 bytes or more lies at a multiple of 64.
+    offsets : mapping of Value to int
+        Byte offset of each intermediate that owns its storage.
+    scratch_offsets : tuple of int
+        For each call, the byte offset of its scratch; 0 where the call has none.
+    live : tuple of int
+        Live bytes during each call, scratch included.
+    peak_call : int or None
+        Index of the first call with the most live bytes; None for a program without calls.
+    inplace : tuple of (Value or None)
+        For each call, the input whose place its output takes, element by element.
+    reached : tuple of tuple of Value
+        For each call, the inputs of which its output takes a part of the bytes while it runs.
+    spans : tuple of Span
+        The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
+    """
+
+    size: int
+    lower_bound: int
+    alignment: int
+    offsets: Mapping[Value, int]
+    scratch_offsets: tuple[int, ...]
+    live: tuple[int, ...]
+    peak_call: int | None
+    inplace: tuple[Value | None, ...]
+    reached: tuple[tuple[Value, ...], ...]
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def pools(self) -> tuple[Span, ...]:
+        """The arrays that the workspace consists of; none for a program without workspace."""
+        return self.spans or ((Span(DEFAULT_POOL, 0, self.size),) if self.size else ())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all pools, without what lies between them in the arena."""
+        return sum(pool.nbytes for pool in self.pools)
+
+    def place(self, offset: int) -> tuple[Span, int]:
+        """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""
+        below = (pool for pool in self.pools if pool.base <= offset)
+        pool = max(below, key=lambda pool: pool.base, default=Span(DEFAULT_POOL, 0, 0))
+        return pool, offset - pool.base
+
+    def offset(self, value: Value) -> int:
+        """Return the byte offset of an intermediate or of a view of one."""
+        try:
+            return self.offsets[value.root] + value.root_start
+        except KeyError:
+            raise InternalError(f"'{value.name}' has no place in the workspace") from None
+
+
+def plan(
+    program: Program,
+    alignment: int = 16,
+    *,
+    keep: Callable[[LiveRange], bool] | None = None,
+    limit: int = 0,
+) -> Plan:
+    """Place every intermediate and every call's scratch.
+
+    Parameters
+    ----------
+    program : Program
+    alignment : int
+        Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
+        aligned to the largest power of two that is not larger than they are.
+    keep : callable, optional
+        Which blocks to place; default all. The plan knows nothing of the others.
+    limit : int
+        The search ends at a plan that is not larger than this.
+
+    Returns
+    -------
+    Plan
+        Deterministic: equal programs get equal offsets.
+    """
+    ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
+    if keep is not None:
+        ranges = tuple(item for item in ranges if keep(item))
+    by_value = {item.value: item for item in ranges if item.value is not None}
+    overlap = bool(program.meta.get("overlap"))
+    choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
+    num_calls = len(program.calls)
+    leads = free_leads(program, by_value, choice)
+    clusters = _clusters(program, ranges, by_value, choice)
+    live = live_bytes(clusters, num_calls, leads)
+    bound = max(live, default=0)
+    goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
+    # a plan that cannot meet its limit is not worth a search
+    search = not limit or bound <= limit
+    placement = Layout(clusters, num_calls, leads).solve(goal, search=search)
+    if placement.size > goal:
+        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
+        fewer_leads = free_leads(program, by_value, needed)
+        fewer = _clusters(program, ranges, by_value, needed)
+        other = Layout(fewer, num_calls, fewer_leads).solve(goal, search=search)
+        if other.size < placement.size:
+            clusters, placement, choice = fewer, other, needed
+
+    placed = [
+        (item, offset + shift)
+        for cluster, offset in zip(clusters, placement.offsets, strict=True)
+        for item, shift in cluster
+    ]
+    offsets = {item.value: offset for item, offset in placed if item.value is not None}
+    scratch = {item.first: offset for item, offset in placed if item.value is None}
+    inplace = tuple(
+        reuse.source if reuse is not None and _is_inplace(call, reuse) else None
+        for call, reuse in zip(program.calls, choice, strict=True)
+    )
+    return Plan(
+        size=placement.size,
+        lower_bound=bound,
+        alignment=max(item.alignment for item in ranges) if ranges else alignment,
+        offsets=offsets,
+        scratch_offsets=tuple(scratch.get(index, 0) for index in range(num_calls)),
+        live=live,
+        peak_call=live.index(bound) if live else None,
+        inplace=inplace,
+        reached=tuple(_reached(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)),
+    )
+
+
+def _is_inplace(call: KernelCall, reuse: Reuse) -> bool:
+    positions = {position for position, value in enumerate(call.inputs) if value.root is reuse.source}
+    return reuse.distance == 0 and positions <= set(call.kernel.inplace)
+
+
+def _reached(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
+    """Return the inputs of a call whose bytes its output takes in part, but for the one whose place it takes."""
+    output = call.output.root
+    if output not in offsets:
+        return ()
+    begin = offsets[output] + call.output.root_start
+    end = begin + call.output.nbytes
+    return tuple(
+        root
+        for root in dict.fromkeys(value.root for value in call.inputs)
+        if root in offsets
+        and root not in (output, reused)
+        and offsets[root] < end
+        and begin < offsets[root] + root.nbytes
+    )
+
+
+def _clusters(
+    program: Program,
+    ranges: Sequence[LiveRange],
+    by_value: Mapping[Value, LiveRange],
+    choice: Sequence[Reuse | None],
+) -> list[Cluster]:
+    """Return the ranges in chains of reuse at fixed distances, in the order of their first calls."""
+    inputs = [value.root for value in program.inputs if value.root in by_value]
+    chains: dict[Value, list[tuple[LiveRange, int]]] = {root: [(by_value[root], 0)] for root in inputs}
+    shifts = dict.fromkeys(inputs, 0)
+    for call, reuse in zip(program.calls, choice, strict=True):
+        root = call.output.root
+        if reuse is not None:
+            chains[root] = chains[reuse.source]
+            shifts[root] = shifts[reuse.source] - reuse.distance
+            chains[root].append((by_value[root], shifts[root]))
+        elif root in by_value and root not in chains:
+            chains[root], shifts[root] = [(by_value[root], 0)], 0
+    distinct = {id(chain): chain for chain in chains.values()}.values()
+    lowest = [min(shift for _, shift in chain) for chain in distinct]
+    moved = [tuple((item, shift - low) for item, shift in chain) for chain, low in zip(distinct, lowest, strict=True)]
+    return [*moved, *(((item, 0),) for item in ranges if item.value is None)]
+
+
+def _good_enough(clusters: Sequence[Cluster], num_calls: int, leads: Leads, bound: int) -> int:
+    """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
+    rounded = [
+        tuple(
+            (replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment), shift) for item, shift in cluster
+        )
+        for cluster in clusters
+    ]
+    return min(max(live_bytes(rounded, num_calls, leads), default=0), bound + bound // 100)
+
+
+def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:
+    """Drop reuse at calls that stay within the bound without it: shorter chains are easier to place."""
+    return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]

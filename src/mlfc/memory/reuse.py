@@ -1,0 +1,169 @@
+"""Which outputs of calls may take the place of an input that dies there, or bytes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from mlfc.memory.liveness import LiveRange
+from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.overlap import Lead, lead
+
+_FAR = 1 << 40
+
+
+@dataclass(frozen=True, eq=False)
+class Reuse:
+    """An output that lies at a fixed distance from an input of its call.
+
+    Attributes
+    ----------
+    source : Value
+        The input, which dies at the call.
+    distance : int
+        How many bytes before it the output starts; 0 for the same place.
+    """
+
+    source: Value
+    distance: int = 0
+
+
+def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange], *, overlap: bool) -> Reuse | None:
+    """Return the input of call number `index` whose place its output may take, the one that saves most; or None.
+
+    Parameters
+    ----------
+    call : KernelCall
+    index : int
+    ranges : mapping of Value to LiveRange
+        Of what lies in the workspace.
+    overlap : bool
+        Whether the place may be taken in part too, where the kernel then needs a certain distance.
+    """
+    output = ranges.get(call.output.root)
+    if output is None or output.first != index or not call.output.is_whole:
+        return None
+    best: Reuse | None = None
+    saved = 0
+    for held in _dying(call, index, ranges):
+        assert held.value is not None
+        found = _same_place(call, held.value)
+        if found is None and overlap:
+            found = _fixed_distance(call, held, output)
+        if found is not None and _saved(held, output, found.distance) > saved:
+            best, saved = found, _saved(held, output, found.distance)
+    return best
+
+
+def free_leads(
+    program: Program, ranges: Mapping[Value, LiveRange], choice: Sequence[Reuse | None]
+) -> dict[tuple[Value, Value], int]:
+    """Return which values may start at any distance from a certain one on before one that dies while they live.
+
+    What has been written of the one must end before what is still accessed of the other. So outputs reach into the
+    inputs of their call, and what is made in parts reaches into what is read in parts.
+    Only for programs whose meta say that memory is worth it: C compilers know less of pointers that may overlap.
+    Distances are rounded up to what the alignment of both blocks makes of them.
+    """
+    if not program.meta.get("overlap"):
+        return {}
+    uses = {root: found for root, found in uses_of(program).items() if root in ranges}
+    fixed = {(reuse.source, call.output.root) for call, reuse in zip(program.calls, choice, strict=True) if reuse}
+    leads: dict[tuple[Value, Value], int] = {}
+    for output, own in uses.items():
+        for source, other in uses.items():
+            one, two = ranges[source], ranges[output]
+            if two.first <= one.last <= two.last and one.first <= two.last and (source, output) not in fixed:
+                least = _distance(program, own, source, other)
+                align = min(one.alignment, two.alignment)
+                rounded = -(-least // align) * align
+                if rounded < two.nbytes:
+                    leads[source, output] = rounded
+    return leads
+
+
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """Where calls write and read a value: call, first byte, end."""
+
+    writes: list[tuple[int, int, int]]
+    reads: list[tuple[int, int, int]]
+
+
+def uses_of(program: Program) -> dict[Value, Uses]:
+    """Return where calls write and read each value that owns its bytes.
+
+    The caller counts as a call: it writes the inputs before the first one, as -1, and reads the outputs after the last.
+    """
+    found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
+    for index, call in enumerate(program.calls):
+        for value in call.inputs:
+            uses = found.setdefault(value.root, Uses([], []))
+            uses.reads.append((index, value.root_start, value.root_start + value.nbytes))
+        output = call.output
+        uses = found.setdefault(output.root, Uses([], []))
+        uses.writes.append((index, output.root_start, output.root_start + output.nbytes))
+    for value in program.outputs:
+        uses = found.setdefault(value.root, Uses([], []))
+        uses.reads.append((len(program.calls), value.root_start, value.root_start + value.nbytes))
+    return found
+
+
+def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
+    """Return how many bytes before `source` a value must start so that neither spoils the other."""
+    least = -_FAR
+    for index, start, end in own.writes:
+        # in which order the caller writes inputs is its own business
+        accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index or index < 0]
+        least = max([least, *(end - first for first in accessed)])
+        for value, needed in leads_of_inputs(program.calls[index], source) if index >= 0 else ():
+            distance = start + needed.nbytes if needed is not None and needed.step == 1 else end
+            least = max(least, distance - value.root_start)
+    return least
+
+
+def leads_of_inputs(call: KernelCall, root: Value) -> Iterator[tuple[Value, Lead | None]]:
+    """Yield the inputs of a call that are `root` or parts of it, with what the output needs to reach into them."""
+    for position, value in enumerate(call.inputs):
+        if value.root is root:
+            yield value, lead(call.kernel, position)
+
+
+def lead_of_call(call: KernelCall, root: Value) -> Lead | None:
+    """Return how far before its input `root` the output of a call may start; None where they must not meet."""
+    found = Lead(0)
+    for _, needed in leads_of_inputs(call, root):
+        if needed is None:
+            return None
+        found = Lead(max(found.nbytes, needed.nbytes), lcm(found.step, needed.step))
+    return found
+
+
+def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> Iterator[LiveRange]:
+    """Yield the inputs in the workspace that are passed as a whole and read no more after call `index`, each once."""
+    parts = {value.root for value in call.inputs if not value.is_whole}
+    for root in dict.fromkeys(value.root for value in call.inputs):
+        held = ranges.get(root)
+        dies = held is not None and held.last == index and not held.returned
+        if held is not None and dies and root is not call.output.root and root not in parts:
+            yield held
+
+
+def _same_place(call: KernelCall, root: Value) -> Reuse | None:
+    """Return the reuse of the very place, which the kernel must allow wherever that input is passed to it."""
+    positions = {position for position, value in enumerate(call.inputs) if value.root is root}
+    return Reuse(root) if positions <= set(call.kernel.inplace) else None
+
+
+def _fixed_distance(call: KernelCall, held: LiveRange, output: LiveRange) -> Reuse | None:
+    assert held.value is not None
+    needed = lead_of_call(call, held.value)
+    if needed is None or needed.step == 1:
+        return None
+    step = lcm(needed.step, held.alignment, output.alignment)
+    return Reuse(held.value, -(-needed.nbytes // step) * step)
+
+
+def _saved(held: LiveRange, output: LiveRange, distance: int) -> int:
+    return held.nbytes + output.nbytes - max(output.nbytes, distance + held.nbytes)

@@ -1,0 +1,238 @@
+"""Blocks of the workspace spread over several pools, by what a byte of each is worth in fast memory.
+
+What must share memory stays together. The hottest blocks, by bytes moved for each byte held during a call, go into
+the first pool that has room; scratch, which kernels work in, comes before all. Where that leaves a block without a
+place, the largest go first instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlfc.errors import BudgetError, InternalError
+from mlfc.memory.liveness import LiveRange, live_ranges
+from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan, plan
+from mlfc.memory.pools import POOL_ALIGNMENT, Pool, Span
+from mlfc.memory.report import SCRATCH_NAME
+from mlfc.support.text import shortened
+from mlfc.tir.ir import Program, Value
+from mlfc.tir.traffic import traffic
+
+_LARGEST = 5
+_UNLIMITED = 1 << 62
+
+Key = Value | int
+"""A block: the value that lies there, or the number of the call whose scratch it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Blocks that go into one pool together, because one takes the place of another."""
+
+    blocks: tuple[LiveRange, ...]
+    heat: float
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        return frozenset(map(_key, self.blocks))
+
+    @property
+    def nbytes(self) -> int:
+        return max(block.nbytes for block in self.blocks)
+
+    @property
+    def is_scratch(self) -> bool:
+        return self.blocks[0].value is None
+
+
+def _key(block: LiveRange) -> Key:
+    return block.first if block.value is None else block.value
+
+
+class _Filling:
+    """One pool while it is filled."""
+
+    def __init__(self, program: Program, pool: Pool) -> None:
+        self._program = program
+        self.pool = pool
+        self.capacity = _UNLIMITED if pool.nbytes is None else pool.nbytes
+        self.keys: frozenset[Key] = frozenset()
+
+    def planned(self, keys: frozenset[Key], limit: int = 0) -> Plan:
+        return plan(self._program, keep=lambda block: _key(block) in keys, limit=limit)
+
+    def take(self, groups: Sequence[_Group]) -> list[_Group]:
+        """Take the groups that have room, in their order, and return the others."""
+        if not groups:
+            return []
+        together = self.keys.union(*(group.keys for group in groups))
+        if self._has_room(together):
+            self.keys = together
+            return []
+        if len(groups) == 1:
+            return list(groups)
+        half = len(groups) // 2
+        return [*self.take(groups[:half]), *self.take(groups[half:])]
+
+    def _has_room(self, keys: frozenset[Key]) -> bool:
+        if self.capacity == _UNLIMITED:
+            return True
+        return self.planned(keys, self.capacity).size <= self.capacity
+
+
+def spread(program: Program, pools: Sequence[Pool]) -> Plan:
+    """Place every block of the workspace in one of several pools.
+
+    Parameters
+    ----------
+    program : Program
+    pools : sequence of Pool
+        In the order of preference, the fastest first.
+
+    Returns
+    -------
+    Plan
+        Of an arena in which the pools that are used lie one after the other. Its bound is that of one pool for all.
+
+    Raises
+    ------
+    BudgetError
+        Naming the pool, the layer and the largest tensors, if they have no room.
+    """
+    groups = _groups(program)
+    for order in (
+        sorted(groups, key=lambda group: (not group.is_scratch, -group.heat)),
+        sorted(groups, key=lambda group: -group.nbytes),
+    ):
+        filled, left = _fill(program, pools, order)
+        if not left:
+            return _joined(program, [item for item in filled if item.keys])
+    raise _too_small(program, filled, left)
+
+
+def _fill(program: Program, pools: Sequence[Pool], groups: Sequence[_Group]) -> tuple[list[_Filling], list[_Group]]:
+    filled, left = [], list(groups)
+    for pool in pools:
+        filling = _Filling(program, pool)
+        left = filling.take(left)
+        filled.append(filling)
+    return filled, left
+
+
+def _groups(program: Program) -> list[_Group]:
+    ranges = live_ranges(program, 1, SCRATCH_ALIGNMENT)
+    by_key = {_key(block): block for block in ranges}
+    chains: dict[Key, list[Key]] = {key: [key] for key in by_key}
+    for call, reused in zip(program.calls, plan(program).inplace, strict=True):
+        root = call.output.root
+        if reused is not None and chains[reused] is not chains[root]:
+            chains[reused] += chains[root]
+            for key in chains[root]:
+                chains[key] = chains[reused]
+    moved = _moved(program)
+    groups = []
+    for chain in {id(chain): chain for chain in chains.values()}.values():
+        blocks = [by_key[key] for key in chain]
+        held = sum(block.nbytes * (block.last - block.first + 1) for block in blocks)
+        groups.append(_Group(tuple(blocks), sum(moved.get(key, 0) for key in chain) / max(1, held)))
+    return groups
+
+
+def _moved(program: Program) -> dict[Key, int]:
+    """Return the bytes that all calls move to and from each block."""
+    kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
+    moved: dict[Key, int] = {}
+    for index, call in enumerate(program.calls):
+        found = kernels[call.kernel]
+        values = (*call.inputs, *call.constants, call.output)
+        for value, buffer in zip(values, call.kernel.params, strict=True):
+            moved[value.root] = moved.get(value.root, 0) + found.get(buffer, 0)
+        moved[index] = sum(found.get(buffer, 0) for buffer in call.kernel.scratch)
+    return moved
+
+
+def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
+    """Return one plan of pools that lie one after the other."""
+    spans: list[Span] = []
+    offsets: dict[Value, int] = {}
+    scratch = [0] * len(program.calls)
+    inplace: list[Value | None] = [None] * len(program.calls)
+    reached: list[tuple[Value, ...]] = [()] * len(program.calls)
+    parts = []
+    end = 0
+    for filling in filled:
+        part = filling.planned(filling.keys)
+        base = -(-end // POOL_ALIGNMENT) * POOL_ALIGNMENT
+        spans.append(Span(filling.pool.name, base, max(1, part.size), part.lower_bound))
+        end = base + max(1, part.size)
+        offsets.update({value: base + offset for value, offset in part.offsets.items()})
+        for index in range(len(program.calls)):
+            inplace[index] = inplace[index] or part.inplace[index]
+            reached[index] += part.reached[index]
+            if index in filling.keys:
+                scratch[index] = base + part.scratch_offsets[index]
+        parts.append(part)
+    live = tuple(sum(part.live[index] for part in parts) for index in range(len(program.calls)))
+    return Plan(
+        size=end,
+        lower_bound=max(live, default=0),
+        alignment=max((part.alignment for part in parts), default=POOL_ALIGNMENT),
+        offsets=offsets,
+        scratch_offsets=tuple(scratch),
+        live=live,
+        peak_call=live.index(max(live)) if live else None,
+        inplace=tuple(inplace),
+        reached=tuple(reached),
+        spans=tuple(spans),
+    )
+
+
+def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[_Group]) -> BudgetError:
+    """Say what the roomiest pool would have to hold on top of what it has."""
+    pool = max(filled, key=lambda filling: filling.capacity)
+    keys = pool.keys.union(*(group.keys for group in homeless))
+    wanted = pool.planned(keys)
+    blocks = [block for block in live_ranges(program, 1, SCRATCH_ALIGNMENT) if _key(block) in keys]
+    peak = wanted.peak_call or 0
+    busiest = program.calls[peak]
+    largest = sorted(
+        ((block.value.name if block.value else SCRATCH_NAME, block.nbytes) for block in blocks
+         if block.first <= peak <= block.last),
+        key=lambda tensor: (-tensor[1], tensor[0]),
+    )[:_LARGEST]  # fmt: skip
+    listed = ", ".join(f"{shortened(name)} ({nbytes:,})" for name, nbytes in largest)
+    others = ", ".join(f"{item.pool.name} ({item.capacity:,})" for item in filled if item is not pool)
+    return BudgetError(
+        f"the workspace does not fit: beside what the others hold, the pool '{pool.pool.name}' of {pool.capacity:,} "
+        f"bytes would need {wanted.size:,}, {wanted.size - pool.capacity:,} more; the peak is in "
+        f"{shortened(', '.join(busiest.nodes) or busiest.kernel.name)} with {wanted.live[peak]:,} live bytes; "
+        f"the largest tensors there: {listed}" + (f"; the other pools: {others}" if others else ""),
+        next_step="Give a pool more bytes, or name another one",
+    )
+
+
+def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
+    """Prove that every block lies in one pool, and every pool within its size.
+
+    `memory.prove` proves what lies where within the arena that the pools make up.
+
+    Raises
+    ------
+    InternalError
+        Naming the block or pool.
+    """
+    limits = {pool.name: pool.nbytes for pool in pools}
+    for span in plan.spans:
+        limit = limits[span.name]
+        if span.base % POOL_ALIGNMENT or (limit is not None and span.nbytes > limit):
+            raise InternalError(f"the pool '{span.name}' has {span.nbytes} bytes of {limit}, from {span.base}")
+    blocks = [(value.name, plan.offset(value), value.nbytes) for value in program.intermediates()]
+    blocks += [
+        (call.kernel.name, plan.scratch_offsets[index], call.kernel.scratch_bytes)
+        for index, call in enumerate(program.calls)
+    ]
+    for name, offset, nbytes in blocks:
+        span, within = plan.place(offset)
+        if nbytes > 0 and within + nbytes > span.nbytes:
+            raise InternalError(f"'{name}' does not lie within the pool '{span.name}'")

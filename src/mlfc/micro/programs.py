@@ -1,0 +1,112 @@
+"""Running the programs that firmware takes: compilers, make, emulators."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from mlfc.errors import RunError, ToolchainError
+
+# what a make that runs this program hands down is not meant for the programs
+_FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
+_MOST_BYTES = 64 << 20
+_PIECE = 1 << 16
+_GRACE_SECONDS = 2.0
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that programs are started with."""
+    found = {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+    return {**found, "PATH": search_path()}
+
+
+def search_path() -> str:
+    """Return the folders of the PATH, but for those that depend on which folder is the current one."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if Path(folder).is_absolute())
+
+
+def need(program: str, packages: Sequence[str]) -> str:
+    """Return the path of a program, or raise ToolchainError with Debian's packages that have it."""
+    found = shutil.which(program, path=search_path())
+    # on Windows the current folder is searched first
+    if found is None or not Path(found).is_absolute():
+        raise ToolchainError(
+            f"{program} is not on the PATH", next_step=f"Install it; on Debian: apt-get install {' '.join(packages)}"
+        )
+    return found
+
+
+def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder and return its status and what it said.
+
+    Raises
+    ------
+    RunError
+        If it does not end within `timeout` seconds, or says more than anybody reads.
+    ToolchainError
+        If it does not start.
+    """
+    try:
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment(),
+        )  # fmt: skip
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} does not start: {error}") from error
+    try:
+        ears = [_Ear(process, pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
+        process.wait(timeout)
+        said, complained = (ear.text(timeout) for ear in ears)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
+    finally:
+        _end(process)
+    if any(ear.is_flooded for ear in ears):
+        raise RunError(f"{command[0]} was ended: it printed more than {_MOST_BYTES >> 20} MiB")
+    return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that runs still; it gets a moment to end what it started itself, as make does."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class _Ear(threading.Thread):
+    """Takes what a program says, and ends one that says too much: firmware that fails may print without end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._process, self._pipe, self._said = process, pipe, bytearray()
+        self.start()
+
+    @property
+    def is_flooded(self) -> bool:
+        """Whether it was too much."""
+        return len(self._said) > _MOST_BYTES
+
+    def run(self) -> None:
+        """Listen until the program, and whatever it started, closes its output."""
+        with self._pipe:
+            for piece in iter(partial(os.read, self._pipe.fileno(), _PIECE), b""):
+                self._said += piece
+                if self.is_flooded:
+                    self._process.kill()
+                    return
+
+    def text(self, timeout: float) -> str:
+        """Return all of it, with line breaks as Python has them; waits for its end for `timeout` seconds at most."""
+        self.join(min(timeout, threading.TIMEOUT_MAX))
+        return self._said.decode(errors="replace").replace("\r\n", "\n")

@@ -1,0 +1,123 @@
+"""The template ``arduino``: a library with the model, and a sketch that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from mlfc.errors import ArchiveError
+from mlfc.micro.board import Board
+from mlfc.micro.project.application import APPLICATION_TYPES, selftest_files, vector_files
+from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
+from mlfc.micro.project.options import BUILD, FLASH, GENERATE
+from mlfc.micro.project.render import render
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.support.c_names import bounded
+from mlfc.support.content import Data
+
+_BAUD = 115200
+_INSTALL = (
+    "Install it from https://arduino.github.io/arduino-cli, and the board's core with: arduino-cli core install {core}"
+)
+_NAME_LIMIT = 40
+
+
+def library_name(module: str) -> str:
+    """Return the library's name: letters and digits, a letter first, and no name of Arduino's own.
+
+    It ends in ``Model``, for a header ``String.h`` or ``Math.h`` would hide the system's where file names have no case.
+    """
+    words = "".join(word.capitalize() for word in bounded(module, _NAME_LIMIT).split("_"))
+    name = words if words.endswith("Model") else f"{words}Model"
+    return f"The{name}" if name.startswith("Arduino") or not name[0].isalpha() else name
+
+
+def _refuses(board: Board) -> str | None:
+    if "arduino" not in board.vendor:
+        return f"the file of {board.name} does not say what Arduino calls it: arduino = '...' under [vendor]"
+    return None
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    library = library_name(model.name)
+    values = {"library": library, "model": interface_of(model)}
+    sketch = render(
+        f"arduino/{project_type}.ino",
+        **values,
+        baud=board.serial.baud if board.serial else _BAUD,
+        has_vectors=bool(model.vectors),
+        printed=_printed,
+    )
+    sources = {
+        **interface_files(model),
+        **(selftest_files(model) if project_type == "selftest" else vector_files(model)),
+    }
+    return {
+        "library.properties": render(
+            "arduino/library.properties", **values, author=options["author"], url=options["url"]
+        ),
+        "keywords.txt": render("arduino/keywords.txt", **values),
+        f"src/{library}.h": render("arduino/library.h", **values),
+        f"examples/{library}/{library}.ino": sketch,
+        **_flat(model.code),
+        **{f"src/{name}": data for name, data in sources.items()},
+    }
+
+
+def _flat(code: Mapping[str, Data]) -> dict[str, Data]:
+    """Return generated code in the one folder that is on Arduino's include path."""
+    files: dict[str, Data] = {}
+    for path, data in code.items():
+        flat = f"src/{PurePosixPath(path).name}"
+        if flat in files:
+            raise ArchiveError("two files have this name, and an Arduino library has one folder", place=flat)
+        files[flat] = data
+    return files
+
+
+def _printed(buffer: Buffer) -> str:
+    """Return what Print takes: a byte would be shown as a character."""
+    element = f"{buffer.array}[index]"
+    if buffer.is_float:
+        return f"{element}, 6"
+    return f"({'unsigned long' if buffer.is_unsigned else 'long'}){element}"
+
+
+def _commands(model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
+    name = board.vendor["arduino"]
+    library = library_name(model.name)
+    install = _INSTALL.format(core=":".join(name.split(":")[:2]))
+    return {
+        "build": ToolCommand(
+            (
+                "{arduino_cli_cmd}", "compile", "{verbose:--verbose}", "--fqbn", name, "--library", ".",
+                "--build-path", "build", f"examples/{library}",
+            ),
+            install,
+        ),
+        "flash": ToolCommand(
+            (
+                "{arduino_cli_cmd}", "upload", "{verbose:--verbose}", "--fqbn", name, "--port={port}", "--input-dir",
+                "build", f"examples/{library}",
+            ),
+            install,
+        ),
+    }  # fmt: skip
+
+
+TEMPLATE = Template(
+    "arduino",
+    "Arduino library, and a sketch for arduino-cli or the IDE",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("author", "Of the library", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("url", "Where the library is at home", default="https://example.org", optional=(GENERATE,)),
+        ProjectOption("arduino_cli_cmd", "The program", default="arduino-cli", optional=(BUILD, FLASH)),
+    ),
+    built_by_tests=True,
+    commands=_commands,
+    elf=lambda model: f"build/{library_name(model.name)}.ino.elf",
+)

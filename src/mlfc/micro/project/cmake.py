@@ -1,0 +1,95 @@
+"""The template ``cmake``: bare-metal firmware that CMake builds, with a toolchain file for the board's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlfc.micro.bare_metal import bare_metal, refuses_bare_metal
+from mlfc.micro.board import Board
+from mlfc.micro.linker_script import has_linker_script
+from mlfc.micro.makefile import COMPILE_FLAGS, optimization_level
+from mlfc.micro.object_code import core_flags
+from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlfc.micro.project.render import render
+from mlfc.micro.project.steps import install_hint, run_command
+from mlfc.micro.project.template import MODEL_CODE, ProjectModel, Template, ToolCommand
+from mlfc.support.content import Data
+
+_ELF = "build/firmware.elf"
+_TOOLCHAIN = "toolchain.cmake"
+CMAKE_INSTALL = install_hint(["cmake", "make"])
+_STANDARD = "-std="  # CMake has a property of its own for it
+
+
+def _refuses(board: Board) -> str | None:
+    if board.arch == "avr":
+        return "its simulator takes files that the Makefile makes; use the template makefile or arduino"
+    return refuses_bare_metal(board)
+
+
+def is_cross(board: Board) -> bool:
+    """Return whether the board's compiler makes code for another machine."""
+    return board.arch != "host"
+
+
+def languages(sources: Iterable[str]) -> str:
+    """Return what a project of these files is written in, as CMake names it."""
+    return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
+
+
+def toolchain_files(board: Board, code: Mapping[str, Data], details: Mapping[str, Any]) -> dict[str, Data]:
+    """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
+    if not is_cross(board):
+        return {}
+    values = {"core_flags": core_flags(board, code), "level": optimization_level(details)}
+    return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, **values)}
+
+
+def configure(board: Board, *options: str) -> ToolCommand:
+    """Return the command that makes the folder ``build``."""
+    cross = (f"-DCMAKE_TOOLCHAIN_FILE={_TOOLCHAIN}",) if is_cross(board) else ()
+    compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)} if is_cross(board) else {}
+    return ToolCommand(("cmake", "-S", ".", "-B", "build", *cross, *options), CMAKE_INSTALL, needs=compiler)
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
+    project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
+    values = {
+        "board": board,
+        "is_cross": is_cross(board),
+        "name": model.name,
+        "model_folder": f"{MODEL_CODE}/",
+        "flags": [flag for flag in COMPILE_FLAGS if not flag.startswith(_STANDARD)],
+        "sources": project.sources,
+        "objects": project.objects,
+        "folders": project.folders,
+        "has_script": has_linker_script(board),
+        "languages": languages(project.sources),
+    }
+    run = run_command(board, project_type, _ELF)
+    return {
+        **project.files,
+        **toolchain_files(board, model.code, model.details),
+        "CMakeLists.txt": render("cmake/CMakeLists.txt", **values, run=run and run.arguments),
+    }
+
+
+def _commands(_model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
+    options = ("-DCMAKE_C_FLAGS_RELEASE={cflags}", "-DSTACK_BYTES={stack_bytes}", "{trace:-DTRACE=ON}")
+    build = ToolCommand(("cmake", "--build", "build", "--parallel", "2"), CMAKE_INSTALL)
+    return {"build": (configure(board, *options), build)}
+
+
+TEMPLATE = Template(
+    "cmake",
+    "Bare-metal firmware, built by CMake",
+    project_types(),
+    _refuses,
+    _files,
+    FIRMWARE_OPTIONS,
+    built_by_tests=True,
+    commands=_commands,
+    elf=lambda _model: _ELF,
+    is_bare_metal=True,
+)

@@ -1,0 +1,127 @@
+"""The template ``cmsis_pack``: a CMSIS pack with the model, and a solution of CMSIS-Toolbox that runs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.errors import OptionError
+from mlfc.micro.board import Board
+from mlfc.micro.project.application import APPLICATION_TYPES, application_files
+from mlfc.micro.project.options import BUILD, GENERATE
+from mlfc.micro.project.readme import WHAT_TYPES_DO
+from mlfc.micro.project.render import render
+from mlfc.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    interface_sources,
+    library_binaries,
+    library_headers,
+    library_sources,
+)
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.support.c_names import bounded
+from mlfc.support.content import Data
+
+_INSTALL = (
+    "Install CMSIS-Toolbox as https://open-cmsis-pack.github.io/cmsis-toolbox says, and name the compiler by its "
+    "variable, as in GCC_TOOLCHAIN_12_2_1=/usr/bin"
+)
+_ANY_CORE = "ARM::Cortex_DFP"
+# of the format: names of components have 32 characters, and bounded() adds 17
+_COMPONENT_LIMIT = 15
+_VENDOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,31}")
+_TARGET_TYPE_LIMIT = 32
+_CORES = {
+    "cortex-m0": "Cortex-M0",
+    "cortex-m0plus": "Cortex-M0+",
+    **{f"cortex-m{number}": f"Cortex-M{number}" for number in (3, 4, 7, 23, 33, 55, 85)},
+}
+_FPU = {"-mfpu=fpv4-sp-d16": "sp", "-mfpu=fpv5-sp-d16": "sp", "-mfpu=fpv5-d16": "dp"}
+
+
+def _refuses(board: Board) -> str | None:
+    return None if board.core in _CORES else f"CMSIS knows Arm's Cortex-M cores, and this is {board.core}"
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    vendor = str(options["vendor"])
+    if not _VENDOR.fullmatch(vendor):
+        raise OptionError("option 'vendor' must be 2 to 32 letters, digits and hyphens, a letter or digit first")
+    application = application_files(model, project_type, "int main(void)")
+    values = {
+        "name": model.name,
+        "vendor": vendor,
+        "component": bounded(model.name, _COMPONENT_LIMIT).lstrip("_"),
+        "does": WHAT_TYPES_DO[project_type],
+        "dcore": _CORES[board.core],
+        "memory": model.details["memory"],
+    }
+    return {
+        f"{vendor}.{model.name}.pdsc": render(
+            "cmsis_pack/pack.pdsc",
+            **values,
+            url=options["url"],
+            folders=LIBRARY_FOLDERS,
+            headers=library_headers(model),
+            sources=library_sources(model),
+            others=library_binaries(model),
+        ),
+        f"{model.name}.csolution.yml": render(
+            "cmsis_pack/solution.yml",
+            **values,
+            board=board,
+            target_type=board.name[:_TARGET_TYPE_LIMIT],
+            device=options["device"] or _generic_device(board),
+            device_pack=options["device_pack"],
+            fpu=_fpu(board) if options["device"] is None else None,
+        ),
+        f"{model.name}.cproject.yml": render(
+            "cmsis_pack/project.yml",
+            **values,
+            app_sources=[f"app/{name}" for name in application if name.endswith(".c")],
+        ),
+        f"{model.name}.clayer.yml": render("cmsis_pack/layer.yml", **values, flags=MODEL_FLAGS),
+        **interface_sources(model),
+        **{f"app/{name}": data for name, data in application.items()},
+    }
+
+
+def _generic_device(board: Board) -> str:
+    """Return the device of Arm's own pack with the board's core."""
+    return f"ARMC{board.core.removeprefix('cortex-').replace('plus', 'p').upper()}"
+
+
+def _fpu(board: Board) -> str | None:
+    found = [_FPU[flag] for flag in board.toolchain.flags if flag in _FPU]
+    return found[0] if found else None
+
+
+def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
+    # a board's flash tool writes what was built
+    return {
+        "build": ToolCommand(
+            ("{cbuild_cmd}", "{verbose:--verbose}", "--packs", f"{model.name}.csolution.yml"), _INSTALL
+        )
+    }
+
+
+TEMPLATE = Template(
+    "cmsis_pack",
+    "CMSIS pack, and a solution for cbuild",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("vendor", "Of the pack", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("url", "Where the pack is at home", default="https://example.org/", optional=(GENERATE,)),
+        ProjectOption(
+            "device", "As a device pack names it, instead of Arm's device with the board's core", optional=(GENERATE,)
+        ),
+        ProjectOption("device_pack", "The pack with the device", default=_ANY_CORE, optional=(GENERATE,)),
+        ProjectOption("cbuild_cmd", "The program", default="cbuild", optional=(BUILD,)),
+    ),
+    commands=_commands,
+    elf=lambda model: f"build/{model.name}.elf",
+)

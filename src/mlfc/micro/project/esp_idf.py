@@ -1,0 +1,97 @@
+"""The template ``esp_idf``: an ESP-IDF component with the model, and an example that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.micro.board import Board
+from mlfc.micro.project.application import APPLICATION_TYPES, application_files
+from mlfc.micro.project.options import BUILD, FLASH, GENERATE
+from mlfc.micro.project.readme import WHAT_TYPES_DO
+from mlfc.micro.project.render import render
+from mlfc.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    interface_sources,
+    library_sources,
+    symbol,
+)
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.support.content import Data
+
+_INSTALL = (
+    "Install ESP-IDF 5 as https://docs.espressif.com/projects/esp-idf says under Get Started, "
+    "and run its export.sh in this shell"
+)
+
+
+def _refuses(board: Board) -> str | None:
+    if "esp-idf" not in board.vendor:
+        return (
+            f"the file of {board.name} does not say what chip ESP-IDF is to build for: esp-idf = '...' under [vendor]"
+        )
+    return None
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    application = application_files(model, project_type, "void app_main(void)")
+    example = _example(model)
+    values = {
+        "name": model.name,
+        "symbol": symbol(model),
+        "does": WHAT_TYPES_DO[project_type],
+        "memory": model.details["memory"],
+    }
+    return {
+        "CMakeLists.txt": render(
+            "esp_idf/component.cmake",
+            **values,
+            sources=library_sources(model),
+            folders=LIBRARY_FOLDERS,
+            flags=MODEL_FLAGS,
+        ),
+        "Kconfig": render("esp_idf/Kconfig", **values),
+        "idf_component.yml": render("esp_idf/idf_component.yml", **values),
+        "linker.lf.in": render("esp_idf/linker.lf.in", **values),
+        **interface_sources(model),
+        f"{example}/CMakeLists.txt": render("esp_idf/example.cmake", **values),
+        f"{example}/sdkconfig.defaults": render(
+            "esp_idf/sdkconfig.defaults",
+            chip=board.vendor["esp-idf"],
+            stack_bytes=options["main_stack_size"] or board.stack_bytes,
+        ),
+        f"{example}/main/CMakeLists.txt": render(
+            "esp_idf/main.cmake", app_sources=[name for name in application if name.endswith(".c")]
+        ),
+        **{f"{example}/main/{name}": data for name, data in application.items()},
+    }
+
+
+def _example(model: ProjectModel) -> str:
+    return f"examples/{model.name}"
+
+
+def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
+    start = ("{idf_cmd}", "{verbose:--verbose}", "-C", _example(model), "-B", "build")
+    return {
+        "build": ToolCommand((*start, "build"), _INSTALL),
+        "flash": ToolCommand((*start, "--port={port}", "flash"), _INSTALL),
+    }
+
+
+TEMPLATE = Template(
+    "esp_idf",
+    "ESP-IDF component, and an example for idf.py",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("idf_cmd", "The program", default="idf.py", optional=(BUILD, FLASH)),
+        ProjectOption(
+            "main_stack_size", "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
+        ),
+    ),
+    commands=_commands,
+    elf=lambda model: f"build/{model.name}.elf",
+)

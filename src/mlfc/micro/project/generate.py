@@ -1,0 +1,176 @@
+"""From a model, a board and a template to a folder that builds without mlfc."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mlfc.errors import OptionError, OutputError
+from mlfc.micro.board import Board, boards, find_board
+from mlfc.micro.board_trust import check_flash_tool
+from mlfc.micro.fit import check_fit
+from mlfc.micro.object_code import object_paths
+from mlfc.micro.planned_memory import plan_table
+from mlfc.micro.project.firmware import HOST_DRIVEN
+from mlfc.micro.project.model import Source, project_source
+from mlfc.micro.project.options import GENERATE, checked_options, template_options
+from mlfc.micro.project.readme import readme
+from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
+from mlfc.micro.project.render import render
+from mlfc.micro.project.template import MODEL_FOLDER, ProjectModel, Template
+from mlfc.micro.project.templates import templates
+from mlfc.support.atomic import check_writable, write_folder
+from mlfc.support.content import Data
+
+_SERVER_PACKAGE = "project_server"
+
+
+def generate_project(
+    template: str,
+    model: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    force: bool = False,
+    trust_board: bool = False,
+) -> Path:
+    """Make a firmware project.
+
+    Parameters
+    ----------
+    template : str
+        Of `templates`.
+    model : path
+        An archive, or a model file that is compiled for the board.
+    folder : path
+        Where; it appears whole or not at all.
+    options : mapping
+        ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
+    force : bool
+        Write into a folder that is there. Files of an older project in it go, others stay.
+    trust_board : bool
+        Whether a board's file may name any program, its flash tool included; see `board.find_board`.
+
+    Returns
+    -------
+    Path
+        `folder`.
+
+    Raises
+    ------
+    OptionError
+        For a template, board, type or option that does not exist, or does not fit the others.
+    OutputError
+        If the folder is not empty, or cannot be written.
+    BudgetError
+        If the module does not fit into the board's memory.
+    MlfcError
+        As reading archives, and importing and compiling models do.
+    """
+    chosen = templates().get(template)
+    target = Path(folder)
+    _check_place(target, force=force)
+    values = checked_options(template_options(chosen, boards()), options, GENERATE)
+    name, project_type = str(values["board"]), str(values["project_type"])
+    board = find_board(name, trust=trust_board)
+    check_flash_tool(board, [tool for item in boards() if (tool := boards().get(item).flash_tool)], name)
+    reason = chosen.refuses(board)
+    if reason is not None:
+        raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
+    module = values["module"]
+    with project_source(model, board, project_type, None if module is None else str(module)) as source:
+        _check_model(chosen, board, project_type, source.model)
+        # the project carries the board's file, and where that came from is nobody's business
+        made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
+        made[BOARD] = board.text.encode()
+        if force:
+            _remove_older(target)
+        write_folder(target, made)
+    return target
+
+
+def _check_model(template: Template, board: Board, project_type: str, model: ProjectModel) -> None:
+    """Refuse a module that the template has no firmware for, or that does not fit into the board's memory."""
+    if project_type == HOST_DRIVEN:
+        return  # its constants and intermediates are the host's to place
+    if model.graph is not None and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' is for the graph executor, and the template {template.name} has none",
+            next_step="Compile it with --executor aot",
+        )
+    if not model.is_ours and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' was not compiled by mlfc; of the templates, makefile and cmake take it",
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    if object_paths(model.code) and not template.is_bare_metal:
+        raise OptionError(
+            f"module '{model.name}' comes as objects, which the template {template.name} cannot build",
+            next_step=f"Compile it with --target '{board.target}', or take the template makefile or cmake",
+        )
+    check_fit(plan_table(model.details, board), model.details)
+
+
+def project_files(
+    template: Template, board: Board, project_type: str, options: Mapping[str, Any], source: Source
+) -> dict[str, Data]:
+    """Return all files of a project but the board's, by relative path."""
+    made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in source.members.items()}
+    made[ARCHIVE] = source.model.archive
+    made.update(_server_files())
+    made.update(template.files(source.model, board, project_type, options))
+    record = record_of(template, board, project_type, options, source.model)
+    if "README.md" not in made:
+        made["README.md"] = readme(template, board, record.document)
+    record = record.listing([*made, BOARD, RECORD])
+    made[RECORD] = (json.dumps(record.document, indent=2) + "\n").encode()
+    return made
+
+
+def _server_files() -> dict[str, Data]:
+    """Return the API server, which stands alone in the project."""
+    package = files("mlfc.micro").joinpath(_SERVER_PACKAGE)
+    made: dict[str, Data] = {
+        f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in package.iterdir() if item.name.endswith(".py")
+    }
+    made[SERVER] = render(f"project/{SERVER}")
+    return made
+
+
+def _check_place(target: Path, *, force: bool) -> None:
+    if not target.exists():
+        check_writable(target)
+        return
+    if not target.is_dir():
+        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+    if not force and any(target.iterdir()):
+        raise OutputError(
+            "The specified project dir already exists. To force overwriting it use '-f' or '--force'.",
+            place=str(target),
+        )
+
+
+def _remove_older(target: Path) -> None:
+    """Remove what an older project left: its files, and what was built of them."""
+    older = _older(target)
+    if older is None:
+        return
+    for path in (*older.files, older.firmware):
+        place = target / path
+        # a link in the project may have come to lead elsewhere
+        if place.is_file() and place.parent.resolve().is_relative_to(target.resolve()):
+            place.unlink()
+    if not (target / BUILT).is_symlink():
+        shutil.rmtree(target / BUILT, ignore_errors=True)
+
+
+def _older(target: Path) -> Record | None:
+    try:
+        return read_record(target)
+    except OptionError:  # nothing of ours is there, or nothing that can be read
+        return None

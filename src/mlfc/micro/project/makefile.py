@@ -1,0 +1,31 @@
+"""The template ``makefile``: bare-metal firmware that make builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.micro.bare_metal import bare_metal, refuses_bare_metal
+from mlfc.micro.board import Board
+from mlfc.micro.makefile import makefile, optimization_level
+from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
+from mlfc.micro.project.template import MODEL_CODE, ProjectModel, Template
+from mlfc.support.content import Data
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
+    project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
+    text = makefile(model.name, board, project, optimization_level(model.details), is_selftest=project_type == SELFTEST)
+    return {**project.files, "Makefile": text.encode()}
+
+
+TEMPLATE = Template(
+    "makefile",
+    "Bare-metal firmware, built by make",
+    project_types(),
+    refuses_bare_metal,
+    _files,
+    FIRMWARE_OPTIONS,
+    built_by_tests=True,
+    is_bare_metal=True,
+)

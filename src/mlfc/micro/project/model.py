@@ -1,0 +1,154 @@
+"""The model of a project: a module of an archive, or a model file that is compiled for the board first."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlfc.archive.layout import CODE
+from mlfc.archive.load import artifact_kind
+from mlfc.archive.module_parts import ModuleParts, read_parts
+from mlfc.archive.templates.demo import FOLDER as DEMO
+from mlfc.errors import OptionError
+from mlfc.micro.bare_metal import check_path
+from mlfc.micro.board import Board
+from mlfc.micro.graph_firmware import graph_details
+from mlfc.micro.graph_source import graph_of_parts
+from mlfc.micro.project.template import ProjectModel
+from mlfc.micro.tvm_firmware import aot_details
+from mlfc.support.c_names import module_name
+from mlfc.support.content import Data, ViewContent
+from mlfc.support.plain_file import open_plain
+from mlfc.support.tar import open_tar
+
+_VECTORS = 3
+# of types of projects that do not take all of them
+_EXECUTORS = {"selftest": ("aot",)}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a project is generated from.
+
+    Attributes
+    ----------
+    model : ProjectModel
+    members : mapping of str to Data
+        All files of the archive.
+    """
+
+    model: ProjectModel
+    members: dict[str, Data]
+
+
+@contextmanager
+def project_source(
+    path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
+) -> Iterator[Source]:
+    """Give what a project is generated from, as long as the block runs.
+
+    Parameters
+    ----------
+    path : path
+        An archive, or a model file: that is compiled for the board, for the graph executor where a host drives
+        the firmware, and with test vectors for a self-test.
+    board : Board
+    project_type : str
+    module : str, optional
+        Which module, where an archive holds several.
+
+    Raises
+    ------
+    MlfcError
+        As importing, compiling and reading archives do.
+    OptionError
+        For what is neither, and for archives that lack what the type of project takes.
+    """
+    kind = artifact_kind(path)
+    if kind in ("library", "objects"):
+        raise OptionError(
+            "a shared library is for this machine", place=str(path), next_step="Give an archive or a model"
+        )
+    if kind == "archive":
+        yield _read(path, module, project_type)
+        return
+    if module is not None:
+        raise OptionError("a model is one module", place="module", next_step="Leave it out")
+    with tempfile.TemporaryDirectory(prefix="mlfc-project-") as folder:
+        yield _read(_compiled(path, board, project_type, Path(folder)), None, project_type)
+
+
+def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, folder: Path) -> Path:
+    from mlfc.archive.export import export_model_library_format
+    from mlfc.compiler import build
+    from mlfc.frontend import import_model
+
+    mod, params = import_model(Path(path))
+    name = module_name(Path(path).name.partition(".")[0])
+    executor = "graph" if project_type == "host_driven" else "aot"
+    factory = build(mod, board.target, params, executor=executor, module_name=name)
+    vectors = _VECTORS if project_type == "selftest" else 0
+    return export_model_library_format(factory, folder / "model.tar", test_vectors=vectors)
+
+
+def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> Source:
+    parts = read_parts(path, module)
+    with open_tar(path) as tar:
+        members: dict[str, Data] = {name: ViewContent(tar.view(name)) for name in sorted(tar.sizes)}
+    # code of external generators stands beside the module's own
+    members |= {f"{CODE}/{path}": data for path, data in parts.code.items() if path.startswith("external/")}
+    name = parts.record.name
+    vectors = {
+        member.removeprefix(f"{DEMO}/"): members[member]
+        for member in members
+        if re.fullmatch(rf"{DEMO}/{re.escape(name)}_vectors\.[ch]", member)
+    }
+    _check_fits(parts, project_type, has_vectors=bool(vectors))
+    for code in parts.code:
+        check_path(code)
+    with open_plain(path) as file:
+        archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    graph = graph_of_parts(parts) if parts.executor == "graph" else None
+    details, is_ours = details_of(parts), parts.record.details is not None
+    model = ProjectModel(name.lower(), parts.executor or "", parts.code, details, vectors, archive, graph, is_ours)
+    return Source(model, members)
+
+
+def details_of(parts: ModuleParts) -> Mapping[str, Any]:
+    """Return a module's ``mlfc`` object, or of one that TVM compiled what is known of it.
+
+    Raises
+    ------
+    ArchiveError, OptionError
+        If the archive does not say enough.
+    """
+    if parts.record.details is not None:
+        return parts.record.details
+    if parts.executor == "graph":
+        return graph_details(graph_of_parts(parts), parts.record.main[0].outputs if parts.record.main else ())
+    return aot_details(parts)
+
+
+def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
+    name = parts.record.name
+    if project_type == "selftest" and not has_vectors:
+        raise OptionError(
+            f"module '{name}' has no test vectors",
+            place=parts.place,
+            next_step="Compile the model with --test-vectors 3",
+        )
+    wanted = _EXECUTORS.get(project_type, ("aot", "graph"))
+    if parts.executor not in wanted:
+        raise OptionError(
+            f"module '{name}' is for the executor {parts.executor}; projects of the type {project_type} "
+            f"take {wanted[0]}",
+            place=parts.place,
+            next_step=f"Compile it with --executor {wanted[0]}",
+        )

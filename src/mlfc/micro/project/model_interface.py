@@ -1,0 +1,150 @@
+"""What applications call: typed arrays for a module's inputs and outputs, and one function that runs it.
+
+The C interface of generated code takes structs of pointers and, on request, the workspace. Firmware that runs one
+model has one buffer for each tensor, so projects carry a C file with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlfc.archive.templates.given_pools import given_pools
+from mlfc.archive.templates.subject import Tensor, described_subject
+from mlfc.micro.project.render import render
+from mlfc.micro.project.template import ProjectModel
+from mlfc.support import dtypes
+
+_PRINTED = {"uint64": ("%llu", "unsigned long long"), "int64": ("%lld", "long long")}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An input or output of a module, and the array that holds it.
+
+    Attributes
+    ----------
+    tensor : Tensor
+    array : str
+        Its name.
+    """
+
+    tensor: Tensor
+    array: str
+
+    @property
+    def macro(self) -> str:
+        """What the macros about it start with."""
+        return self.array.upper()
+
+    @property
+    def is_float(self) -> bool:
+        """Whether C has an element as a floating-point number: halves are bits to it."""
+        return self.tensor.c_type in ("float", "double")
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether C has an element as an unsigned integer."""
+        return self.tensor.c_type.startswith("u")
+
+    @property
+    def printed(self) -> tuple[str, str]:
+        """How printf takes an element: the conversion, and the type to cast to."""
+        if self.is_float:
+            return "%g", "double"
+        return _PRINTED.get(self.tensor.dtype, ("%lu", "unsigned long") if self.is_unsigned else ("%ld", "long"))
+
+    @property
+    def description(self) -> str:
+        """Shape, type and meaning, in one line."""
+        tensor = self.tensor
+        text = f"{tensor.name[:200]}: {' x '.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
+        if tensor.scale is not None:
+            text += f", real = {self.scale_digits} * (value - {tensor.zero_point})"
+        return text
+
+    @property
+    def scale_digits(self) -> str:
+        """The scale in C's notation."""
+        return repr(float(self.tensor.scale or 0.0))
+
+
+@dataclass(frozen=True)
+class ModelInterface:
+    """The names by which an application calls a module.
+
+    Attributes
+    ----------
+    name : str
+        The module's.
+    inputs, outputs : tuple of Buffer
+    is_mapped : bool
+        They lie in the module's workspace instead of in arrays of their own.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    is_mapped: bool = False
+
+    @property
+    def header(self) -> str:
+        """The header's file name."""
+        return f"{self.name}_model.h"
+
+    @property
+    def source(self) -> str:
+        """The C file's name."""
+        return f"{self.name}_model.c"
+
+    @property
+    def run(self) -> str:
+        """The function that runs the module."""
+        return f"{self.name}_run"
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All inputs and outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers outside the workspace."""
+        if self.is_mapped:
+            return 0
+        return sum(item.tensor.c_length * dtypes.nbytes(item.tensor.dtype) for item in self.buffers)
+
+    @property
+    def prints_floats(self) -> bool:
+        """Whether printing its outputs takes floating-point conversions."""
+        return any(item.is_float for item in self.outputs)
+
+
+def interface_of(model: ProjectModel) -> ModelInterface:
+    """Return the application's names for a module."""
+    subject = described_subject(model.name, model.details)
+    return ModelInterface(
+        model.name,
+        _buffers(f"{model.name}_input", subject.inputs),
+        _buffers(f"{model.name}_output", subject.outputs),
+        subject.maps_tensors,
+    )
+
+
+def interface_files(model: ProjectModel) -> dict[str, bytes]:
+    """Return ``<module>_model.h`` and ``<module>_model.c``."""
+    interface = interface_of(model)
+    values = {
+        "model": interface,
+        "prefix": f"tvmgen_{model.name}",
+        "pools": given_pools(described_subject(model.name, model.details)),
+    }
+    return {
+        interface.header: render("application/model.h", **values),
+        interface.source: render("application/model.c", **values),
+    }
+
+
+def _buffers(stem: str, tensors: Sequence[Tensor]) -> tuple[Buffer, ...]:
+    """Return tensors with their arrays, which are named after fields where there are several."""
+    return tuple(Buffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)

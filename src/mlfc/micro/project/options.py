@@ -1,0 +1,111 @@
+"""The options of projects: what all templates have, and how values are read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mlfc.errors import OptionError
+from mlfc.micro.project.template import ProjectOption, Template
+from mlfc.micro.project_server.option_values import refused_value, typed_value
+
+GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
+_EVERY_STEP = (BUILD, FLASH, OPEN)
+# values reach build files and commands: nothing that make, CMake or a shell gives a meaning to
+_TEXT = re.compile(r"[A-Za-z0-9_@%+=:,./\\ ~-]{0,1000}")
+
+
+def template_options(template: Template, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
+    """Return all options of a template; its own count before those that every template has."""
+    needs_board = (GENERATE,) if template.default_board is None else ()
+    common = (
+        ProjectOption("project_type", "What the firmware does", choices=template.project_types, required=(GENERATE,)),
+        ProjectOption(
+            "board",
+            "Name of a board, or the path of a .toml file that describes one",
+            default=template.default_board,
+            choices=tuple(boards),
+            required=needs_board,
+            optional=() if needs_board else (GENERATE,),
+        ),
+        ProjectOption("module", "Which module of the archive, where there are several", optional=(GENERATE,)),
+        ProjectOption("verbose", "Show what tools print", "bool", default=False, optional=_EVERY_STEP),
+        ProjectOption("port", "The board's serial port; else found by its USB numbers", optional=(FLASH, OPEN)),
+        ProjectOption(
+            "serial_number", "Of the board's USB device, where several are connected", optional=(FLASH, OPEN)
+        ),
+    )
+    own = {option.name for option in template.options}
+    return (*(option for option in common if option.name not in own), *template.options)
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """Return options from texts like ``cflags=-Os``."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OptionError(f"Invalid option format: {text}. Please use OPTION=VALUE.")
+        options[name] = value
+    return options
+
+
+def checked_options(
+    options: Sequence[ProjectOption], given: Mapping[str, Any], method: str
+) -> dict[str, str | int | bool | None]:
+    """Return the value of every option: given, or its default.
+
+    Parameters
+    ----------
+    options : sequence of ProjectOption
+    given : mapping
+        Texts, or values of the option's type; None as if not given.
+    method : str
+        For which some options are required.
+
+    Raises
+    ------
+    OptionError
+        For what is unknown, missing, or not of the option's type or choices.
+    """
+    known = {option.name: option for option in options}
+    for name in given:
+        if name not in known:
+            raise OptionError(f"Option '{name}' is invalid. Use --list-options to see all available options.")
+    values: dict[str, str | int | bool | None] = {}
+    for option in options:
+        value = given.get(option.name)
+        if value is None and option.default is None and method in option.required:
+            raise OptionError(
+                f"Option '{option.name}' is required but was not specified. "
+                "Use --list-options to see all required options."
+            )
+        values[option.name] = option.default if value is None else _checked(option, value)
+    return values
+
+
+def _checked(option: ProjectOption, value: Any) -> str | int | bool:
+    try:
+        typed = typed_value(option.name, option.type, value)
+        if not isinstance(typed, str):
+            return typed
+        if not _TEXT.fullmatch(typed):
+            raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    return _chosen(option, typed)
+
+
+def _chosen(option: ProjectOption, text: str) -> str:
+    # the path of a file names a board of the user's own
+    is_file = option.name == "board" and text.endswith(".toml")
+    if option.choices is not None and text not in option.choices and not is_file:
+        near = difflib.get_close_matches(text, option.choices, n=3)
+        raise OptionError(
+            f"Choice '{text[:100]}' for option '{option.name}' is invalid. "
+            f"Available choices are: {', '.join(option.choices)}",
+            next_step=f"Did you mean {' or '.join(near)}?" if near else None,
+        )
+    return text

@@ -1,0 +1,78 @@
+"""The template ``package``: a CMake package of the model, for ``find_package`` or ``add_subdirectory``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.archive.templates.build_files import cmake_target
+from mlfc.errors import OptionError
+from mlfc.micro.board import Board
+from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
+from mlfc.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
+from mlfc.micro.project.model_interface import interface_of
+from mlfc.micro.project.options import GENERATE
+from mlfc.micro.project.readme import WHAT_TYPES_DO
+from mlfc.micro.project.render import render
+from mlfc.micro.project.sources import LIBRARY_FOLDERS, interface_sources, library_headers, library_sources
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.support.content import Data
+
+_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
+_EXAMPLE = "example"
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    version = str(options["version"])
+    if not _VERSION.fullmatch(version):
+        raise OptionError(f"'{version}' is not a version", place="version", next_step="Write it as 1.2.3")
+    application = application_files(model, project_type, "int main(void)")
+    example = {f"{_EXAMPLE}/{name}": data for name, data in application.items()}
+    values = {
+        "name": model.name,
+        "target": cmake_target(model.name),
+        "model": interface_of(model),
+        "version": version,
+        "does": WHAT_TYPES_DO[project_type],
+        "expected": expected_line(model, project_type),
+        "is_cross": is_cross(board),
+        "languages": languages(model.code),
+        "sources": library_sources(model),
+        "headers": library_headers(model),
+        "folders": LIBRARY_FOLDERS,
+        "example_sources": [path for path in example if path.endswith(".c")],
+    }
+    return {
+        "CMakeLists.txt": render("package/CMakeLists.txt", **values),
+        "config.cmake.in": render("package/config.cmake.in", **values),
+        **interface_sources(model),
+        **example,
+        **toolchain_files(board, model.code, model.details),
+    }
+
+
+def _commands(model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
+    commands: dict[str, tuple[ToolCommand, ...]] = {
+        "build": (
+            configure(board),
+            ToolCommand(("cmake", "--build", "build", "--parallel", "2"), CMAKE_INSTALL),
+        )
+    }
+    if not is_cross(board):
+        commands["run"] = (ToolCommand((f"./build/{cmake_target(model.name)}_example",), "Build the project first"),)
+    return commands
+
+
+TEMPLATE = Template(
+    "package",
+    "CMake package with a library, for find_package and any toolchain",
+    APPLICATION_TYPES,
+    lambda _board: None,
+    _files,
+    (ProjectOption("version", "Of the package", default="1.0.0", optional=(GENERATE,)),),
+    built_by_tests=True,
+    commands=_commands,
+    elf=lambda model: f"build/lib{cmake_target(model.name)}.a",
+    default_board="host",
+)

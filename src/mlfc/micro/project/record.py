@@ -1,0 +1,172 @@
+"""``project.json``: what a generated project is, and the commands that its API server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.micro.board import Board
+from mlfc.micro.project.options import template_options
+from mlfc.micro.project.steps import firmware_path, project_steps
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template
+from mlfc.support.json_text import parse_json
+
+RECORD, ARCHIVE, BOARD, SERVER = "project.json", "model.tar", "board.toml", "microtvm_api_server.py"
+BUILT = "build"
+"""The folder that every template's build system works in."""
+FORMAT = 1
+_LARGEST_FILE = 16 << 20
+_AGAIN = "Generate the project again with: mlfc project create"
+# seconds, as microTVM's servers have them: start is tried again after, given up after, a reply may take
+_SERIAL_TIMEOUTS, _EMULATOR_TIMEOUTS = (2.0, 5.0, 5.0), (2.0, 10.0, 10.0)
+_TIMEOUTS = ("session_start_retry_timeout_sec", "session_start_timeout_sec", "session_established_timeout_sec")
+_TEXTS = ("template", "board", "project_type", "module", "executor", "firmware")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a project says of itself.
+
+    Attributes
+    ----------
+    document : mapping
+        As in the file.
+    """
+
+    document: Mapping[str, Any]
+
+    @property
+    def template(self) -> str:
+        """The template's name."""
+        return str(self.document["template"])
+
+    @property
+    def project_type(self) -> str:
+        """What its firmware does."""
+        return str(self.document["project_type"])
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return str(self.document["module"])
+
+    @property
+    def executor(self) -> str:
+        """``aot`` or ``graph``."""
+        return str(self.document["executor"])
+
+    @property
+    def firmware(self) -> str:
+        """Where the build leaves the program."""
+        return str(self.document["firmware"])
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What was generated, by path."""
+        return tuple(self.document["files"])
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the firmware runs on this machine or under an emulator."""
+        return "run" in self.document["steps"]
+
+    def listing(self, paths: Iterable[str]) -> Record:
+        """Return the record with the project's files in it."""
+        return replace(self, document={**self.document, "files": sorted(paths)})
+
+
+def record_of(
+    template: Template, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
+) -> Record:
+    """Return what a new project says of itself, but for its files."""
+    steps = project_steps(template, board, project_type, model)
+    timeouts = _EMULATOR_TIMEOUTS if "run" in steps else _SERIAL_TIMEOUTS
+    return Record(
+        {
+            "format": FORMAT,
+            "template": template.name,
+            "board": board.name,
+            "project_type": project_type,
+            "module": model.name,
+            "executor": model.executor,
+            "firmware": firmware_path(template, model),
+            "options": dict(options),
+            "project_options": _options(template, board, options),
+            "steps": {name: [asdict(command) for command in commands] for name, commands in steps.items()},
+            "serial": board.serial and asdict(board.serial),
+            "timeouts": dict(zip(_TIMEOUTS, timeouts, strict=True)),
+            "files": [],
+        }
+    )
+
+
+def _options(template: Template, board: Board, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the options as a project's server lists them.
+
+    Clients send every option with its default, so what was said when the project was made is the default now.
+    """
+    return [
+        as_json(replace(option, default=values.get(option.name), required=(), optional=_later(option)))
+        for option in template_options(template, (board.name,))
+    ]
+
+
+def _later(option: ProjectOption) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*option.required, *option.optional)))
+
+
+def as_json(option: ProjectOption) -> dict[str, Any]:
+    """Return an option as the Project API describes it."""
+    return {
+        "name": option.name,
+        "help": option.help,
+        "choices": option.choices and list(option.choices),
+        "default": option.default,
+        "type": option.type,
+        "required": list(option.required) or None,
+        "optional": list(option.optional) or None,
+    }
+
+
+def read_record(folder: Path) -> Record:
+    """Return what the project in a folder says of itself.
+
+    Raises
+    ------
+    OptionError
+        If the folder is no generated project, or its file was damaged.
+    """
+    place = folder / RECORD
+    try:
+        if place.stat().st_size > _LARGEST_FILE:
+            raise OptionError("the file is too large for a project's", place=str(place), next_step=_AGAIN)
+        document = parse_json(place.read_bytes(), str(place))
+    except OSError as error:
+        raise OptionError(
+            f"this is not a firmware project: {RECORD}: {error.strerror}",
+            place=str(folder),
+            next_step="Make one with: mlfc project create MODEL DIR --template makefile --board NAME",
+        ) from None
+    except ArchiveError as error:
+        raise OptionError(error.cause, place=str(place), next_step=_AGAIN) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_sound(document):
+        raise OptionError(
+            f"this is not what mlfc writes into projects of the format {FORMAT}", place=str(place), next_step=_AGAIN
+        )
+    return Record(document)
+
+
+def _is_sound(document: Mapping[str, Any]) -> bool:
+    texts = all(isinstance(document.get(key), str) for key in _TEXTS)
+    files = document.get("files")
+    if not texts or not isinstance(files, list) or not isinstance(document.get("steps"), dict):
+        return False
+    return all(isinstance(path, str) and _leads_inside(path) for path in (*files, document["firmware"]))
+
+
+def _leads_inside(path: str) -> bool:
+    parts = Path(path)
+    return bool(path) and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path

@@ -1,0 +1,104 @@
+"""The template ``zephyr``: a Zephyr module with the model, and an application that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.micro.board import Board
+from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
+from mlfc.micro.project.model_interface import interface_of
+from mlfc.micro.project.options import BUILD, FLASH, GENERATE
+from mlfc.micro.project.readme import WHAT_TYPES_DO
+from mlfc.micro.project.render import render
+from mlfc.micro.project.sources import (
+    LIBRARY_FOLDERS,
+    MODEL_FLAGS,
+    has_fpu,
+    interface_sources,
+    library_sources,
+    named_memories,
+    symbol,
+)
+from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.support.content import Data
+
+_INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"
+
+
+def _refuses(board: Board) -> str | None:
+    if "zephyr" not in board.vendor:
+        return f"the file of {board.name} does not say what Zephyr calls it: zephyr = '...' under [vendor]"
+    return None
+
+
+def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
+    interface = interface_of(model)
+    application = application_files(model, project_type, "int main(void)")
+    values = {
+        "name": model.name,
+        "symbol": symbol(model),
+        "does": WHAT_TYPES_DO[project_type],
+        "project_type": project_type,
+        "memories": named_memories(model),
+    }
+    return {
+        "zephyr/module.yml": render("zephyr/module.yml", module=f"mlfc-{model.name.replace('_', '-').strip('-')}"),
+        "zephyr/CMakeLists.txt": render(
+            "zephyr/module.cmake",
+            **values,
+            sources=library_sources(model),
+            folders=LIBRARY_FOLDERS,
+            flags=MODEL_FLAGS,
+        ),
+        "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details["memory"], io_bytes=interface.nbytes),
+        "zephyr/workspace.ld": render("zephyr/workspace.ld", **values),
+        **interface_sources(model),
+        "app/CMakeLists.txt": render(
+            "zephyr/app.cmake",
+            **values,
+            app_sources=[f"src/{name}" for name in application if name.endswith(".c")],
+        ),
+        "app/prj.conf": render(
+            "zephyr/prj.conf",
+            **values,
+            stack_bytes=options["config_main_stack_size"] or board.stack_bytes,
+            prints_floats=project_type == "standalone" and interface.prints_floats,
+            has_fpu=has_fpu(board),
+            core=board.core,
+        ),
+        "app/sample.yaml": render(
+            "zephyr/sample.yaml",
+            **values,
+            platform=board.vendor["zephyr"],
+            expected=expected_line(model, project_type),
+        ),
+        **{f"app/src/{name}": data for name, data in application.items()},
+    }
+
+
+def _commands(_model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
+    environment = {"ZEPHYR_BASE": "{zephyr_base}"}
+    build = (
+        "{west_cmd}", "{verbose:--verbose}", "build", "--board", board.vendor["zephyr"], "--build-dir", "build", "app",
+    )  # fmt: skip
+    flash = ("{west_cmd}", "{verbose:--verbose}", "flash", "--build-dir", "build", "--dev-id={serial_number}")
+    return {"build": ToolCommand(build, _INSTALL, environment), "flash": ToolCommand(flash, _INSTALL, environment)}
+
+
+TEMPLATE = Template(
+    "zephyr",
+    "Zephyr module, and an application for west",
+    APPLICATION_TYPES,
+    _refuses,
+    _files,
+    options=(
+        ProjectOption("west_cmd", "The program", default="west", optional=(BUILD, FLASH)),
+        ProjectOption("zephyr_base", "Where Zephyr's source is, instead of $ZEPHYR_BASE", optional=(BUILD, FLASH)),
+        ProjectOption(
+            "config_main_stack_size", "CONFIG_MAIN_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
+        ),
+    ),
+    commands=_commands,
+    elf=lambda _model: "build/zephyr/zephyr.elf",
+)

@@ -1,0 +1,233 @@
+"""Requests to a device and their replies: microTVM's "minrpc", little-endian.
+
+A packet is the length of the rest in 8 bytes, a code in 4, and what the code asks for. *Packed arguments* are a count,
+as many type codes of 4 bytes, then the values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Any, TypeAlias
+
+from mlfc.errors import InputError, SessionError
+from mlfc.runtime import c_abi
+from mlfc.runtime.device import Device
+
+MODULE, FUNCTION = 9, 10
+_DATA_TYPE = 5
+_HANDLES = (c_abi.OPAQUE, MODULE, FUNCTION)
+_MAX_VALUES = 64
+_MAX_NDIM = 64
+_HEAD = struct.Struct("<Qi")
+_U64, _I64, _I32, _F64 = struct.Struct("<Q"), struct.Struct("<q"), struct.Struct("<i"), struct.Struct("<d")
+_TENSOR_HEAD = struct.Struct("<QiiiBBH")
+
+
+class Code(IntEnum):
+    """What a packet asks for, or answers."""
+
+    SHUTDOWN = 1
+    CALL = 3
+    RETURN = 4
+    EXCEPTION = 5
+    COPY_FROM = 6
+    COPY_TO = 7
+    COPY_ACK = 8
+    GET_GLOBAL = 9
+    FREE_HANDLE = 10
+    ALLOCATE = 13
+    FREE = 14
+    SYNC = 15
+    COPY_AMONG = 16
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What stands for a module, a function or memory on a device.
+
+    Attributes
+    ----------
+    kind : int
+        The type code: opaque, module or function.
+    value : int
+    """
+
+    kind: int
+    value: int
+
+
+@dataclass(frozen=True)
+class RemoteTensor:
+    """A compact tensor in a device's memory.
+
+    Attributes
+    ----------
+    address : int
+    shape : tuple of int
+    dtype : tuple of int
+        DLPack's code, bits and lanes.
+    device : Device
+        As the device itself numbers it.
+    byte_offset : int
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: tuple[int, int, int]
+    device: Device
+    byte_offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        _, bits, lanes = self.dtype
+        return prod(self.shape) * ((bits * lanes + 7) // 8)
+
+
+Value: TypeAlias = "int | float | str | bytes | Handle | RemoteTensor | Device | None"
+
+
+def packet(code: Code, body: bytes = b"") -> bytes:
+    """Return a packet."""
+    return _HEAD.pack(_I32.size + len(body), code) + body
+
+
+def packed_args(values: Sequence[Any]) -> bytes:
+    """Return packed arguments: integers, floats, texts, bytes, None, handles, devices, tensors and dtypes.
+
+    Raises
+    ------
+    InputError
+        For a value of another kind, or an integer beyond 64 bits.
+    """
+    coded = [_coded(index, value) for index, value in enumerate(values)]
+    codes = b"".join(_I32.pack(code) for code, _ in coded)
+    return _I32.pack(len(coded)) + codes + b"".join(data for _, data in coded)
+
+
+def _coded(index: int, value: Any) -> tuple[int, bytes]:
+    if value is None:
+        return c_abi.NULL, b""
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise InputError(f"argument {index} does not fit 64 bits")
+        return c_abi.INT, _I64.pack(value)
+    if isinstance(value, float):
+        return c_abi.FLOAT, _F64.pack(value)
+    if isinstance(value, str):
+        return c_abi.STRING, _counted(value.encode())
+    if isinstance(value, (bytes, bytearray)):
+        return c_abi.BYTES, _counted(bytes(value))
+    if isinstance(value, Handle):
+        return value.kind, _U64.pack(value.value)
+    if isinstance(value, RemoteTensor):
+        return c_abi.TENSOR, tensor(value)
+    if isinstance(value, Device):
+        return c_abi.DEVICE, struct.pack("<ii", value.type_code, value.index)
+    if isinstance(value, c_abi.DLDataType):
+        return _DATA_TYPE, bytes(value) + bytes(4)
+    raise InputError(
+        f"argument {index} is a {type(value).__name__}, which cannot be sent to a device",
+        next_step="Give numbers, strings, bytes, None, or tensors that are on the device",
+    )
+
+
+def _counted(data: bytes) -> bytes:
+    return _U64.pack(len(data)) + data
+
+
+def tensor(value: RemoteTensor) -> bytes:
+    """Return a tensor as it travels: where it is and what, not its elements."""
+    device, shape = value.device, value.shape
+    head = _TENSOR_HEAD.pack(value.address, device.type_code, device.index, len(shape), *value.dtype)
+    return head + b"".join(_I64.pack(extent) for extent in shape) + _U64.pack(value.byte_offset)
+
+
+def copy_to(target: RemoteTensor, data: bytes) -> bytes:
+    """Return the request that copies `data` to a tensor."""
+    return packet(Code.COPY_TO, tensor(target) + _counted(data))
+
+
+def copy_from(source: RemoteTensor, nbytes: int) -> bytes:
+    """Return the request for so many bytes of a tensor."""
+    return packet(Code.COPY_FROM, tensor(source) + _U64.pack(nbytes))
+
+
+COPY_OVERHEAD = len(copy_to(RemoteTensor(0, (0,), (1, 8, 1), Device("cpu", 1)), b""))
+"""Bytes of a copy's request beside the data, for a tensor of one dimension."""
+
+
+def split(data: bytes) -> tuple[int, bytes]:
+    """Return the code of a packet and what follows; raise SessionError where it is none."""
+    if len(data) < _HEAD.size:
+        raise SessionError(f"the device sent a packet of {len(data)} bytes, which is too short")
+    length, code = _HEAD.unpack_from(data)
+    if length != len(data) - _U64.size:
+        raise SessionError(f"the device sent a packet of {len(data) - _U64.size} bytes that says it has {length}")
+    return code, data[_HEAD.size :]
+
+
+def unpacked_args(data: bytes) -> list[Value]:
+    """Return the values of packed arguments, of which nobody knows what they are; raise SessionError if broken."""
+    reader = _Reader(data)
+    count = reader.number(_I32)
+    if not 0 <= count <= _MAX_VALUES:
+        raise SessionError(f"the device sent {count} values")
+    codes = [reader.number(_I32) for _ in range(count)]
+    values = [_value(reader, code) for code in codes]
+    reader.finish()
+    return values
+
+
+def _value(reader: _Reader, code: int) -> Value:
+    if code == c_abi.INT:
+        return int(reader.number(_I64))
+    if code == c_abi.FLOAT:
+        return float(reader.number(_F64))
+    if code == c_abi.NULL:
+        return None
+    if code in _HANDLES:
+        return Handle(code, reader.number(_U64))
+    if code == c_abi.STRING:
+        return reader.counted().decode(errors="replace")
+    if code == c_abi.BYTES:
+        return reader.counted()
+    if code == c_abi.TENSOR:
+        return reader.tensor()
+    raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
+
+
+class _Reader:
+    """Walks over a reply; raises SessionError where it is cut off."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: struct.Struct) -> Any:
+        return form.unpack(self._take(form.size))[0]
+
+    def counted(self) -> bytes:
+        return self._take(self.number(_U64))
+
+    def tensor(self) -> RemoteTensor:
+        address, kind, index, ndim, *dtype = _TENSOR_HEAD.unpack(self._take(_TENSOR_HEAD.size))
+        if not 0 <= ndim <= _MAX_NDIM:
+            raise SessionError(f"the device sent a tensor of {ndim} dimensions")
+        shape = tuple(self.number(_I64) for _ in range(ndim))
+        device = Device("cpu" if kind == 1 else f"device{kind}", kind, index)
+        return RemoteTensor(address, shape, (dtype[0], dtype[1], dtype[2]), device, self.number(_U64))
+
+    def finish(self) -> None:
+        if self._at != len(self._data):
+            raise SessionError("the device sent a reply with more bytes than it says")
+
+    def _take(self, nbytes: int) -> bytes:
+        if nbytes > len(self._data) - self._at:
+            raise SessionError("the device sent a reply that is cut off")
+        self._at += nbytes
+        return self._data[self._at - nbytes : self._at]

@@ -1,0 +1,406 @@
+"""What a device has to offer: functions, modules, memory, a clock."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlfc.errors import InputError, RemoteError, RunError, SessionError
+from mlfc.micro.rpc import minrpc
+from mlfc.micro.rpc.minrpc import Code, Handle, RemoteTensor
+from mlfc.runtime import c_abi
+from mlfc.runtime.arrays import Array
+from mlfc.runtime.device import Device, cpu
+from mlfc.runtime.module import Module
+from mlfc.support.text import printable, shortened
+
+if TYPE_CHECKING:
+    from mlfc.micro.rpc.remote_memory import RemoteGraphMemory
+    from mlfc.micro.rpc.session import Session
+    from mlfc.runtime.graph_json import Graph
+
+_SYSTEM_LIB = "runtime.SystemLib"
+_MODULE_FUNCTION = "tvm.rpc.server.ModuleGetFunction"
+_PACKET_SIZE = "tvm.rpc.server.GetCRTMaxPacketSize"
+_TIME_EVALUATOR = "runtime.RPCTimeEvaluator"
+_CHECKSUM = "mlfc.checksum"
+_LARGEST_COPY = 1 << 16
+# how often a device may find that a call takes no time, before it takes that for the answer
+_ZERO_TIMES = 100
+_TEXT_CHARACTERS = 600
+_UINT8 = (1, 8, 1)
+_DOUBLE = struct.Struct("<d")
+
+
+@dataclass(frozen=True)
+class RemoteDevice(Device):
+    """A device's CPU, as executors take it: they allocate there, and copy there and back."""
+
+    remote: Remote = field(kw_only=True, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"remote {super().__str__()}"
+
+    def graph_memory(self, graph: Graph, lib: Module) -> RemoteGraphMemory:
+        """Return memory on the device for the tensors of a graph."""
+        from mlfc.micro.rpc.remote_memory import RemoteGraphMemory
+
+        return RemoteGraphMemory(graph, lib, self.remote)
+
+
+class Remote:
+    """The other side of a session.
+
+    Parameters
+    ----------
+    session : Session
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @cached_property
+    def device(self) -> RemoteDevice:
+        """The device's CPU."""
+        here = cpu()
+        return RemoteDevice(here.kind, here.type_code, here.index, remote=self)
+
+    def request(self, packet: bytes, expected: Code = Code.RETURN) -> bytes:
+        """Send a request and return what the reply holds.
+
+        Raises
+        ------
+        RemoteError
+            If the device answers with an exception; with its text.
+        RunError
+            If the session fails; as `Session.exchange`.
+        """
+        code, body = minrpc.split(self._session.exchange(packet))
+        if code == Code.EXCEPTION:
+            values = minrpc.unpacked_args(body)
+            text = values[0] if values and isinstance(values[0], str) else "it does not say why"
+            raise RemoteError(shortened(printable(text), _TEXT_CHARACTERS), place="device")
+        if code != expected:
+            raise SessionError(f"the device sent a packet of the code {code} where {expected.name} was expected")
+        return body
+
+    def _system_call(self, code: Code, *values: Any) -> Any:
+        """Send a request of packed arguments and return the one value of the reply."""
+        values_back = minrpc.unpacked_args(self.request(minrpc.packet(code, minrpc.packed_args(values))))
+        if len(values_back) != 1:
+            raise SessionError(f"the device answered {code.name} with {len(values_back)} values instead of one")
+        return values_back[0]
+
+    def _handle(self, value: Any) -> int:
+        if not isinstance(value, Handle):
+            raise SessionError("the device sent something else than a handle")
+        return value.value
+
+    def find_global(self, name: str) -> RemoteFunction | None:
+        """Return a global function of the device's runtime, or None."""
+        handle = self._handle(self._system_call(Code.GET_GLOBAL, name))
+        return RemoteFunction(self, name, handle) if handle else None
+
+    def get_global(self, name: str) -> RemoteFunction:
+        """Return a global function; raise RemoteError where the device has none of this name."""
+        function = self.find_global(name)
+        if function is None:
+            raise RemoteError(
+                f"the device has no function '{name}'", next_step="Build its firmware with the RPC server"
+            )
+        return function
+
+    def free(self, handle: Handle) -> None:
+        """Let go of a module or a function."""
+        self._system_call(Code.FREE_HANDLE, Handle(c_abi.OPAQUE, handle.value), handle.kind)
+
+    def system_lib(self) -> RemoteModule:
+        """Return the functions that are linked into the firmware."""
+        function = self.get_global(_SYSTEM_LIB)
+        module = function()
+        self.free(Handle(minrpc.FUNCTION, function.handle))
+        if not isinstance(module, RemoteModule):
+            raise SessionError(f"the device's {_SYSTEM_LIB} returned no module")
+        return module
+
+    @cached_property
+    def module_function(self) -> RemoteFunction:
+        """The function that finds functions of modules."""
+        return self.get_global(_MODULE_FUNCTION)
+
+    @cached_property
+    def copy_bytes(self) -> int:
+        """The most bytes that one request copies."""
+        function = self.find_global(_PACKET_SIZE)
+        if function is None:
+            return _LARGEST_COPY
+        size = function()
+        if not isinstance(size, int) or size <= minrpc.COPY_OVERHEAD:
+            raise SessionError(f"the device says that its packets hold {size} bytes, which is too few")
+        return min(size - minrpc.COPY_OVERHEAD, _LARGEST_COPY)
+
+    def allocate(self, nbytes: int, alignment: int = 64) -> int:
+        """Allocate memory on the device and return its address; it is free again when the session is over."""
+        hint = c_abi.data_type(np.dtype(np.float32))
+        address = self._handle(self._system_call(Code.ALLOCATE, cpu(), nbytes, alignment, hint))
+        if address == 0:
+            raise RemoteError(f"the device has no memory for {nbytes:,} bytes", place="device")
+        return address
+
+    def free_memory(self, address: int) -> None:
+        """Free what `allocate` gave."""
+        self._system_call(Code.FREE, cpu(), Handle(c_abi.OPAQUE, address))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy bytes to the device's memory."""
+        for start in range(0, len(data), self.copy_bytes):
+            piece = data[start : start + self.copy_bytes]
+            reply = self.request(minrpc.copy_to(RemoteTensor(address, (len(data),), _UINT8, cpu(), start), piece))
+            if minrpc.unpacked_args(reply) != [None]:
+                raise SessionError("the device answered a copy with something else than nothing")
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Return bytes of the device's memory."""
+        pieces = []
+        for start in range(0, nbytes, self.copy_bytes):
+            size = min(self.copy_bytes, nbytes - start)
+            source = RemoteTensor(address, (nbytes,), _UINT8, cpu(), start)
+            pieces.append(self.request(minrpc.copy_from(source, size), Code.COPY_ACK))
+            if len(pieces[-1]) != size:
+                raise SessionError(f"the device sent {len(pieces[-1])} bytes of memory where {size} were asked for")
+        return b"".join(pieces)
+
+    def holds(self, address: int, data: bytes) -> bool:
+        """Tell whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
+        if self._checksum is None:
+            return self.read(address, len(data)) == data
+        tensor = RemoteTensor(address, (len(data),), _UINT8, cpu())
+        return bool(self._checksum(tensor) == zlib.crc32(data))
+
+    @cached_property
+    def _checksum(self) -> RemoteFunction | None:
+        return self.find_global(_CHECKSUM)
+
+    def copy(self, source: RemoteTensor, target: RemoteTensor) -> None:
+        """Copy a tensor to another one, both on the device."""
+        self._system_call(Code.COPY_AMONG, source, target, Handle(c_abi.OPAQUE, 0))
+
+    def synchronize(self) -> None:
+        """Wait until everything is done; requests are, when they are answered."""
+        self._system_call(Code.SYNC, cpu(), Handle(c_abi.OPAQUE, 0))
+
+    def array(self, values: Array) -> RemoteArray:
+        """Copy an array to fresh memory of the device."""
+        return RemoteArray(self, values)
+
+    def time_evaluator(
+        self, module: RemoteModule, name: str, number: int = 1, repeat: int = 1, min_repeat_ms: int = 0
+    ) -> Callable[..., list[float]]:
+        """Return a function that runs another one on the device and returns how long that took there.
+
+        Parameters
+        ----------
+        module : RemoteModule
+        name : str
+            Of a function of it.
+        number : int
+            Calls that are averaged.
+        repeat : int
+            How often that is done.
+        min_repeat_ms : int
+            Calls are added until a repetition takes so long.
+
+        Returns
+        -------
+        callable
+            Takes the function's arguments; returns `repeat` times in seconds. Making another one ends it.
+        """
+        make = self.get_global(_TIME_EVALUATOR)
+        # behind the repetitions: cooling down, after how many, and flushing caches
+        options = (number, repeat, min_repeat_ms, _ZERO_TIMES, 0, 0, 0)
+        evaluate = make(module, name, cpu().type_code, 0, *options, "")
+        if not isinstance(evaluate, RemoteFunction):
+            raise SessionError(f"the device's {_TIME_EVALUATOR} returned no function")
+
+        def timed(*args: Any) -> list[float]:
+            data = evaluate(*args)
+            if not isinstance(data, bytes) or len(data) != repeat * _DOUBLE.size:
+                raise SessionError(f"the device's clock gave something else than {repeat} times")
+            return [seconds for (seconds,) in _DOUBLE.iter_unpack(data)]
+
+        return timed
+
+
+class RemoteArray:
+    """A tensor in memory of its own on a device.
+
+    Parameters
+    ----------
+    remote : Remote
+    values : ndarray
+        What is copied there.
+    """
+
+    def __init__(self, remote: Remote, values: Array) -> None:
+        dtype = c_abi.data_type(values.dtype)
+        self._remote = remote
+        self.dtype, self.shape, self._nbytes = values.dtype, values.shape, values.nbytes
+        address = remote.allocate(max(1, values.nbytes))
+        self.tensor = RemoteTensor(address, values.shape, (dtype.code, dtype.bits, dtype.lanes), cpu())
+        self.copy_from(values)
+
+    def copy_from(self, values: Array) -> None:
+        """Copy an array of the same shape and dtype to the device."""
+        if values.dtype != self.dtype or values.shape != self.shape:
+            raise InputError(f"an array {values.dtype}{list(values.shape)} does not fit {self.dtype}{list(self.shape)}")
+        self._remote.write(self.tensor.address, np.ascontiguousarray(values).tobytes())
+
+    def numpy(self) -> Array:
+        """Return a copy of the elements."""
+        data = self._remote.read(self.tensor.address, self._nbytes)
+        return np.frombuffer(data, self.dtype).reshape(self.shape).copy()
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self._remote.free_memory(self.tensor.address)
+
+
+class RemoteFunction:
+    """A function on a device.
+
+    Parameters
+    ----------
+    remote : Remote
+    name : str
+    handle : int
+    module : RemoteModule, optional
+        That it belongs to.
+    """
+
+    def __init__(self, remote: Remote, name: str, handle: int, module: RemoteModule | None = None) -> None:
+        self._remote = remote
+        self.name = name
+        self.handle = handle
+        self.module = module
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function with numbers, texts, bytes, None, devices, and what is on the device.
+
+        Raises
+        ------
+        InputError
+            For an argument of another kind.
+        RemoteError
+            If the function fails; with its text.
+        """
+        packed = minrpc.packed_args([_sent(arg) for arg in args])
+        try:
+            body = self._remote.request(minrpc.packet(Code.CALL, self.handle.to_bytes(8, "little") + packed))
+        except RemoteError as error:
+            raise RemoteError(error.cause, place=self.name) from None
+        return self._result(minrpc.unpacked_args(body))
+
+    def _result(self, values: Sequence[minrpc.Value]) -> Any:
+        if len(values) < 2 or not isinstance(values[0], int):
+            raise SessionError("the device answered a call with something else than a result", place=self.name)
+        code, value = values[0], values[1]
+        if code in (minrpc.MODULE, minrpc.FUNCTION) and isinstance(value, Handle):
+            if code == minrpc.MODULE:
+                return RemoteModule(self._remote, value.value)
+            return RemoteFunction(self._remote, self.name, value.value)
+        return value
+
+    def timed(self, number: int = 1, repeat: int = 1) -> Callable[..., list[float]]:
+        """Return a function that calls this one and returns how long that took; as `Remote.time_evaluator`."""
+        if self.module is None:
+            raise RunError("only functions of modules can be timed", place=self.name)
+        return self._remote.time_evaluator(self.module, self.name, number, repeat)
+
+    def prepare(self, tensors: Sequence[c_abi.DLTensor]) -> PreparedRemoteCall:
+        """Return a call on fixed tensors of the device, whose addresses may change between calls; it returns 0."""
+        return PreparedRemoteCall(self, tensors)
+
+
+class PreparedRemoteCall:
+    """A call of a function of a device, on tensors there."""
+
+    def __init__(self, function: RemoteFunction, tensors: Sequence[c_abi.DLTensor]) -> None:
+        self.function = function
+        self._tensors = tensors
+
+    def __call__(self) -> int:
+        """Call; what fails raises RemoteError."""
+        self.function(*map(_remote_tensor, self._tensors))
+        return 0
+
+    def time(self, number: int = 1, repeat: int = 1) -> list[float]:
+        """Return seconds on the device's clock, as `Remote.time_evaluator`; the call has then been made."""
+        return self.function.timed(number, repeat)(*map(_remote_tensor, self._tensors))
+
+
+class RemoteModule(Module):
+    """A module on a device; its functions are looked up there.
+
+    Attributes
+    ----------
+    params : mapping of str to ndarray
+        Constants that its functions take as arguments: executors copy them to the device.
+    """
+
+    type_key = "rpc"
+
+    def __init__(self, remote: Remote, handle: int) -> None:
+        super().__init__()
+        self._remote = remote
+        self.handle = handle
+        self.params: Mapping[str, Array] = {}
+        self._functions: dict[str, RemoteFunction | None] = {}
+
+    @property
+    def is_runnable(self) -> bool:
+        """Its functions run on the device."""
+        return True
+
+    def find_function(self, name: str) -> RemoteFunction | None:
+        """Return a function of the module, or None; the device is asked once."""
+        if name not in self._functions:
+            found = self._remote.module_function(self, name, 1)
+            known = isinstance(found, RemoteFunction)
+            self._functions[name] = RemoteFunction(self._remote, name, found.handle, self) if known else None
+        return self._functions[name]
+
+    def linked_params(self) -> Mapping[str, Array]:
+        """Return the constants that the code takes as arguments, by name."""
+        return self.params
+
+    def free(self) -> None:
+        """Let go of the module."""
+        self._remote.free(Handle(minrpc.MODULE, self.handle))
+
+
+def _sent(value: Any) -> Any:
+    """Return what stands for an argument in a request."""
+    if isinstance(value, RemoteModule):
+        return Handle(minrpc.MODULE, value.handle)
+    if isinstance(value, RemoteFunction):
+        return Handle(minrpc.FUNCTION, value.handle)
+    if isinstance(value, RemoteArray):
+        return value.tensor
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.floating):
+        return float(value)
+    return value
+
+
+def _remote_tensor(tensor: c_abi.DLTensor) -> RemoteTensor:
+    dtype = tensor.dtype
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    device = Device("cpu", tensor.device.type, tensor.device.id)
+    return RemoteTensor(tensor.data or 0, shape, (dtype.code, dtype.bits, dtype.lanes), device, tensor.byte_offset)

@@ -1,0 +1,22 @@
+/* What the hook of generated code does on a board: says what each operator computed and took.
+ * SPDX-License-Identifier: 0BSD */
+#ifndef MLFC_TRACE_H_
+#define MLFC_TRACE_H_
+#include <stddef.h>
+#include <stdint.h>
+
+#include "counter.h"
+
+#define MLFC_TRACE_BEGIN(index) (trace_started = counter_ticks())
+#define MLFC_TRACE_END(index, data, nbytes) trace_operator(index, data, nbytes, counter_ticks() - trace_started)
+
+extern uint64_t trace_started;
+
+/* Ticks that tracing itself took in the last run. */
+extern uint64_t trace_spent;
+
+/* Prints a line `trace <index> <checksum> <ticks>` to the console, and writes it to the host's file trace.txt. Where
+ * the host has a file chosen.bin, of a byte for each operator, outputs of those that have a 1 go to tensors.bin. */
+void trace_operator(int32_t index, const void *data, size_t nbytes, uint64_t ticks);
+
+#endif /* MLFC_TRACE_H_ */

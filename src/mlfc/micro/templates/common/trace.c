@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: 0BSD */
+/* a build that does not trace has no folder of these headers */
+#ifdef MLFC_TRACE
+#include "mlfc_trace.h"
+
+#include <string.h>
+
+#include "host_io.h"
+
+#define MLFC_TRACE_PRINT trace_print
+#include "mlfc_trace_line.h"
+
+uint64_t trace_started, trace_spent;
+
+/* files of the host; what cannot be opened is not written */
+static int lines = -1, chosen = -1, tensors = -1;
+
+void trace_print(const char *line) {
+  host_print(line);
+  if (lines != -1) {
+    (void)host_write(lines, line, strlen(line));
+  }
+}
+
+static void reopen(int *handle, const char *path, int for_writing) {
+  if (*handle != -1) {
+    host_close(*handle);
+  }
+  *handle = host_open(path, for_writing);
+}
+
+void trace_operator(int32_t index, const void *data, size_t nbytes, uint64_t ticks) {
+  const uint64_t ended = counter_ticks();
+  uint8_t is_chosen = 0;
+  if (index == 0) { /* another run begins */
+    trace_spent = 0;
+    reopen(&lines, "trace.txt", 1);
+    reopen(&chosen, "chosen.bin", 0);
+    if (chosen != -1) {
+      reopen(&tensors, "tensors.bin", 1);
+    }
+  }
+  mlfc_trace_line(index, data, nbytes, ticks);
+  if (chosen != -1 && host_read(chosen, &is_chosen, 1) == 0 && is_chosen == 1) {
+    (void)host_write(tensors, data, nbytes);
+  }
+  trace_spent += counter_ticks() - ended;
+}
+#else
+typedef int trace_is_off; /* C files are not empty */
+#endif

@@ -1,0 +1,183 @@
+"""Operators of two or three tensors, element by element with numpy's broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.elementwise import LIBM_CONTRACT, check_dtype
+from mlfc.ops.rules import broadcast_shape, tensors
+from mlfc.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Const, Expr
+
+Attrs = Mapping[str, Any]
+Rule = Callable[[Expr, Expr], Expr]
+
+
+def _infer_binary(name: str, takes: str, result: str | None, types: Sequence[Type], _: Attrs) -> TensorType:
+    a, b = tensors(name, types)
+    if a.dtype != b.dtype:
+        raise TypeCheckError(f"{name}: {a.dtype} and {b.dtype} do not mix", next_step="Cast one to the other's dtype")
+    check_dtype(name, a.dtype, takes)
+    return TensorType(broadcast_shape(name, a.shape, b.shape), result or a.dtype)
+
+
+def _declare(
+    name: str, rule: Rule, doc: str, *, takes: str = "number", result: str | None = None, contract: str = "exact"
+) -> None:
+    def compute(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
+        a, b = inputs
+        return lambda indices: rule(broadcast_read(a, indices), broadcast_read(b, indices))
+
+    infer = partial(_infer_binary, name, takes, result)
+    OPERATORS.add(name, Operator(name, 2, infer, Kind.BROADCAST, compute=compute, contract=contract, doc=doc))
+
+
+def _guarded(op: str, a: Expr, b: Expr) -> Expr:
+    """Return the integer quotient or remainder; by zero it is 0, because hardware would trap."""
+    if isinstance(b, Const) and b.value != 0:
+        return tb.binary(op, a, b)
+    return tb.select(tb.binary("eq", b, 0), tb.const(0, a.dtype), tb.binary(op, a, b))
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    return a / b if dtypes.is_float(a.dtype) else _guarded("truncdiv", a, b)
+
+
+def _trunc_divide(a: Expr, b: Expr) -> Expr:
+    return tb.intrinsic("trunc", a / b) if dtypes.is_float(a.dtype) else _guarded("truncdiv", a, b)
+
+
+def _floor_divide(a: Expr, b: Expr) -> Expr:
+    return tb.intrinsic("floor", a / b) if dtypes.is_float(a.dtype) else _guarded("floordiv", a, b)
+
+
+def _trunc_mod(a: Expr, b: Expr) -> Expr:
+    return tb.intrinsic("fmod", a, b) if dtypes.is_float(a.dtype) else _guarded("truncmod", a, b)
+
+
+def _floor_mod(a: Expr, b: Expr) -> Expr:
+    if not dtypes.is_float(a.dtype):
+        return _guarded("floormod", a, b)
+    rest = tb.intrinsic("fmod", a, b)
+    crossed = tb.binary("ne", tb.binary("lt", b, 0), tb.binary("lt", rest, 0))
+    return tb.select(tb.land(tb.binary("ne", rest, 0), crossed), rest + b, rest)
+
+
+def integer_power(x: Expr, exponent: int) -> Expr:
+    """Return x to a literal power of at least 1 by repeated squaring."""
+    half = integer_power(x * x, exponent // 2) if exponent > 1 else None
+    if half is None:
+        return x
+    return half * x if exponent % 2 else half
+
+
+def _power(a: Expr, b: Expr) -> Expr:
+    exponent = b.value if isinstance(b, Const) else None
+    if exponent in (1, 2, 3):
+        return integer_power(a, int(exponent or 0))
+    if not dtypes.is_float(a.dtype):
+        if exponent is not None and 1 <= exponent <= 16:
+            return integer_power(a, int(exponent))
+        wide = a.dtype if dtypes.bits(a.dtype) >= 32 else "uint32" if a.dtype.startswith("u") else "int32"
+        return tb.cast(tb.intrinsic("integer_power", tb.cast(a, wide), tb.cast(b, wide)), a.dtype)
+    if exponent == 0.5:
+        return tb.intrinsic("sqrt", a)
+    if exponent == -0.5:
+        return 1 / tb.intrinsic("sqrt", a)
+    if exponent == -1:
+        return 1 / a
+    return tb.intrinsic("pow", a, b)
+
+
+def _extreme(op: str, a: Expr, b: Expr) -> Expr:
+    """Return the smaller or larger; a NaN on either side is the result."""
+    if not dtypes.is_float(a.dtype):
+        return tb.binary(op, a, b)
+    if isinstance(b, Const):
+        a, b = b, a
+    if isinstance(a, Const):
+        return tb.binary(op, a, b)  # C's (a > b ? a : b) hands on a NaN in b
+    first = tb.binary("lt" if op == "min" else "gt", a, b)
+    return tb.select(tb.binary("lor", first, tb.binary("ne", a, a)), a, b)
+
+
+def _shift(op: str, a: Expr, b: Expr) -> Expr:
+    # C leaves a shift by the width or more undefined
+    amount = tb.binary("and", tb.cast(b, "int32"), dtypes.bits(a.dtype) - 1)
+    return tb.binary(op, a, amount)
+
+
+def _bitwise(op: str, a: Expr, b: Expr) -> Expr:
+    logical = {"and": "land", "or": "lor", "xor": "ne"}
+    return tb.binary(logical[op] if a.dtype == "bool" else op, a, b)
+
+
+_declare("add", partial(tb.binary, "add"), "Sum", contract="correctly rounded; integers wrap")
+_declare("subtract", partial(tb.binary, "sub"), "Difference", contract="correctly rounded; integers wrap")
+_declare("multiply", partial(tb.binary, "mul"), "Product", contract="correctly rounded; integers wrap")
+_declare(
+    "divide", _divide, "Quotient; of integers, truncated toward zero",
+    contract="correctly rounded; an integer by zero gives 0",
+)  # fmt: skip
+_declare("trunc_divide", _trunc_divide, "Quotient truncated toward zero", contract="an integer by zero gives 0")
+_declare("floor_divide", _floor_divide, "Quotient rounded down", contract="an integer by zero gives 0")
+for _name in ("mod", "trunc_mod"):
+    _declare(_name, _trunc_mod, "Remainder with the sign of the dividend", contract="an integer by zero gives 0")
+_declare("floor_mod", _floor_mod, "Remainder with the sign of the divisor", contract="an integer by zero gives 0")
+_declare(
+    "power", _power, "First argument to the power of the second",
+    contract=f"{LIBM_CONTRACT}; integers wrap; to a negative power 1 / power, towards zero, and 0 of 0",
+)  # fmt: skip
+_declare("maximum", partial(_extreme, "max"), "Larger of two; NaN if either is")
+_declare("minimum", partial(_extreme, "min"), "Smaller of two; NaN if either is")
+for _name, _op, _doc in (
+    ("equal", "eq", "Whether equal"), ("not_equal", "ne", "Whether different"), ("less", "lt", "Whether smaller"),
+    ("less_equal", "le", "Whether not larger"), ("greater", "gt", "Whether larger"),
+    ("greater_equal", "ge", "Whether not smaller"),
+):  # fmt: skip
+    _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool")
+for _name, _op, _doc in (
+    ("logical_and", "and", "Logical conjunction"), ("logical_or", "or", "Logical disjunction"),
+    ("logical_xor", "xor", "Whether exactly one holds"),
+):  # fmt: skip
+    _declare(_name, partial(_bitwise, _op), _doc, takes="bool")
+for _op in ("and", "or", "xor"):
+    _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits")
+for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
+    _declare(
+        _name, partial(_shift, _op), f"Bits of the first argument moved {_name[:-6]} by the second", takes="integer",
+        contract="exact; amounts count modulo the width; a signed value keeps its sign when shifted right",
+    )  # fmt: skip
+
+
+def _infer_where(types: Sequence[Type], _: Attrs) -> TensorType:
+    condition, x, y = tensors("where", types)
+    if x.dtype != y.dtype:
+        raise TypeCheckError(f"where: {x.dtype} and {y.dtype} do not mix", next_step="Cast one to the other's dtype")
+    return TensorType(broadcast_shape("where", condition.shape, x.shape, y.shape), x.dtype)
+
+
+def _where(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
+    condition, x, y = inputs
+
+    def read(indices: Indices) -> Expr:
+        holds = tb.cast(broadcast_read(condition, indices), "bool")
+        return tb.select(holds, broadcast_read(x, indices), broadcast_read(y, indices))
+
+    return read
+
+
+OPERATORS.add(
+    "where",
+    Operator(
+        "where", 3, _infer_where, Kind.BROADCAST, compute=_where,
+        doc="Elements of the second argument where the first holds, else of the third",
+    ),
+)  # fmt: skip

@@ -1,0 +1,170 @@
+"""Type rules of convolutions: layouts, attributes and the sizes that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.kernels.geometry import Conv
+from mlfc.relay.ir import TensorType
+from mlfc.relay.op import Attr
+from mlfc.support import dtypes
+
+Attrs = Mapping[str, Any]
+
+
+def conv_attrs(rank: int) -> tuple[Attr, ...]:
+    """Return the attributes of a convolution over `rank` spatial dimensions."""
+    letters = "DHW"[-rank:]
+    return (
+        Attr("strides", (1,) * rank), Attr("padding", (0,) * max(rank, 2)), Attr("dilation", (1,) * rank),
+        Attr("groups", 1), Attr("channels", None), Attr("kernel_size", None),
+        Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"OI{letters}"),
+        Attr("out_layout", ""), Attr("out_dtype", None),
+    )  # fmt: skip
+
+
+def transpose_attrs(rank: int) -> tuple[Attr, ...]:
+    """Return the attributes of a transposed convolution over `rank` spatial dimensions."""
+    letters = "DHW"[-rank:]
+    return (
+        Attr("channels", None), Attr("kernel_size", None), Attr("strides", (1,) * rank),
+        Attr("output_padding", (0,) * rank), Attr("padding", (0,) * rank), Attr("dilation", (1,) * rank),
+        Attr("groups", 1), Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"IO{letters}"),
+        Attr("out_layout", ""), Attr("out_dtype", None),
+    )  # fmt: skip
+
+
+def result_dtype(attrs: Attrs, default: str) -> str:
+    """Return ``out_dtype``, or `default` where it is unset."""
+    given = attrs["out_dtype"]
+    if given in (None, "", "void"):
+        return default
+    dtypes.bits(given)
+    return str(given)
+
+
+def named_sizes(name: str, what: str, shape: Sequence[int], layout: str, letters: str) -> dict[str, int]:
+    """Return the extent of each letter of `layout`, which must be a permutation of `letters`."""
+    if sorted(layout) != sorted(letters):
+        raise TypeCheckError(f"{name}: {what} layout '{layout}' is not a permutation of {letters}")
+    if len(shape) != len(letters):
+        raise TypeCheckError(f"{name}: the {what} must have {len(letters)} dimensions, not {len(shape)}")
+    return dict(zip(layout, shape, strict=True))
+
+
+def per_dimension(name: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[int, ...]:
+    """Return one integer a spatial dimension from an integer or a sequence of 1 or `rank` integers."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    given = given * rank if len(given) == 1 else given
+    if len(given) != rank or any(not isinstance(item, int) or item < low for item in given):
+        raise TypeCheckError(f"{name}: {what} {value} must be {rank} integers of at least {low}")
+    return given
+
+
+def pad_pairs(name: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """Return (before, after) a dimension from 1, `rank` or 2 * `rank` values (all befores first)."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    if len(given) == 2 * rank:
+        return tuple(
+            zip(
+                per_dimension(name, "padding", given[:rank], rank, 0),
+                per_dimension(name, "padding", given[rank:], rank, 0),
+                strict=True,
+            )
+        )
+    return tuple((item, item) for item in per_dimension(name, "padding", given, rank, 0))
+
+
+def letters_of(rank: int) -> str:
+    """Return the letters of the spatial dimensions."""
+    return "DHW"[-rank:]
+
+
+def is_depthwise_hwoi(attrs: Attrs, channels: int) -> bool:
+    """Tell whether the kernel is TFLite's depthwise form: O counts input channels, I the multiplier."""
+    return bool(attrs["groups"] == channels and channels > 1 and attrs["kernel_layout"].endswith("OI"))
+
+
+def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
+    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit."""
+    letters = letters_of(len(data.shape) - 2)
+    rank = len(letters)
+    sizes = named_sizes(name, "data", data.shape, attrs["data_layout"], f"NC{letters}")
+    kernel = named_sizes(name, "kernel", weight.shape, attrs["kernel_layout"], f"OI{letters}")
+    groups, channels = attrs["groups"], sizes["C"]
+    if not isinstance(groups, int) or groups < 1 or channels % groups:
+        raise TypeCheckError(f"{name}: {channels} input channels cannot be split into {groups} groups")
+    if is_depthwise_hwoi(attrs, channels):
+        filters = kernel["O"] * kernel["I"]
+    else:
+        filters = kernel["O"]
+        if kernel["I"] != channels // groups:
+            raise TypeCheckError(
+                f"{name}: the kernel takes {kernel['I']} input channels a group, the data has {channels // groups}"
+            )
+    if filters % groups:
+        raise TypeCheckError(f"{name}: {filters} output channels cannot be split into {groups} groups")
+    taps = tuple(kernel[letter] for letter in letters)
+    _check_declared(name, attrs, filters, taps)
+    conv = Conv(
+        sizes["N"], tuple(sizes[letter] for letter in letters), channels, filters, taps,
+        per_dimension(name, "strides", attrs["strides"], rank),
+        per_dimension(name, "dilation", attrs["dilation"], rank),
+        pad_pairs(name, attrs["padding"], rank), groups,
+    )  # fmt: skip
+    if min(conv.output) < 1:
+        raise TypeCheckError(f"{name}: the kernel of extent {conv.extents} does not fit the data of {conv.spatial}")
+    return conv
+
+
+def _check_declared(name: str, attrs: Attrs, filters: int, taps: tuple[int, ...]) -> None:
+    if attrs["channels"] not in (None, filters):
+        raise TypeCheckError(f"{name}: channels={attrs['channels']}, but the kernel makes {filters}")
+    declared = attrs["kernel_size"]
+    if declared is not None and per_dimension(name, "kernel_size", declared, len(taps)) != taps:
+        raise TypeCheckError(f"{name}: kernel_size={declared}, but the kernel has {taps}")
+
+
+def transpose_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
+    """Return the sizes of the forward convolution whose transpose this is.
+
+    Its `spatial` is this operator's result and its `output` this operator's data; `channels` and
+    `filters` are this operator's output and input channels.
+    """
+    letters = letters_of(len(data.shape) - 2)
+    rank = len(letters)
+    sizes = named_sizes(name, "data", data.shape, attrs["data_layout"], f"NC{letters}")
+    kernel = named_sizes(name, "kernel", weight.shape, attrs["kernel_layout"], f"OI{letters}")
+    groups, channels = attrs["groups"], sizes["C"]
+    if not isinstance(groups, int) or groups < 1 or channels % groups:
+        raise TypeCheckError(f"{name}: {channels} input channels cannot be split into {groups} groups")
+    if kernel["I"] != channels:
+        raise TypeCheckError(f"{name}: the kernel takes {kernel['I']} input channels, the data has {channels}")
+    made = kernel["O"] * groups
+    taps = tuple(kernel[letter] for letter in letters)
+    _check_declared(name, attrs, made, taps)
+    strides = per_dimension(name, "strides", attrs["strides"], rank)
+    dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
+    pads = pad_pairs(name, attrs["padding"], rank)
+    extra = per_dimension(name, "output_padding", attrs["output_padding"], rank, 0)
+    if any(more >= max(stride, step) for more, stride, step in zip(extra, strides, dilation, strict=True)):
+        raise TypeCheckError(f"{name}: output_padding {extra} must be smaller than the strides {strides}")
+    spatial = tuple(
+        (sizes[letter] - 1) * strides[d] - sum(pads[d]) + (taps[d] - 1) * dilation[d] + 1 + extra[d]
+        for d, letter in enumerate(letters)
+    )
+    if min(spatial) < 1:
+        raise TypeCheckError(f"{name}: the padding {pads} leaves nothing of the result")
+    return Conv(sizes["N"], spatial, made, channels, taps, strides, dilation, pads, groups)
+
+
+def arranged(batch: int, channels: int, spatial: tuple[int, ...], attrs: Attrs) -> tuple[int, ...]:
+    """Return the result's shape in ``out_layout`` (``data_layout`` where that is empty)."""
+    letters = letters_of(len(spatial))
+    layout = attrs["out_layout"] or attrs["data_layout"]
+    if sorted(layout) != sorted(f"NC{letters}"):
+        raise TypeCheckError(f"out_layout '{layout}' is not a permutation of NC{letters}")
+    sizes = {"N": batch, "C": channels, **dict(zip(letters, spatial, strict=True))}
+    return tuple(sizes[letter] for letter in layout)

@@ -1,0 +1,311 @@
+"""Elementwise operators of one tensor: mathematics, rounding, tests, limits and casts.
+
+Rules take and give one element. Where a rule names its argument twice, compilers see one value: lowering
+binds what is fused in front to a local.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.rules import tensors
+from mlfc.ops.tensor import Context, Indices, Reader, Tensor
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import mathematics
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
+NEAR_CONTRACT = "within 4 ULP of the correctly rounded result with a math.h of 1 ULP"
+
+# Functions that targets with vectors compute in arithmetic of their own, with the largest error.
+_VECTORIZABLE = {"exp": mathematics.EXP_ULP, "tanh": mathematics.TANH_ULP, "erf": mathematics.ERF_ULP}
+
+DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
+    "float": dtypes.is_float,
+    "integer": dtypes.is_integer,
+    "number": lambda dtype: dtypes.is_float(dtype) or dtypes.is_integer(dtype),
+    "bool": lambda dtype: dtype == "bool",
+    "bits": lambda dtype: dtypes.is_integer(dtype) or dtype == "bool",
+    "any": lambda dtype: dtype in dtypes.SCALARS,
+}
+
+
+def check_dtype(name: str, dtype: str, takes: str) -> None:
+    """Raise TypeCheckError unless `dtype` belongs to the class `takes` of DTYPE_CLASSES."""
+    if not DTYPE_CLASSES[takes](dtype):
+        wanted = {"bits": "integer or bool", "number": "integer or float"}.get(takes, takes)
+        raise TypeCheckError(f"{name} takes {wanted} tensors, not {dtype}", next_step="Put a cast before it")
+
+
+def _infer_unary(name: str, takes: str, result: str | None, types: Sequence[Type], _: Attrs) -> TensorType:
+    (data,) = tensors(name, types)
+    check_dtype(name, data.dtype, takes)
+    return TensorType(data.shape, result or data.dtype)
+
+
+def declare_unary(
+    name: str,
+    rule: Callable[[Expr], Expr],
+    doc: str,
+    *,
+    takes: str = "float",
+    result: str | None = None,
+    contract: str = "exact",
+) -> None:
+    """Register an operator that maps each element by `rule`.
+
+    Parameters
+    ----------
+    name : str
+    rule : callable
+        Element in, element out.
+    doc : str
+        One line.
+    takes : str
+        A class of DTYPE_CLASSES.
+    result : str, optional
+        Dtype of the result, where it is not the argument's.
+    contract : str
+        Numeric contract.
+    """
+    _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, contract=contract)
+
+
+def _declare_for_target(
+    name: str,
+    rule: Callable[[Context, Expr], Expr],
+    doc: str,
+    *,
+    takes: str = "float",
+    result: str | None = None,
+    contract: str,
+) -> None:
+    def compute(ctx: Context, inputs: Sequence[Tensor], _: Attrs, __: TensorType) -> Reader:
+        (data,) = inputs
+        return lambda indices: rule(ctx, data.read(indices))
+
+    OPERATORS.add(
+        name,
+        Operator(
+            name, 1, partial(_infer_unary, name, takes, result), Kind.ELEMENTWISE, compute=compute,
+            contract=contract, doc=doc,
+        ),
+    )  # fmt: skip
+
+
+def _number(value: float, like: Expr) -> Expr:
+    return tb.const(value, like.dtype)
+
+
+def negated(x: Expr) -> Expr:
+    """Return -x; a float zero changes its sign, as 0 - x would not."""
+    return x * -1 if dtypes.is_float(x.dtype) else _number(0, x) - x
+
+
+def magnitude(x: Expr) -> Expr:
+    """Return the absolute value; of the smallest integer, itself."""
+    if dtypes.is_float(x.dtype):
+        return tb.intrinsic("fabs", x)
+    return x if x.dtype.startswith("u") else tb.select(tb.binary("lt", x, 0), negated(x), x)
+
+
+def transcendental(ctx: Context, name: str, x: Expr) -> Expr:
+    """Return exp, tanh or erf of `x`, in vectorizable arithmetic where the target has vectors, else by math.h.
+
+    Devices take that arithmetic too: the precision of their own functions is each maker's.
+    """
+    if not (ctx.features.vector_bytes or ctx.features.gpu) or x.dtype == "float64":
+        return tb.intrinsic(name, x)
+    return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
+
+
+def _sigmoid(ctx: Context, x: Expr) -> Expr:
+    return 1 / (1 + transcendental(ctx, "exp", negated(x)))
+
+
+def _sign(x: Expr) -> Expr:
+    if x.dtype.startswith("u"):
+        return tb.minimum(x, 1)
+    # what is neither above, below nor equal to zero is NaN, and stays it
+    neither = tb.select(tb.binary("eq", x, 0), _number(0, x), x) if dtypes.is_float(x.dtype) else _number(0, x)
+    negative = tb.select(tb.binary("lt", x, 0), _number(-1, x), neither)
+    return tb.select(tb.binary("gt", x, 0), _number(1, x), negative)
+
+
+def _rounding(intrinsic: str) -> Callable[[Expr], Expr]:
+    return lambda x: tb.intrinsic(intrinsic, x) if dtypes.is_float(x.dtype) else x
+
+
+def _bitwise_not(x: Expr) -> Expr:
+    if x.dtype == "bool":
+        return tb.binary("eq", x, False)
+    low, high = dtypes.limits(x.dtype)
+    return tb.binary("xor", x, high if low == 0 else -1)
+
+
+_LIBM = {
+    "acos": "Arc cosine", "acosh": "Inverse hyperbolic cosine", "asin": "Arc sine",
+    "asinh": "Inverse hyperbolic sine", "atan": "Arc tangent", "atanh": "Inverse hyperbolic tangent",
+    "cos": "Cosine", "cosh": "Hyperbolic cosine", "log": "Natural logarithm", "log2": "Logarithm to base 2",
+    "log10": "Logarithm to base 10", "sin": "Sine", "sinh": "Hyperbolic sine", "tan": "Tangent",
+}  # fmt: skip
+for _name, _doc in _LIBM.items():
+    declare_unary(_name, partial(tb.intrinsic, _name), _doc, contract=LIBM_CONTRACT)
+for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
+    _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
+    _rule = partial(lambda function, ctx, x: transcendental(ctx, function, x), _name)
+    _declare_for_target(_name, _rule, _doc, contract=_contract)
+    _declare_for_target(f"fast_{_name}", _rule, f"{_doc}, as accurate as `{_name}`", contract=_contract)
+
+declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded")
+declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings")
+_declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT)
+for _name, _intrinsic, _doc in (
+    ("ceil", "ceil", "Nearest integer above"),
+    ("floor", "floor", "Nearest integer below"),
+    ("trunc", "trunc", "Nearest integer toward zero"),
+    # ONNX and TFLite, which models come from, both send ties to the even neighbour
+    ("round", "round_even", "Nearest integer, ties to even"),
+):
+    declare_unary(_name, _rounding(_intrinsic), _doc, takes="number")
+declare_unary("abs", magnitude, "Absolute value", takes="number")
+declare_unary("negative", negated, "The value with its sign changed", takes="number")
+declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
+declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool")
+declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
+declare_unary("copy", lambda x: x, "The same value", takes="any")
+declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")
+declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
+declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
+declare_unary("isinf", lambda x: tb.intrinsic("isinf", x, dtype="bool"), "Whether the value is infinite", result="bool")
+declare_unary(
+    # the difference is NaN for both infinities and for NaN
+    "isfinite", lambda x: tb.binary("eq", x - x, 0), "Whether the value is a finite number", result="bool",
+)  # fmt: skip
+
+
+def limited(x: Expr, low: float, high: float) -> Expr:
+    """Return `x` limited to [low, high], NaN kept; limits that the dtype cannot pass vanish."""
+    if dtypes.is_float(x.dtype):
+        # with the constant first, C's (a > b ? a : b) hands on a NaN in b
+        x = x if low == -math.inf else tb.maximum(_number(low, x), x)
+        return x if high == math.inf else tb.minimum(_number(high, x), x)
+    floor, ceiling = dtypes.limits(x.dtype)
+    first = floor if low == -math.inf else max(floor, min(math.ceil(low), ceiling))
+    last = ceiling if high == math.inf else max(floor, min(math.floor(high), ceiling))
+    x = tb.maximum(x, first) if first > floor else x
+    return tb.minimum(x, last) if last < ceiling else x
+
+
+def _infer_clip(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("clip", types)
+    check_dtype("clip", data.dtype, "number")
+    if math.isnan(attrs["a_min"]) or math.isnan(attrs["a_max"]):
+        raise TypeCheckError("clip: a limit is NaN")
+    return data
+
+
+def _clip(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    (data,) = inputs
+    return lambda indices: limited(data.read(indices), attrs["a_min"], attrs["a_max"])
+
+
+OPERATORS.add(
+    "clip",
+    Operator(
+        "clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)),
+        compute=_clip, doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max",
+    ),
+)  # fmt: skip
+
+
+def converted(x: Expr, dtype: str) -> Expr:
+    """Return `x` as `dtype`; `_CAST_CONTRACT` says what becomes of floats that an integer cannot hold."""
+    if not dtypes.is_float(x.dtype) or not dtypes.is_integer(dtype):
+        return tb.cast(x, dtype)
+    # through a signed integer: so negative numbers wrap into unsigned ones
+    wide = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
+    return tb.cast(tb.truncated(x, wide), dtype)
+
+
+def _infer_cast(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("cast", types)
+    dtypes.bits(attrs["dtype"])
+    return TensorType(data.shape, attrs["dtype"])
+
+
+def _infer_cast_like(types: Sequence[Type], _: Attrs) -> TensorType:
+    data, like = tensors("cast_like", types)
+    return TensorType(data.shape, like.dtype)
+
+
+def _cast(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
+    data = inputs[0]
+    return lambda indices: converted(data.read(indices), out_type.dtype)
+
+
+def _infer_reinterpret(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("reinterpret", types)
+    if dtypes.bits(data.dtype) != dtypes.bits(attrs["dtype"]):
+        raise TypeCheckError(f"reinterpret: {data.dtype} and {attrs['dtype']} differ in size")
+    return TensorType(data.shape, attrs["dtype"])
+
+
+_CAST_CONTRACT = (
+    "exact; floats truncate, NaN gives 0; to int32 and int64 they saturate, to uint8, int8, uint16 and int16 they "
+    "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64"
+)
+OPERATORS.add(
+    "cast",
+    Operator(
+        "cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), compute=_cast, contract=_CAST_CONTRACT,
+        doc="Converts to another dtype",
+    ),
+)  # fmt: skip
+OPERATORS.add(
+    "cast_like",
+    Operator(
+        "cast_like", 2, _infer_cast_like, Kind.INJECTIVE, compute=_cast, contract=_CAST_CONTRACT,
+        doc="Converts to the second argument's dtype",
+    ),
+)  # fmt: skip
+OPERATORS.add(
+    "reinterpret",
+    Operator("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype"),
+)
+
+
+def _infer_fixed_point(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("fixed_point_multiply", types)
+    if data.dtype != "int32":
+        raise TypeCheckError(f"fixed_point_multiply takes int32, not {data.dtype}")
+    if not 0 <= attrs["multiplier"] < 1 << 31 or not -31 <= attrs["shift"] <= 30:
+        raise TypeCheckError("fixed_point_multiply: multiplier must be in [0, 2**31), shift in [-31, 30]")
+    return data
+
+
+def _fixed_point(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    multiplier, shift = tb.const(attrs["multiplier"]), tb.const(attrs["shift"])
+
+    def read(indices: Indices) -> Expr:
+        return tb.intrinsic("requantize_single", inputs[0].read(indices), multiplier, shift)
+
+    return read
+
+
+OPERATORS.add(
+    "fixed_point_multiply",
+    Operator(
+        "fixed_point_multiply", 1, _infer_fixed_point, Kind.ELEMENTWISE, (Attr("multiplier"), Attr("shift")),
+        compute=_fixed_point, doc="x * multiplier * 2**(shift - 31) on int32, one rounding, ties up",
+    ),
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""The value of an operator applied to constants, by running its own loop-level rule.
+
+Folding a constant this way gives what compiled code would have computed: there is no second implementation
+of any operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import UnsupportedError
+from mlfc.ops.tensor import Context, Indices, Output, Tensor, from_buffer
+from mlfc.relay import ir as relay
+from mlfc.relay.op import Kind, Operator
+from mlfc.support import cost, dtypes
+from mlfc.target.features import Features
+from mlfc.tir import interpreter, visitor
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
+
+Array = npt.NDArray[Any]
+
+# Work beyond these is left to the compiled code: elements of a result that is computed at once, and
+# statements that are interpreted one by one. All work on one model has a limit too, in `support.cost`.
+_ELEMENT_LIMIT = 1 << 28
+_STEP_LIMIT = 20_000
+_PART_ELEMENTS = 1 << 20
+
+
+def evaluate(call: relay.Call) -> Array | None:
+    """Return the value of an operator call whose arguments are constants.
+
+    Parameters
+    ----------
+    call : Call
+        Of an operator, on Constants or Tuples of Constants.
+
+    Returns
+    -------
+    ndarray or None
+        None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the
+        work is too much to interpret.
+
+    Raises
+    ------
+    LimitError
+        If the model whose part this is has used up what its constants may cost.
+    """
+    values = _constant_args(call)
+    operator, kind = call.op, call.type
+    if values is None or not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType):
+        return None
+    if kind.size > _ELEMENT_LIMIT:
+        return None
+    if operator.kind is Kind.VIEW:
+        return values[0].view(dtypes.to_numpy(kind.dtype)).reshape(kind.shape)
+    place = ", ".join(call.span.nodes) or operator.name
+    cost.require("constants", kind.nbytes, place)
+    buffers = [Buffer(f"a{index}", array.shape, dtypes.from_numpy(array.dtype)) for index, array in enumerate(values)]
+    inputs = [from_buffer(buffer, array) for buffer, array in zip(buffers, values, strict=True)]
+    if operator.compute is not None:
+        return _at_once(operator, call.attrs, kind, inputs, place)
+    if operator.emit is not None:
+        return _interpreted(operator, call.attrs, kind, inputs, place)
+    return None
+
+
+def _constant_args(call: relay.Call) -> list[Array] | None:
+    flat: list[relay.Expr] = []
+    for arg in call.args:
+        flat.extend(arg.fields if isinstance(arg, relay.Tuple) else (arg,))
+    values = [arg.data for arg in flat if isinstance(arg, relay.Constant)]
+    return values if len(values) == len(flat) else None
+
+
+def _memory(ctx: Context, inputs: Sequence[Tensor]) -> dict[Buffer, Array]:
+    return {**{tensor.in_memory(): tensor.array() for tensor in inputs}, **dict(ctx.constants)}
+
+
+def _at_once(
+    operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor], place: str
+) -> Array:
+    """Evaluate the expression of one element on the grid of all indices."""
+    ctx = Context(Features())
+    assert operator.compute is not None
+    indices = [Var(f"i{axis}") for axis in range(len(kind.shape))]
+    element = operator.compute(ctx, inputs, attrs, kind)(indices)
+    cost.spend("steps", kind.size * len(set(visitor.walk_expr(element))), place)
+    result = np.empty(kind.shape, dtypes.to_numpy(kind.dtype))
+    memory = _memory(ctx, inputs)
+    for part in _parts(kind.shape):
+        grids = np.ogrid[part] if part else ()
+        env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
+        result[part] = interpreter.evaluate_expr(element, env, memory)
+    return result
+
+
+def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Yield slices that divide a shape along its longest axis: each node of the expression takes as much memory."""
+    whole = tuple(slice(0, extent) for extent in shape)
+    size = math.prod(shape)
+    if size <= _PART_ELEMENTS:
+        yield whole
+        return
+    axis = max(range(len(shape)), key=lambda axis: shape[axis])
+    step = max(1, _PART_ELEMENTS * shape[axis] // size)
+    for start in range(0, shape[axis], step):
+        yield (*whole[:axis], slice(start, min(start + step, shape[axis])), *whole[axis + 1 :])
+
+
+def _interpreted(
+    operator: Operator, attrs: relay.Attrs, kind: relay.TensorType, inputs: Sequence[Tensor], place: str
+) -> Array | None:
+    """Emit the operator's loops and run them."""
+    ctx = Context(Features())
+    result = Buffer("result", kind.shape, kind.dtype)
+
+    def store(indices: Indices, value: Expr) -> None:
+        ctx.stmts.store(result, indices, value)
+
+    assert operator.emit is not None
+    try:
+        operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, store))
+    except UnsupportedError:  # in this layout; a pass may give it another
+        return None
+    prim = PrimFunc(
+        operator.name, tuple(tensor.in_memory() for tensor in inputs), tuple(buffer for buffer, _ in ctx.constants),
+        result, tuple(ctx.scratch_buffers), ctx.stmts.finish(),
+    )  # fmt: skip
+    values = [tensor.array() for tensor in inputs]
+    try:
+        constants = [array for _, array in ctx.constants]
+        value, statements = interpreter.run_counted(prim, values, constants, step_limit=_STEP_LIMIT)
+    except interpreter.StepLimitError:
+        value, statements = None, _STEP_LIMIT
+    cost.spend("steps", statements * cost.STATEMENT_STEPS, place)
+    return value

@@ -1,0 +1,275 @@
+"""Loops that fold a tensor over some of its axes, so that C compilers vectorize them.
+
+Where the last axis stays, a tile of neighbouring results is accumulated at a time and the inner loop runs over
+the tile. Where the last axis is folded, several accumulators take turns over its elements and are folded
+at the end. Long float sums are made of shorter ones, so that their error grows slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from mlfc.kernels import templates
+from mlfc.ops.tensor import Context, Output, Reader
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+# A tile of results, and the accumulators of one result; both fill whole vectors of every target.
+COLUMNS = 64
+LANES = 16
+# Additions into one accumulator before a partial sum is closed: its rounding errors stay near 1e-6 of the sum.
+CLOSE_AFTER = 512
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which axes of a shape are folded; axes of extent 1 count as kept, for they need no loop."""
+
+    shape: tuple[int, ...]
+    folded_axes: tuple[int, ...]
+    keepdims: bool
+
+    @cached_property
+    def folded(self) -> tuple[int, ...]:
+        """Axes to fold that have more or fewer elements than one."""
+        return tuple(axis for axis in self.folded_axes if self.shape[axis] != 1)
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """The other axes."""
+        return tuple(axis for axis in range(len(self.shape)) if axis not in self.folded)
+
+    @cached_property
+    def tiled(self) -> int | None:
+        """The kept axis of unit stride, where there is one behind every folded axis; else None."""
+        behind = [axis for axis in self.kept if self.shape[axis] != 1]
+        return behind[-1] if behind and behind[-1] > max(self.folded, default=-1) else None
+
+    @property
+    def count(self) -> int:
+        """Elements that go into one result."""
+        return prod(self.shape[axis] for axis in self.folded)
+
+    def position(self, folded: Sequence[Expr]) -> Expr:
+        """Return the row-major position among the elements of one result."""
+        place = tb.const(0)
+        for axis, index in zip(self.folded, folded, strict=True):
+            place = place * self.shape[axis] + index
+        return place
+
+    def full(self, kept: dict[int, Expr], folded: Sequence[Expr]) -> list[Expr]:
+        """Return the indices of an input element."""
+        every = {**kept, **dict(zip(self.folded, folded, strict=True))}
+        return [every[axis] for axis in range(len(self.shape))]
+
+    def result(self, kept: dict[int, Expr]) -> list[Expr]:
+        """Return the indices of a result."""
+        gone = set(self.folded_axes)
+        if self.keepdims:
+            return [tb.const(0) if axis in gone else kept[axis] for axis in range(len(self.shape))]
+        return [kept[axis] for axis in range(len(self.shape)) if axis not in gone]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An associative operation with its neutral element.
+
+    Attributes
+    ----------
+    dtype : str
+        Of the accumulators.
+    neutral : int or float
+    step : callable ``(accumulator, element) -> accumulator``
+    finish : callable ``accumulator -> result``
+    rounds : bool
+        Each step rounds, so long folds are made of short ones.
+    """
+
+    dtype: str
+    neutral: float
+    step: Callable[[Expr, Expr], Expr]
+    finish: Callable[[Expr], Expr]
+    rounds: bool = False
+
+
+@contextmanager
+def serial_loops(ctx: Context, extents: Sequence[int], prefix: str) -> Iterator[list[Expr]]:
+    """Open one serial loop an extent."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)]
+
+
+@contextmanager
+def kept_loops(ctx: Context, axes: Axes) -> Iterator[dict[int, Expr]]:
+    """Open loops over the kept axes, except the tiled one."""
+    looped = [axis for axis in axes.kept if axis != axes.tiled]
+    with serial_loops(ctx, [axes.shape[axis] for axis in looped], "i") as indices:
+        yield dict(zip(looped, indices, strict=True))
+
+
+@contextmanager
+def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple[dict[int, Expr], int]]]]:
+    """Open loops over the kept axes; the yielded function opens each tile of results in turn."""
+    with kept_loops(ctx, axes) as kept:
+
+        def tiles() -> Iterator[tuple[dict[int, Expr], int]]:
+            if axes.tiled is None:
+                yield kept, 1
+                return
+            extent = axes.shape[axes.tiled]
+            whole = extent // COLUMNS
+            if whole:
+                with ctx.stmts.loop(whole, "tile") as tile:
+                    yield {**kept, axes.tiled: tile * COLUMNS}, COLUMNS
+            if extent % COLUMNS:
+                yield {**kept, axes.tiled: tb.const(whole * COLUMNS)}, extent % COLUMNS
+
+        yield tiles
+
+
+def shifted(kept: dict[int, Expr], axes: Axes, offset: Expr) -> dict[int, Expr]:
+    """Return the kept indices of the result that lies `offset` behind the first of a tile."""
+    return kept if axes.tiled is None else {**kept, axes.tiled: kept[axes.tiled] + offset}
+
+
+def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -> None:
+    """Write the loops that fold what `read` gives over `axes` and store every result."""
+    if ctx.features.gpu:
+        templates.emit("fold", ctx, read, axes, fold, out)
+        return
+    with kept_tiles(ctx, axes) as tiles:
+        for first, width in tiles():
+            _FoldTile(ctx, read, axes, fold, first, width).emit(out)
+
+
+@dataclass(eq=False)
+class _FoldTile:
+    """The fold of one tile: `width` results side by side, or one result in several lanes."""
+
+    ctx: Context
+    read: Reader
+    axes: Axes
+    fold: Fold
+    first: dict[int, Expr]
+    width: int
+
+    def __post_init__(self) -> None:
+        axes = self.axes
+        self.inner = axes.shape[axes.folded[-1]] if axes.folded else 1
+        self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
+        self.across = axes.tiled is not None
+        self.lanes = self.width if self.across else max(1, min(LANES, self.inner))
+        # elements of the innermost folded axis that are added before a partial sum is closed
+        self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
+
+    def emit(self, out: Output) -> None:
+        total = self._accumulators("total")
+        steps = self.axes.count if self.across else self.axes.count // self.lanes
+        if self.fold.rounds and steps > CLOSE_AFTER:
+            self._in_parts(total)
+        else:
+            with serial_loops(self.ctx, self.outer, "r") as outer:
+                self._stretch(total, outer, tb.const(0), self.inner)
+        self._finish(total, out)
+
+    def _in_parts(self, total: Buffer) -> None:
+        whole = self.inner // self.stretch
+        with serial_loops(self.ctx, self.outer, "r") as outer:
+            if whole:
+                with self.ctx.stmts.loop(whole, "part") as part:
+                    self._part(total, outer, part * self.stretch, self.stretch)
+            if self.inner % self.stretch:
+                self._part(total, outer, tb.const(whole * self.stretch), self.inner % self.stretch)
+
+    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: int) -> None:
+        partial = self._accumulators("partial")
+        self._stretch(partial, outer, start, length)
+        stmts = self.ctx.stmts
+        with stmts.loop(self.lanes, "c", "vectorized") as lane:
+            stmts.store(total, [lane], self.fold.step(tb.load(total, [lane]), tb.load(partial, [lane])))
+
+    def _accumulators(self, name: str) -> Buffer:
+        stmts = self.ctx.stmts
+        buffer = stmts.local(name, (self.lanes,), self.fold.dtype)
+        with stmts.loop(self.lanes, "c", "vectorized") as lane:
+            stmts.store(buffer, [lane], tb.const(self.fold.neutral, self.fold.dtype))
+        return buffer
+
+    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: int) -> None:
+        """Fold `length` elements of the innermost folded axis from `start` on."""
+        stmts = self.ctx.stmts
+        if self.across:
+            with stmts.loop(length, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
+                self._add(into, lane, shifted(self.first, self.axes, lane), [*outer, start + step])
+            return
+        whole = length // self.lanes
+        with stmts.loop(whole, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
+            self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
+        if length % self.lanes:
+            with stmts.loop(length % self.lanes, "c", "vectorized") as lane:
+                self._add(into, lane, self.first, [*outer, start + whole * self.lanes + lane])
+
+    def _add(self, into: Buffer, lane: Expr, kept: dict[int, Expr], folded: list[Expr]) -> None:
+        element = self.read(self.axes.full(kept, folded[: len(self.axes.folded)]))
+        element = tb.cast(element, self.fold.dtype)
+        self.ctx.stmts.store(into, [lane], self.fold.step(tb.load(into, [lane]), element))
+
+    def _finish(self, total: Buffer, out: Output) -> None:
+        if self.across:
+            with self.ctx.stmts.loop(self.lanes, "c", "vectorized") as lane:
+                value = self.fold.finish(tb.load(total, [lane]))
+                out.store(self.axes.result(shifted(self.first, self.axes, lane)), tb.cast(value, out.dtype))
+            return
+        parts = [tb.load(total, [lane]) for lane in range(self.lanes)]
+        while len(parts) > 1:
+            parts = [
+                self.fold.step(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
+                for at in range(0, len(parts), 2)
+            ]
+        out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How the position of an extreme is found.
+
+    Attributes
+    ----------
+    dtype : str
+        Of the elements.
+    worst : int or float
+        What the best is before the first element.
+    better : callable ``(element, best so far) -> bool expression``
+    """
+
+    dtype: str
+    worst: float
+    better: Callable[[Expr, Expr], Expr]
+
+
+def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Output) -> None:
+    """Write the loops that find the position of the element that wins the contest over `axes`."""
+    if ctx.features.gpu:
+        templates.emit("contest", ctx, read, axes, contest, out)
+        return
+    stmts = ctx.stmts
+    with kept_tiles(ctx, axes) as tiles:
+        for first, width in tiles():
+            best = stmts.local("best", (width,), contest.dtype)
+            place = stmts.local("place", (width,), out.dtype)
+            with stmts.loop(width, "c", "vectorized") as lane:
+                stmts.store(best, [lane], tb.const(contest.worst, contest.dtype))
+                stmts.store(place, [lane], tb.const(0, out.dtype))
+            with serial_loops(ctx, [axes.shape[axis] for axis in axes.folded], "r") as folded:
+                with stmts.loop(width, "c", "vectorized") as lane:
+                    element = stmts.let("element", read(axes.full(shifted(first, axes, lane), folded)))
+                    wins = stmts.let("wins", contest.better(element, tb.load(best, [lane])))
+                    here = tb.cast(axes.position(folded), out.dtype)
+                    stmts.store(place, [lane], tb.select(wins, here, tb.load(place, [lane])))
+                    stmts.store(best, [lane], tb.select(wins, element, tb.load(best, [lane])))
+            with stmts.loop(width, "c", "vectorized") as lane:
+                out.store(axes.result(shifted(first, axes, lane)), tb.load(place, [lane]))

@@ -1,0 +1,383 @@
+"""Operators on images: resizing, and moves between channels and space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.elementwise import converted
+from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
+from mlfc.ops.rules import tensors
+from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.support import cost, dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+_CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+# of an element of a resized axis while its neighbours and their weights are worked out
+_TAP_BYTES = 64
+_METHODS = ("nearest_neighbor", "linear", "cubic")
+_UPSAMPLING_METHODS = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
+
+
+def spatial_axes(name: str, layout: str, rank: int) -> tuple[int, ...]:
+    """Return the positions of the spatial axes in a layout such as ``NCHW``; raise TypeCheckError for others."""
+    if sorted(layout) != sorted(_CHANNELS_FIRST[rank]):
+        raise TypeCheckError(f"{name}: layout '{layout}' is not an order of {_CHANNELS_FIRST[rank]}")
+    return tuple(layout.index(letter) for letter in _CHANNELS_FIRST[rank][2:])
+
+
+@dataclass(frozen=True)
+class Resize:
+    """How a tensor is resized: which axes, to what, and by which rule.
+
+    Attributes
+    ----------
+    axes : tuple of int
+    target : tuple of int
+        New extents of `axes`.
+    method, mode, rounding : str
+        As in the attributes of ``image.resize2d``.
+    roi : tuple of float
+        Starts of all axes, then their ends.
+    alpha : float
+    exclude_outside : bool
+    extrapolation : float
+    """
+
+    axes: tuple[int, ...]
+    target: tuple[int, ...]
+    method: str
+    mode: str
+    rounding: str = ""
+    roi: tuple[float, ...] = ()
+    alpha: float = -0.5
+    exclude_outside: bool = False
+    extrapolation: float = 0.0
+
+    def taps(self, shape: Sequence[int]) -> list[Taps]:
+        """Return the table of each resized axis of a tensor of `shape`."""
+        count = len(self.axes)
+        roi = self.roi if len(self.roi) == 2 * count else (0.0,) * count + (1.0,) * count
+        found = []
+        for place, (axis, target) in enumerate(zip(self.axes, self.target, strict=True)):
+            resize = AxisResize(shape[axis], target, self.mode, roi[place], roi[count + place])
+            if self.method == "nearest_neighbor":
+                found.append(nearest_taps(resize, self.rounding))
+            elif self.method == "linear":
+                found.append(linear_taps(resize))
+            else:
+                found.append(cubic_taps(resize, self.alpha, exclude_outside=self.exclude_outside))
+        return found
+
+    def checked(self, name: str, data: TensorType) -> tuple[int, ...]:
+        """Return the shape of the result; raise TypeCheckError for what cannot be resized."""
+        if self.method not in _METHODS:
+            raise TypeCheckError(
+                f"{name}: method '{self.method}' is not known", next_step=f"Known: {', '.join(_METHODS)}"
+            )
+        if self.method != "nearest_neighbor" and not dtypes.is_float(data.dtype):
+            raise TypeCheckError(f"{name} interpolates floats, not {data.dtype}")
+        # float32 coordinates do not count further
+        if any(not 1 <= target < 1 << 24 for target in self.target) or any(data.shape[axis] < 1 for axis in self.axes):
+            raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
+        # the tables of one element are enough to refuse modes and roundings that do not exist
+        replace(self, target=(1,) * len(self.axes)).taps([1] * len(data.shape))
+        shape = list(data.shape)
+        for axis, target in zip(self.axes, self.target, strict=True):
+            shape[axis] = target
+        return tuple(shape)
+
+
+def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None:
+    """Write the loops that store every element of the resized tensor; tables are read outside the inner loop."""
+    cost.require("constants", _TAP_BYTES * sum(out.shape[axis] for axis in resize.axes))
+    taps = resize.taps(data.shape)
+    tables = [_Table(ctx, table, f"axis{axis}") for axis, table in zip(resize.axes, taps, strict=True)]
+    by_axis = dict(zip(resize.axes, tables, strict=True))
+    indices: list[Expr] = []
+    sources: list[_Source | None] = []
+    stmts = ctx.stmts
+
+    def nest(axis: int) -> None:
+        if axis == len(out.shape):
+            value = _interpolated(data.read, indices, sources, resize, out.dtype)
+            out.store(list(indices), value)
+            return
+        kind = "vectorized" if axis == len(out.shape) - 1 else "serial"
+        with stmts.loop(out.shape[axis], f"i{axis}", kind) as index:
+            indices.append(index)
+            sources.append(by_axis[axis].at(ctx, index) if axis in by_axis else None)
+            nest(axis + 1)
+            indices.pop()
+            sources.pop()
+
+    nest(0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What one output position of a resized axis reads: positions, weights, and whether it lies outside."""
+
+    positions: tuple[Expr, ...]
+    weights: tuple[Expr, ...] | None
+    outside: Expr | None
+
+
+class _Table:
+    """The taps of an axis as constants of the function under construction."""
+
+    def __init__(self, ctx: Context, taps: Taps, name: str) -> None:
+        self._name = name
+        self._factor = _repetition(taps)
+        columns = taps.indices.T
+        self._last = int(taps.indices.max(initial=0))
+        self._positions = [] if self._factor else [_column(ctx, f"{name}_source", column) for column in columns]
+        self._weights = None
+        if taps.weights is not None:
+            self._weights = [_column(ctx, f"{name}_weight", column) for column in taps.weights.T]
+        self._outside = None
+        if taps.outside is not None and taps.outside.any():
+            self._outside = ctx.constant(f"{name}_outside", taps.outside)
+
+    def at(self, ctx: Context, index: Expr) -> _Source:
+        """Read the tables at `index`, once for all loops inside."""
+        let = ctx.stmts.let
+        if self._factor:
+            return _Source((let(f"{self._name}_at", index // self._factor),), None, None)
+        # the limits change nothing; they let the bounds of what is read be proven without the table
+        positions = tuple(
+            let(f"{self._name}_at", tb.clamp(tb.load(column, [index]), 0, self._last)) for column in self._positions
+        )
+        weights = None
+        if self._weights is not None:
+            weights = tuple(let(f"{self._name}_by", tb.load(column, [index])) for column in self._weights)
+        outside = None if self._outside is None else tb.load(self._outside, [index])
+        return _Source(positions, weights, outside)
+
+
+def _column(ctx: Context, name: str, column: Any) -> Any:
+    return ctx.constant(name, np.ascontiguousarray(column))
+
+
+def _repetition(taps: Taps) -> int:
+    """Return how often each element is repeated where that is all that happens, else 0."""
+    if taps.weights is not None or taps.outside is not None:
+        return 0
+    indices = taps.indices[:, 0]
+    factor = max(1, int(np.count_nonzero(indices == 0)))
+    return factor if np.array_equal(indices, np.arange(len(indices)) // factor) else 0
+
+
+def _interpolated(
+    read: Reader, indices: Indices, sources: Sequence[_Source | None], resize: Resize, dtype: str
+) -> Expr:
+    """Return the weighted sum over all combinations of the taps of the resized axes."""
+    resized = [axis for axis, source in enumerate(sources) if source is not None]
+    chosen = [source for source in sources if source is not None]
+    total: Expr | None = None
+    for combination in product(*(range(len(source.positions)) for source in chosen)):
+        at = list(indices)
+        weight: Expr | None = None
+        for axis, source, tap in zip(resized, chosen, combination, strict=True):
+            at[axis] = source.positions[tap]
+            if source.weights is not None:
+                weight = source.weights[tap] if weight is None else weight * source.weights[tap]
+        element = read(at)
+        if weight is not None:
+            element = tb.cast(element, weight.dtype) * weight
+        total = element if total is None else total + element
+    assert total is not None
+    value = converted(total, dtype)
+    for source in chosen:
+        if source.outside is not None:
+            value = tb.select(source.outside, tb.const(resize.extrapolation, dtype), value)
+    return value
+
+
+def _resize_of(rank: int) -> Callable[[str, Attrs, TensorType], Resize]:
+    def resize(name: str, attrs: Attrs, data: TensorType) -> Resize:
+        if len(data.shape) != rank + 2:
+            raise TypeCheckError(f"{name}: the data must have {rank + 2} dimensions, not {len(data.shape)}")
+        size = attrs["size"]
+        if not isinstance(size, tuple) or len(size) != rank:
+            raise TypeCheckError(f"{name} needs a size of {rank} numbers, not {size}")
+        return Resize(
+            spatial_axes(name, attrs["layout"], rank),
+            size,
+            attrs["method"],
+            attrs["coordinate_transformation_mode"],
+            attrs["rounding_method"],
+            tuple(map(float, attrs["roi"] or ())),
+            attrs["cubic_alpha"],
+            bool(attrs["cubic_exclude"]),
+            attrs["extrapolation_value"],
+        )
+
+    return resize
+
+
+def _upsampling(name: str, attrs: Attrs, data: TensorType) -> Resize:
+    if len(data.shape) != 4:
+        raise TypeCheckError(f"{name}: the data must have 4 dimensions, not {len(data.shape)}")
+    if attrs["method"] not in _UPSAMPLING_METHODS:
+        known = ", ".join(_UPSAMPLING_METHODS)
+        raise TypeCheckError(f"{name}: method '{attrs['method']}' is not known", next_step=f"Known: {known}")
+    axes = spatial_axes(name, attrs["layout"], 2)
+    scales = (attrs["scale_h"], attrs["scale_w"])
+    target = tuple(round(data.shape[axis] * scale) for axis, scale in zip(axes, scales, strict=True))
+    mode = "align_corners" if attrs["align_corners"] else "asymmetric"
+    return Resize(axes, target, _UPSAMPLING_METHODS[attrs["method"]], mode)
+
+
+def _add_resize(name: str, attrs: tuple[Attr, ...], plan: Callable[[str, Attrs, TensorType], Resize], doc: str) -> None:
+    def infer(types: list[Type], given: Attrs) -> TensorType:
+        (data,) = tensors(name, types)
+        dtype = given.get("out_dtype") or data.dtype
+        dtypes.bits(dtype)
+        return TensorType(plan(name, given, data).checked(name, data), dtype)
+
+    def emit(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: Output) -> None:
+        data = inputs[0]
+        emit_resize(ctx, data, plan(name, given, TensorType(data.shape, data.dtype)), out)
+
+    contract = "nearest_neighbor exact; others at most 4 ULP of the largest input"
+    OPERATORS.add(name, Operator(name, 1, infer, Kind.ANCHOR, attrs, emit=emit, contract=contract, doc=doc))
+
+
+def _resize_attrs(rank: int) -> tuple[Attr, ...]:
+    return (
+        Attr("size", None), Attr("roi", None), Attr("layout", _CHANNELS_FIRST[rank]), Attr("method", "linear"),
+        Attr("coordinate_transformation_mode", "half_pixel"), Attr("rounding_method", "round"),
+        Attr("cubic_alpha", -0.5, is_float=True), Attr("cubic_exclude", 0),
+        Attr("extrapolation_value", 0.0, is_float=True), Attr("out_dtype", None),
+    )  # fmt: skip
+
+
+for _rank in _CHANNELS_FIRST:
+    _add_resize(
+        f"image.resize{_rank}d",
+        _resize_attrs(_rank),
+        _resize_of(_rank),
+        "Resize the spatial axes as ONNX's Resize does.",
+    )
+_add_resize(
+    "nn.upsampling",
+    (
+        Attr("scale_h", REQUIRED, is_float=True), Attr("scale_w", REQUIRED, is_float=True), Attr("layout", "NCHW"),
+        Attr("method", "nearest_neighbor"), Attr("align_corners", False),
+    ),
+    _upsampling,
+    "Enlarge images by a factor.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Positions of channels and space in a layout, and the size and order of blocks."""
+
+    channel: int
+    rows: int
+    columns: int
+    size: int
+    channel_major: bool
+
+    @staticmethod
+    def of(name: str, attrs: Attrs, data: TensorType) -> _Blocks:
+        if len(data.shape) != 4:
+            raise TypeCheckError(f"{name}: the data must have 4 dimensions, not {len(data.shape)}")
+        rows, columns = spatial_axes(name, attrs["layout"], 2)
+        mode, size = attrs["mode"], attrs["block_size"]
+        if mode not in ("DCR", "CRD") or size < 1:
+            raise TypeCheckError(f"{name}: mode '{mode}' with blocks of {size} is not known")
+        return _Blocks(attrs["layout"].index("C"), rows, columns, size, mode == "CRD")
+
+    def channel_of(self, place: Expr, channel: Expr, channels: int) -> Expr:
+        """Return the deep channel of `channel` at `place` in its block; `channels` is the number of shallow ones."""
+        if self.channel_major:
+            return channel * (self.size * self.size) + place
+        return place * channels + channel
+
+
+def _infer_depth_to_space(types: list[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("nn.depth_to_space", types)
+    blocks = _Blocks.of("nn.depth_to_space", attrs, data)
+    area = blocks.size**2
+    if data.shape[blocks.channel] % area:
+        raise TypeCheckError(f"nn.depth_to_space: {data.shape[blocks.channel]} channels do not fill blocks of {area}")
+    shape = list(data.shape)
+    shape[blocks.channel] //= area
+    shape[blocks.rows] *= blocks.size
+    shape[blocks.columns] *= blocks.size
+    return TensorType(tuple(shape), data.dtype)
+
+
+def _infer_space_to_depth(types: list[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("nn.space_to_depth", types)
+    blocks = _Blocks.of("nn.space_to_depth", attrs, data)
+    shape = list(data.shape)
+    if shape[blocks.rows] % blocks.size or shape[blocks.columns] % blocks.size:
+        raise TypeCheckError(f"nn.space_to_depth: {data.shape} does not divide into blocks of {blocks.size}")
+    shape[blocks.channel] *= blocks.size**2
+    shape[blocks.rows] //= blocks.size
+    shape[blocks.columns] //= blocks.size
+    return TensorType(tuple(shape), data.dtype)
+
+
+def _depth_to_space(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
+    data = inputs[0]
+    blocks = _Blocks.of("nn.depth_to_space", attrs, TensorType(data.shape, data.dtype))
+
+    def read(indices: Indices) -> Expr:
+        at = list(indices)
+        row, column = at[blocks.rows], at[blocks.columns]
+        place = row % blocks.size * blocks.size + column % blocks.size
+        at[blocks.channel] = blocks.channel_of(place, at[blocks.channel], out_type.shape[blocks.channel])
+        at[blocks.rows], at[blocks.columns] = row // blocks.size, column // blocks.size
+        return data.read(at)
+
+    return read
+
+
+def _space_to_depth(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
+    del out_type
+    data = inputs[0]
+    blocks = _Blocks.of("nn.space_to_depth", attrs, TensorType(data.shape, data.dtype))
+    channels, area = data.shape[blocks.channel], blocks.size**2
+
+    def read(indices: Indices) -> Expr:
+        at = list(indices)
+        deep = at[blocks.channel]
+        place = deep % area if blocks.channel_major else deep // channels
+        at[blocks.channel] = deep // area if blocks.channel_major else deep % channels
+        at[blocks.rows] = at[blocks.rows] * blocks.size + place // blocks.size
+        at[blocks.columns] = at[blocks.columns] * blocks.size + place % blocks.size
+        return data.read(at)
+
+    return read
+
+
+_BLOCK_ATTRS = (Attr("block_size", 1), Attr("layout", "NCHW"), Attr("mode", "DCR"))
+OPERATORS.add(
+    "nn.depth_to_space",
+    Operator(
+        "nn.depth_to_space", 1, _infer_depth_to_space, Kind.INJECTIVE, _BLOCK_ATTRS, compute=_depth_to_space,
+        doc="Spread channels over blocks of space; DCR or CRD as in ONNX.",
+    ),
+)  # fmt: skip
+OPERATORS.add(
+    "nn.space_to_depth",
+    Operator(
+        "nn.space_to_depth", 1, _infer_space_to_depth, Kind.INJECTIVE, _BLOCK_ATTRS, compute=_space_to_depth,
+        doc="Gather blocks of space into channels, the inverse of nn.depth_to_space.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,324 @@
+"""Operators that scale elements by what a row of elements holds: softmax and the normalizations.
+
+A row is what is normalized together: one axis (softmax, layer norm), an image's channel (instance norm), a
+group of channels. Sums over rows use `folding`, which keeps their rounding errors small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import inf, prod
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
+from mlfc.ops.folding import Fold, serial_loops
+from mlfc.ops.rows import HostRows, Rows, rows_of
+from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
+from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor
+from mlfc.relay.ir import TensorType, TupleType, Type
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+At = Callable[[Sequence[Expr]], list[Expr]]
+
+# A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
+_ROW_LIMIT = 4096
+
+
+def _wide(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+@contextmanager
+def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[At]:
+    """Open loops over all axes but `axes`; yield what completes the indices of a row to those of the tensor."""
+    others = [axis for axis in range(len(shape)) if axis not in axes]
+    with rows.over([shape[axis] for axis in others]) as outer:
+
+        def at(row: Sequence[Expr]) -> list[Expr]:
+            every = {**dict(zip(others, outer, strict=True)), **dict(zip(axes, row, strict=True))}
+            return [every[axis] for axis in range(len(shape))]
+
+        yield at
+
+
+def _total(rows: Rows, name: str, shape: tuple[int, ...], read: Reader, dtype: str, count: int = 1) -> Expr:
+    """Emit the sum of a row divided by `count`."""
+    finish = (lambda total: total) if count == 1 else (lambda total: total / count)
+    return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True))
+
+
+def _infer_float(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors(name, types)
+    check_dtype(name, data.dtype, "float")
+    normalized_axes(name, attrs["axis"], len(data.shape))
+    return data
+
+
+def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, logarithm: bool) -> None:
+    (data,) = inputs
+    stmts, dtype = ctx.stmts, _wide(data.dtype)
+    axis = attrs["axis"] % len(data.shape)
+    shape = (data.shape[axis],)
+    rows = rows_of(ctx, *shape)
+    with _over_rows(rows, data.shape, (axis,)) as at:
+        kept = rows.keep("row", shape, dtype)
+
+        def element(row: Indices) -> Expr:
+            return tb.cast(data.read(at(row)), dtype)
+
+        top = rows.folded("top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
+        with rows.elements(shape, "e") as row:
+            below = element(row) - top
+            kept.store(row, below if logarithm else transcendental(ctx, "exp", below))
+
+        def exponential(row: Indices) -> Expr:
+            return transcendental(ctx, "exp", kept.read(row)) if logarithm else kept.read(row)
+
+        total = _total(rows, "total", shape, exponential, dtype)
+        scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)
+        with rows.elements(shape, "o") as row:
+            value = kept.read(row)
+            out.store(at(row), tb.cast(value - scale if logarithm else value * scale, out.dtype))
+
+
+def _infer_affine(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
+    data, gamma, beta = tensors(name, types)
+    check_dtype(name, data.dtype, "float")
+    axis = normalized_axis(name, attrs["axis"], len(data.shape))
+    for kind in (gamma, beta):
+        if kind != TensorType((data.shape[axis],), data.dtype):
+            raise TypeCheckError(f"{name}: {kind} does not fit axis {axis} of {data}")
+    return data
+
+
+def _infer_group_norm(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    data = _infer_affine("nn.group_norm", types, attrs)
+    channels = data.shape[attrs["axis"] % len(data.shape)]
+    if attrs["num_groups"] < 1 or channels % attrs["num_groups"]:
+        raise TypeCheckError(f"nn.group_norm: {channels} channels do not divide into {attrs['num_groups']} groups")
+    if attrs["axis"] % len(data.shape) == 0:
+        raise TypeCheckError("nn.group_norm: axis 0 is the batch")
+    return data
+
+
+def _normalize_row(
+    ctx: Context, rows: Rows, inputs: Sequence[Tensor], attrs: Attrs, out: Output, shape: tuple[int, ...], at: At
+) -> None:
+    """Emit one row: mean, variance, then ``(x - mean) / sqrt(variance + epsilon) * gamma + beta``."""
+    data, gamma, beta = inputs
+    stmts, dtype = ctx.stmts, _wide(data.dtype)
+    axis = attrs["axis"] % len(data.shape)
+
+    def computed(row: Indices) -> Expr:
+        return tb.cast(data.read(at(row)), dtype)
+
+    def squared_distance(row: Indices) -> Expr:
+        distance = stmts.let("distance", element(row) - mean)
+        return distance * distance
+
+    copy = data.buffer is None and prod(shape) <= _ROW_LIMIT
+    element = _copied(rows, shape, computed, dtype) if copy else computed
+    mean = _total(rows, "mean", shape, element, dtype, prod(shape))
+    variance = _total(rows, "variance", shape, squared_distance, dtype, prod(shape))
+    scale = stmts.let("scale", 1 / tb.intrinsic("sqrt", variance + attrs["epsilon"]))
+    with rows.elements(shape, "o") as row:
+        place = at(row)
+        value = (element(row) - mean) * scale
+        if attrs["scale"]:
+            value = value * tb.cast(gamma(place[axis]), dtype)
+        if attrs["center"]:
+            value = value + tb.cast(beta(place[axis]), dtype)
+        out.store(place, tb.cast(value, out.dtype))
+
+
+def _copied(rows: Rows, shape: tuple[int, ...], read: Reader, dtype: str) -> Reader:
+    """Emit the copy of a row into memory, so that what computes it runs once."""
+    kept = rows.keep("row", shape, dtype)
+    with rows.elements(shape, "k") as row:
+        kept.store(row, read(row))
+    return kept.read
+
+
+def _emit_layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    shape = inputs[0].shape
+    axis = attrs["axis"] % len(shape)
+    rows = rows_of(ctx, shape[axis])
+    with _over_rows(rows, shape, (axis,)) as at:
+        _normalize_row(ctx, rows, inputs, attrs, out, (shape[axis],), at)
+
+
+def _emit_instance_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    shape = inputs[0].shape
+    axes = [axis for axis in range(1, len(shape)) if axis != attrs["axis"] % len(shape)]
+    row = tuple(shape[axis] for axis in axes)
+    rows = rows_of(ctx, prod(row))
+    with _over_rows(rows, shape, axes) as at:
+        _normalize_row(ctx, rows, inputs, attrs, out, row, at)
+
+
+def _emit_group_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    shape, groups = inputs[0].shape, attrs["num_groups"]
+    channel = attrs["axis"] % len(shape)
+    spatial = [axis for axis in range(1, len(shape)) if axis != channel]
+    each = shape[channel] // groups
+    elements = (*(shape[axis] for axis in spatial), each)
+    rows = rows_of(ctx, prod(elements))
+    with rows.over((shape[0], groups)) as (image, group):
+
+        def at(row: Sequence[Expr]) -> list[Expr]:
+            every = {0: image, channel: group * each + row[-1], **dict(zip(spatial, row, strict=False))}
+            return [every[axis] for axis in range(len(shape))]
+
+        _normalize_row(ctx, rows, inputs, attrs, out, elements, at)
+
+
+def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    (data,) = inputs
+    dtype = _wide(data.dtype)
+    axes = normalized_axes("nn.l2_normalize", attrs["axis"], len(data.shape))
+    shape = tuple(data.shape[axis] for axis in axes)
+    rows = rows_of(ctx, prod(shape))
+    with _over_rows(rows, data.shape, axes) as at:
+
+        def element(row: Indices) -> Expr:
+            return tb.cast(data.read(at(row)), dtype)
+
+        def square(row: Indices) -> Expr:
+            x = ctx.stmts.let("x", element(row))
+            return x * x
+
+        energy = _total(rows, "energy", shape, square, dtype)
+        norm = tb.intrinsic("sqrt", tb.maximum(energy, attrs["eps"]))
+        scale = ctx.stmts.let("scale", 1 / norm)
+        with rows.elements(shape, "o") as row:
+            out.store(at(row), tb.cast(element(row) * scale, out.dtype))
+
+
+def _infer_lrn(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("nn.lrn", types)
+    check_dtype("nn.lrn", data.dtype, "float")
+    axis = normalized_axis("nn.lrn", attrs["axis"], len(data.shape))
+    if not 1 <= attrs["size"] <= 2 * data.shape[axis] + 1:
+        raise TypeCheckError(f"nn.lrn: a window of {attrs['size']} does not suit {data.shape[axis]} channels")
+    return data
+
+
+def _to_power(x: Expr, beta: float) -> Expr:
+    """Return x ** -beta for positive x; common exponents take square roots, which vectorize where pow does not."""
+    root = tb.intrinsic("sqrt", x)
+    if beta == 0.5:
+        return 1 / root
+    if beta == 0.75:
+        return 1 / (root * tb.intrinsic("sqrt", root))
+    return 1 / x if beta == 1 else tb.intrinsic("pow", x, tb.const(-beta, x.dtype))
+
+
+def _lrn_each(ctx: Context, data: Tensor, attrs: Attrs, out: Output) -> None:
+    """Emit the loops in which each element reads its own neighbours: rows in scratch are nothing for a device."""
+    stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
+    axis = attrs["axis"] % len(data.shape)
+    with serial_loops(ctx, data.shape, "i") as at:
+        total = stmts.local("total", (1,), dtype)
+        stmts.store(total, [0], 0)
+        with stmts.loop(size, "tap") as tap:
+            place = stmts.let("place", at[axis] + tap - (size - 1) // 2)
+            with stmts.when(tb.land(tb.binary("ge", place, 0), tb.binary("lt", place, data.shape[axis]))):
+                x = stmts.let("x", tb.cast(data.read([*at[:axis], place, *at[axis + 1 :]]), dtype))
+                stmts.store(total, [0], tb.load(total, [0]) + x * x)
+        base = stmts.let("base", tb.load(total, [0]) * (attrs["alpha"] / size) + attrs["bias"])
+        value = tb.cast(data.read(at), dtype) * _to_power(base, attrs["beta"])
+        out.store(at, tb.cast(value, out.dtype))
+
+
+def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    (data,) = inputs
+    if ctx.features.gpu:
+        _lrn_each(ctx, data, attrs, out)
+        return
+    stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
+    axis = attrs["axis"] % len(data.shape)
+    channels, before = data.shape[axis], (size - 1) // 2
+    squares = ctx.scratch("squares", (channels + size - 1,), dtype)
+    sums = ctx.scratch("sums", (channels,), dtype)
+    for start, count in ((0, before), (before + channels, size - 1 - before)):
+        with stmts.loop(count, "z", "vectorized") as index:
+            stmts.store(squares, [index + start], 0)
+    with _over_rows(HostRows(ctx), data.shape, (axis,)) as at:
+        with stmts.loop(channels, "c", "vectorized") as c:
+            value = stmts.let("x", tb.cast(data.read(at([c])), dtype))
+            stmts.store(squares, [c + before], value * value)
+        with stmts.loop(channels, "c", "vectorized") as c:
+            stmts.store(sums, [c], tb.load(squares, [c]))
+        with stmts.loop(size - 1, "tap") as tap, stmts.loop(channels, "c", "vectorized") as c:
+            stmts.store(sums, [c], tb.load(sums, [c]) + tb.load(squares, [c + tap + 1]))
+        with stmts.loop(channels, "c", "vectorized") as c:
+            base = stmts.let("base", tb.load(sums, [c]) * (attrs["alpha"] / size) + attrs["bias"])
+            value = tb.cast(data.read(at([c])), dtype) * _to_power(base, attrs["beta"])
+            out.store(at([c]), tb.cast(value, out.dtype))
+
+
+def _infer_batch_norm(types: Sequence[Type], attrs: Attrs) -> TupleType:
+    data, *channel = tensors("nn.batch_norm", types)
+    check_dtype("nn.batch_norm", data.dtype, "float")
+    axis = normalized_axis("nn.batch_norm", attrs["axis"], len(data.shape))
+    for kind in channel:
+        if kind != TensorType((data.shape[axis],), data.dtype):
+            raise TypeCheckError(f"nn.batch_norm: {kind} does not fit axis {axis} of {data}")
+    return TupleType((data, channel[2], channel[3]))
+
+
+def _norm_attrs(axis: int) -> tuple[Attr, ...]:
+    return (Attr("axis", axis), Attr("epsilon", 1e-5, True), Attr("center", True), Attr("scale", True))
+
+
+_ROW_CONTRACT = "relative error below 1e-6 of the row's largest result"
+for _name in ("nn.softmax", "nn.fast_softmax", "nn.log_softmax"):
+    OPERATORS.add(
+        _name,
+        Operator(
+            _name, 1, partial(_infer_float, _name), Kind.REDUCE, (Attr("axis", -1),),
+            emit=partial(_emit_softmax, logarithm=_name == "nn.log_softmax"), contract=NEAR_CONTRACT,
+            doc="exp(x) over its sum along an axis" if "log" not in _name else "Logarithm of softmax",
+        ),
+    )  # fmt: skip
+for _operator in (
+    Operator(
+        "nn.layer_norm", 3, partial(_infer_affine, "nn.layer_norm"), Kind.REDUCE, _norm_attrs(-1),
+        emit=_emit_layer_norm, contract=_ROW_CONTRACT, doc="Mean 0 and variance 1 along an axis, then gamma and beta",
+    ),
+    Operator(
+        "nn.instance_norm", 3, partial(_infer_affine, "nn.instance_norm"), Kind.REDUCE, _norm_attrs(1),
+        emit=_emit_instance_norm, contract=_ROW_CONTRACT,
+        doc="Mean 0 and variance 1 for each channel of each image, then gamma and beta",
+    ),
+    Operator(
+        "nn.group_norm", 3, _infer_group_norm, Kind.REDUCE, (Attr("num_groups", 0), *_norm_attrs(1)),
+        emit=_emit_group_norm, contract=_ROW_CONTRACT,
+        doc="Mean 0 and variance 1 for each group of channels of each image, then gamma and beta",
+    ),
+    Operator(
+        "nn.l2_normalize", 1, partial(_infer_float, "nn.l2_normalize"), Kind.REDUCE,
+        (Attr("eps", REQUIRED, True), Attr("axis", REQUIRED)), emit=_emit_l2_normalize, contract=_ROW_CONTRACT,
+        doc="x over the Euclidean norm along axes, whose square is at least eps",
+    ),
+    Operator(
+        "nn.lrn", 1, _infer_lrn, Kind.ANCHOR,
+        (
+            Attr("size", 5), Attr("axis", 1), Attr("bias", 2.0, True), Attr("alpha", 1e-4, True),
+            Attr("beta", 0.75, True),
+        ),
+        emit=_emit_lrn, contract="relative error below 1e-6",
+        doc="x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta",
+    ),
+    Operator(
+        "nn.batch_norm", 5, _infer_batch_norm, Kind.OPAQUE, _norm_attrs(1),
+        doc="(x - mean) / sqrt(variance + epsilon) * gamma + beta with stored mean and variance",
+    ),
+):  # fmt: skip
+    OPERATORS.add(_operator.name, _operator)

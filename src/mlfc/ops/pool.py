@@ -1,0 +1,358 @@
+"""Pooling: the largest element or the average of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.conv_types import letters_of, named_sizes, pad_pairs, per_dimension
+from mlfc.ops.elementwise import check_dtype
+from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
+from mlfc.ops.rules import tensors
+from mlfc.ops.tensor import Context, Output, Tensor
+from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Const, Expr
+
+Attrs = Mapping[str, Any]
+
+# Code is spelled out for up to this many kinds of windows, and this many taps a window.
+_KINDS_LIMIT = 9
+_TAPS_LIMIT = 32
+# Taps that one item of a device adds up.
+_TAPS_OF_AN_ITEM = 256
+# Channels that are accumulated side by side where taps are looped over.
+_CHANNELS = 64
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How elements of a window become one.
+
+    Attributes
+    ----------
+    average : bool
+        The mean; else the largest.
+    dtype : str
+        Of the elements.
+    """
+
+    average: bool
+    dtype: str
+
+    @property
+    def wide(self) -> str:
+        """Dtype of accumulators: int32 for sums of small integers, float32 for sums of short floats."""
+        if not self.average or self.dtype in ("float64", "int64"):
+            return self.dtype
+        return "float32" if dtypes.is_float(self.dtype) else "int32"
+
+    @property
+    def neutral(self) -> float:
+        """What an accumulator starts with."""
+        if self.average:
+            return 0
+        return float("-inf") if dtypes.is_float(self.dtype) else dtypes.limits(self.dtype)[0]
+
+    def step(self, total: Expr, element: Expr) -> Expr:
+        """Return the accumulator after one more element."""
+        return total + element if self.average else tb.maximum(total, element)
+
+    def finish(self, total: Expr, divisor: Expr) -> Expr:
+        """Return the result of `divisor` elements (int32); integer averages truncate."""
+        if not self.average:
+            return total
+        op = "div" if dtypes.is_float(self.wide) else "truncdiv"
+        if isinstance(divisor, Const):
+            divisor = tb.const(max(int(divisor.value), 1), self.wide)
+        else:
+            divisor = tb.cast(tb.maximum(divisor, 1), self.wide)
+        return tb.cast(tb.binary(op, total, divisor), self.dtype)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The window of one output index of one axis: a literal number of taps, or one read from a table.
+
+    `last` is the last index of the data where the window comes from a table, whose values no proof sees.
+    """
+
+    output: Expr
+    first: Expr
+    taps: Expr
+    divisor: Expr
+    last: int | None = None
+
+    def at(self, tap: Expr | int, dilation: int) -> Expr:
+        """Return the index of the data that a tap reads."""
+        index = self.first + tap * dilation
+        return index if self.last is None else tb.clamp(index, 0, self.last)
+
+
+class _Pool:
+    """The loops of one pooling operator."""
+
+    def __init__(self, ctx: Context, data: Tensor, out: Output, layout: str, pooling: Pooling) -> None:
+        self._ctx = ctx
+        self._data = data
+        self._out = out
+        self._layout = layout
+        self._pooling = pooling
+        sizes = dict(zip(layout, data.shape, strict=True))
+        self._batch, self._channels = sizes["N"], sizes["C"]
+
+    def emit(self, axes: Sequence[Axis]) -> None:
+        """Write the loops over all windows."""
+        kinds = list(product(*(axis.segments for axis in axes)))
+        dilations = [axis.dilation for axis in axes]
+        # a launch for each kind of window would be mostly launching
+        as_few = self._ctx.features.optimize == "size" or self._ctx.features.gpu
+        if len(kinds) > _KINDS_LIMIT or (as_few and len(kinds) > 1):
+            self._emit_from_tables(axes, dilations)
+            return
+        with self._ctx.stmts.loop(self._batch, "n") as n:
+            for kind in kinds:
+                self._emit_segments(n, kind, dilations)
+
+    def _emit_segments(self, n: Expr, kind: Sequence[Segment], dilations: Sequence[int]) -> None:
+        with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
+            places = [
+                _Place(
+                    index + segment.start, index * segment.stride + segment.first, tb.const(segment.taps),
+                    tb.const(segment.divisor),
+                )
+                for index, segment in zip(indices, kind, strict=True)
+            ]  # fmt: skip
+            if prod(segment.taps for segment in kind) <= _TAPS_LIMIT:
+                self._spelled_out(n, places, [range(segment.taps) for segment in kind], dilations)
+            else:
+                self._accumulated(n, places, dilations)
+
+    def _emit_from_tables(self, axes: Sequence[Axis], dilations: Sequence[int]) -> None:
+        fields = ("first", "taps", "divisor")
+        tables = [
+            [
+                self._ctx.constant(name, np.array([getattr(window, name) for window in axis.windows], np.int32))
+                for name in fields
+            ]
+            for axis in axes
+        ]
+        stmts = self._ctx.stmts
+        counts = [len(axis.windows) for axis in axes]
+        with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
+            places = []
+            for axis, index, row in zip(axes, indices, tables, strict=True):
+                first, taps, divisor = (
+                    stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)
+                )
+                last = max(window.first + (window.taps - 1) * axis.dilation for window in axis.windows)
+                places.append(_Place(index, first, taps, divisor, last))
+            self._accumulated(n, places, dilations)
+
+    def _indices(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> list[Expr]:
+        letters = dict(zip(letters_of(len(spatial)), spatial, strict=True))
+        return [{**letters, "N": n, "C": channel}[letter] for letter in self._layout]
+
+    def _element(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> Expr:
+        return tb.cast(self._data.read(self._indices(n, spatial, channel)), self._pooling.wide)
+
+    def _store(self, n: Expr, places: Sequence[_Place], channel: Expr, total: Expr) -> None:
+        divisor = tb.const(1)
+        for place in places:
+            divisor = divisor * place.divisor
+        value = tb.cast(self._pooling.finish(total, divisor), self._out.dtype)
+        self._out.store(self._indices(n, [place.output for place in places], channel), value)
+
+    def _spelled_out(self, n: Expr, places: Sequence[_Place], taps: Sequence[range], dilations: Sequence[int]) -> None:
+        """Write each window as one expression; the inner loop runs over the channels."""
+        with self._ctx.stmts.loop(self._channels, "c", "vectorized") as channel:
+            elements = []
+            for at in product(*taps):
+                spatial = [place.at(tap, step) for place, tap, step in zip(places, at, dilations, strict=True)]
+                elements.append(self._element(n, spatial, channel))
+            neutral = tb.const(self._pooling.neutral, self._pooling.wide)
+            self._store(n, places, channel, reduce(self._pooling.step, elements) if elements else neutral)
+
+    def _accumulated(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int]) -> None:
+        """Write loops over the taps around accumulators of neighbouring channels."""
+        at_once = 1 if self._ctx.features.gpu else _CHANNELS
+        whole = self._channels // at_once
+        if whole:
+            with self._ctx.stmts.loop(whole, "tile") as tile:
+                self._tile(n, places, dilations, tile * at_once, at_once)
+        if self._channels % at_once:
+            self._tile(n, places, dilations, tb.const(whole * at_once), self._channels % at_once)
+
+    def _tile(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int], first: Expr, width: int) -> None:
+        stmts, pooling = self._ctx.stmts, self._pooling
+        total = stmts.local("total", (width,), pooling.wide)
+        with stmts.loop(width, "c", "vectorized") as c:
+            stmts.store(total, [c], tb.const(pooling.neutral, pooling.wide))
+        with ExitStack() as loops:
+            taps = [loops.enter_context(stmts.loop(place.taps, f"t{axis}")) for axis, place in enumerate(places)]
+            spatial = [place.at(tap, step) for place, tap, step in zip(places, taps, dilations, strict=True)]
+            with stmts.loop(width, "c", "vectorized") as c:
+                stmts.store(total, [c], pooling.step(tb.load(total, [c]), self._element(n, spatial, first + c)))
+        with stmts.loop(width, "c", "vectorized") as c:
+            self._store(n, places, first + c, tb.load(total, [c]))
+
+
+def _layout_sizes(name: str, data: TensorType, attrs: Attrs, rank: int) -> dict[str, int]:
+    check_dtype(name, data.dtype, "number")
+    if attrs["out_layout"] not in ("", attrs["layout"]):
+        raise TypeCheckError(f"{name}: out_layout '{attrs['out_layout']}' differs from the layout")
+    return named_sizes(name, "data", data.shape, attrs["layout"], f"NC{letters_of(rank)}")
+
+
+def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs, rank: int) -> list[Slide]:
+    kernel = per_dimension(name, "pool_size", attrs["pool_size"], rank)
+    strides = per_dimension(name, "strides", attrs["strides"], rank)
+    dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
+    pads = pad_pairs(name, attrs["padding"], rank)
+    return [
+        Slide(sizes[letter], kernel[k], strides[k], dilation[k], *pads[k], bool(attrs["ceil_mode"]))
+        for k, letter in enumerate(letters_of(rank))
+    ]
+
+
+def _with_spatial(data: TensorType, layout: str, spatial: Sequence[int]) -> TensorType:
+    letters = dict(zip(letters_of(len(spatial)), spatial, strict=True))
+    return TensorType(tuple(letters.get(a, extent) for a, extent in zip(layout, data.shape, strict=True)), data.dtype)
+
+
+def _infer_pool(name: str, rank: int, types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors(name, types)
+    slides = _slides(name, _layout_sizes(name, data, attrs, rank), attrs, rank)
+    if any(max(slide.before, slide.after) >= slide.extent for slide in slides):
+        raise TypeCheckError(f"{name}: padding {attrs['padding']} is not smaller than the window {attrs['pool_size']}")
+    if any(slide.output < 1 or slide.size < 1 for slide in slides):
+        raise TypeCheckError(f"{name}: a window of {attrs['pool_size']} does not fit the data of {data.shape}")
+    return _with_spatial(data, attrs["layout"], [slide.output for slide in slides])
+
+
+def _emit_pool(
+    name: str, rank: int, average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
+) -> None:
+    (data,) = inputs
+    sizes = dict(zip(attrs["layout"], data.shape, strict=True))
+    count_padding = average and attrs["count_include_pad"]
+    axes = [slide.axis(count_padding=count_padding) for slide in _slides(name, sizes, attrs, rank)]
+    spatial = [sizes[letter] for letter in letters_of(rank)]
+    # one large window that is the whole image is the work of many items; others keep the order of the references' sums
+    if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
+        _fold_spatial(ctx, data, attrs["layout"], Pooling(average, data.dtype), out)
+        return
+    _Pool(ctx, data, out, attrs["layout"], Pooling(average, data.dtype)).emit(axes)
+
+
+def _is_whole(axis: Axis, size: int) -> bool:
+    """Tell whether one window is all of an axis, and nothing beside it counts."""
+    return len(axis.windows) == 1 and axis.dilation == 1 and axis.windows[0] == Window(0, size, size)
+
+
+def _infer_global(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors(name, types)
+    sizes = _layout_sizes(name, data, attrs, 2)
+    if sizes["H"] * sizes["W"] == 0:
+        raise TypeCheckError(f"{name}: {data.shape} has no elements to pool")
+    return _with_spatial(data, attrs["layout"], (1, 1))
+
+
+def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out: Output) -> None:
+    """Write the pooling of whole images, each element read once."""
+    spatial = tuple(axis for axis, letter in enumerate(layout) if letter not in "NC")
+    axes = Axes(data.shape, spatial, keepdims=True)
+
+    def finish(total: Expr) -> Expr:
+        return pooling.finish(total, tb.const(axes.count))
+
+    fold = Fold(pooling.wide, pooling.neutral, pooling.step, finish, rounds=pooling.average)
+    emit_fold(ctx, data.read, axes, fold, out)
+
+
+def _emit_global(average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    (data,) = inputs
+    _fold_spatial(ctx, data, attrs["layout"], Pooling(average, data.dtype), out)
+
+
+def _output_size(name: str, attrs: Attrs, spatial: Sequence[int]) -> tuple[int, ...]:
+    given = attrs["output_size"]
+    if given in ((), None):
+        return tuple(spatial)
+    return per_dimension(name, "output_size", given, len(spatial))
+
+
+def _infer_adaptive(name: str, rank: int, types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors(name, types)
+    sizes = _layout_sizes(name, data, attrs, rank)
+    spatial = [sizes[letter] for letter in letters_of(rank)]
+    if 0 in spatial:
+        raise TypeCheckError(f"{name}: {data.shape} has no elements to pool")
+    return _with_spatial(data, attrs["layout"], _output_size(name, attrs, spatial))
+
+
+def _emit_adaptive(
+    name: str, rank: int, average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
+) -> None:
+    (data,) = inputs
+    sizes = dict(zip(attrs["layout"], data.shape, strict=True))
+    spatial = [sizes[letter] for letter in letters_of(rank)]
+    output, pooling = _output_size(name, attrs, spatial), Pooling(average, data.dtype)
+    if set(output) == {1}:
+        _fold_spatial(ctx, data, attrs["layout"], pooling, out)
+        return
+    axes = [adaptive_axis(size, count) for size, count in zip(spatial, output, strict=True)]
+    _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
+
+
+_CONTRACTS = {"max": "exact", "avg": "relative error below 1e-6 of the mean magnitude; integers truncate"}
+_NOUNS = {"max": "Largest element", "avg": "Average"}
+
+
+def _declare(name: str, infer: Callable[..., Any], emit: Callable[..., None], kind: Kind, attrs: Any, doc: str) -> None:
+    how = "max" if "max" in name else "avg"
+    OPERATORS.add(
+        name,
+        Operator(name, 1, infer, kind, attrs, emit=emit, contract=_CONTRACTS[how], doc=f"{_NOUNS[how]} of {doc}"),
+    )
+
+
+def _pool_attrs(rank: int, *, average: bool) -> tuple[Attr, ...]:
+    attrs = (
+        Attr("pool_size", REQUIRED), Attr("strides", (1,) * rank), Attr("dilation", (1,) * rank),
+        Attr("padding", (0,) * max(rank, 2)), Attr("layout", f"NC{letters_of(rank)}"), Attr("out_layout", ""),
+        Attr("ceil_mode", False),
+    )  # fmt: skip
+    return (*attrs, Attr("count_include_pad", False)) if average else attrs
+
+
+for _how in ("max", "avg"):
+    _average = _how == "avg"
+    for _rank in (1, 2, 3):
+        _name = f"nn.{_how}_pool{_rank}d"
+        _declare(
+            _name, partial(_infer_pool, _name, _rank), partial(_emit_pool, _name, _rank, _average), Kind.ANCHOR,
+            _pool_attrs(_rank, average=_average), "each window",
+        )  # fmt: skip
+        _name = f"nn.adaptive_{_how}_pool{_rank}d"
+        _declare(
+            _name, partial(_infer_adaptive, _name, _rank), partial(_emit_adaptive, _name, _rank, _average), Kind.ANCHOR,
+            (Attr("output_size", ()), Attr("layout", f"NC{letters_of(_rank)}"), Attr("out_layout", "")),
+            "each of a number of windows that cover the data evenly",
+        )  # fmt: skip
+    _name = f"nn.global_{_how}_pool2d"
+    _declare(
+        _name, partial(_infer_global, _name), partial(_emit_global, _average), Kind.REDUCE,
+        (Attr("layout", "NCHW"), Attr("out_layout", "")), "each channel",
+    )  # fmt: skip

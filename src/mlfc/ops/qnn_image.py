@@ -1,0 +1,101 @@
+"""Quantized images: ``qnn.resize_bilinear``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops import qnn_in_tvm
+from mlfc.ops.qnn_arithmetic import check_bytes
+from mlfc.ops.rules import tensors
+from mlfc.ops.tensor import Context, Indices, Reader, Tensor
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+Samples: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+
+_ONE = 1 << 10  # coordinates have ten fraction bits
+
+
+def _infer(types: list[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("qnn.resize_bilinear", types)
+    check_bytes("qnn.resize_bilinear", data)
+    size = attrs["size"]
+    if len(data.shape) != 4 or len(size) != 2 or min(size) < 1 or min(data.shape[1:3]) < 1:
+        raise TypeCheckError(f"qnn.resize_bilinear: {data} cannot be resized to {size}")
+    return TensorType((data.shape[0], size[0], size[1], data.shape[3]), data.dtype)
+
+
+def _samples(extent: int, count: int, attrs: Attrs) -> Samples:
+    """Return for each output index the two inputs that it mixes, and the weight (of 1024) of the second."""
+    scale = (_ONE * extent + count // 2) // count
+    if attrs["align_corners"] and count > 1:
+        scale = (_ONE * (extent - 1) + (count - 1) // 2) // (count - 1)
+    places = np.arange(count, dtype=np.int64) * scale
+    if attrs["half_pixel_centers"]:
+        places += scale // 2 - _ONE // 2
+    # integer division of C truncates, which only matters for the first places of half-pixel centres
+    first = np.maximum(np.trunc(places / _ONE).astype(np.int64), 0)
+    second = np.minimum(np.trunc((places + _ONE - 1) / _ONE).astype(np.int64), extent - 1)
+    first = np.minimum(first, extent - 1)
+    weight = places - _ONE * first
+    return first.astype(np.int32), np.maximum(second, 0).astype(np.int32), weight.astype(np.int32)
+
+
+def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
+    """Return the same as `_samples` in the reference's float32 arithmetic, which it has for every type but int8."""
+    scale = np.float32(extent) / np.float32(count)
+    if attrs["align_corners"] and count > 1:
+        scale = np.float32(extent - 1) / np.float32(count - 1)
+    places = np.arange(count, dtype=np.float32)
+    places = (places + np.float32(0.5)) * scale - np.float32(0.5) if attrs["half_pixel_centers"] else places * scale
+    first = np.maximum(np.floor(places), 0)
+    second = np.minimum(np.ceil(places), extent - 1)
+    first = np.minimum(first, extent - 1)
+    return first.astype(np.int32), second.astype(np.int32), (places - first).astype(np.float32)
+
+
+def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
+    data = inputs[0]
+    samples, kind, one = (_samples, "int32", _ONE) if out.dtype == "int8" else (_float_samples, "float32", 1)
+    tables = []
+    for axis, letter in ((1, "y"), (2, "x")):
+        found = samples(data.shape[axis], out.shape[axis], attrs)
+        labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
+        tables.append([ctx.constant(label, table) for label, table in zip(labels, found, strict=True)])
+
+    def read(indices: Indices) -> Expr:
+        n, y, x, c = indices
+        (y0, y1, wy), (x0, x1, wx) = (
+            # the limits change nothing; they let the bounds of what is read be proven without the tables
+            [*(tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places), tb.load(weight, [at])]
+            for (*places, weight), at, axis in zip(tables, (y, x), (1, 2), strict=True)
+        )
+        total: Expr = tb.const(0, kind)
+        for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
+            for row, row_weight in ((y0, tb.const(one, kind) - wy), (y1, wy)):
+                value = tb.cast(data.read([n, row, column, c]), kind)
+                total = total + value * row_weight * column_weight
+        if kind == "float32":
+            return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
+        half = _ONE * _ONE // 2
+        nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
+        return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
+
+    return read
+
+
+OPERATORS.add("qnn.resize_bilinear", Operator(
+    "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
+    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)),
+    compute=_compute, jumps=True, in_tvm=qnn_in_tvm.resize_bilinear, contract="bit-exact to TFLite's reference kernel",
+    doc="NHWC images of another size by linear interpolation: int8 with ten bits of weight, uint8 in float32.",
+))  # fmt: skip

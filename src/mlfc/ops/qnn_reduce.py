@@ -1,0 +1,273 @@
+"""Quantized operators with loops of their own: ``qnn.softmax``, ``qnn.avg_pool2d``, ``qnn.mean``.
+
+Each computes what TFLite's reference kernel of the operator computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.ops import qnn_in_tvm
+from mlfc.ops.folding import Fold
+from mlfc.ops.qnn import check_pair, known, rescaled, saturate
+from mlfc.ops.qnn_arithmetic import check_bytes
+from mlfc.ops.rows import HostRows, rows_of
+from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
+from mlfc.ops.tensor import Context, Output, Reader, Tensor
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.support.fixed_point import (
+    INT32_MAX,
+    RECIPROCAL_SLOPE,
+    RECIPROCAL_START,
+    doubling_high_mul,
+    exp_on_negative_values,
+    input_radius,
+    quantize_multiplier,
+)
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+# formats of TFLite's fixed-point softmax: of the differences to the largest input, and of the sum of their exponentials
+_DIFFERENCE_BITS = 5
+_SUM_BITS = 12
+_CHANNELS_AT_ONCE = 64
+
+
+def _checked(name: str, types: Sequence[Type]) -> TensorType:
+    data, *rest = tensors(name, types)
+    check_bytes(name, data)
+    check_pair(name, rest[0], rest[1])
+    check_pair(name, rest[2], rest[3])
+    return data
+
+
+def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
+    in_scale, in_zero, out_scale, out_zero = (known(name, tensor) for tensor in inputs[1:])
+    if any(array.size != 1 for array in (in_scale, in_zero, out_scale, out_zero)):
+        raise TypeCheckError(f"{name} takes one scale and one zero point a tensor")
+    return float(in_scale.flat[0]), int(in_zero.flat[0]), float(out_scale.flat[0]), int(out_zero.flat[0])
+
+
+def _infer_softmax(types: list[Type], attrs: Attrs) -> TensorType:
+    data = _checked("qnn.softmax", types)
+    normalized_axis("qnn.softmax", attrs["axis"], len(data.shape))
+    return data
+
+
+def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return exp(scale * d) in Q0 for d = -255 ... 0, as TFLite's softmax computes it."""
+    real = min(scale * (1 << (31 - _DIFFERENCE_BITS)), float(INT32_MAX))
+    multiplier, shift = quantize_multiplier(real)
+    smallest = -input_radius(_DIFFERENCE_BITS, shift)
+
+    def exponential(difference: int) -> int:
+        if difference < smallest:
+            return 0
+        # a scale this small would shift right, which the reference does not do
+        return exp_on_negative_values(doubling_high_mul(difference << max(shift, 0), multiplier), _DIFFERENCE_BITS)
+
+    return np.array([exponential(difference) for difference in range(-255, 1)], np.int32)
+
+
+class _ShortRows(HostRows):
+    """Rows of bytes on hosts, where several accumulators are not worth their code."""
+
+    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
+        """Write the fold of a whole row with one accumulator."""
+        stmts = self.ctx.stmts
+        result = stmts.local(name, (1,), fold.dtype)
+        stmts.store(result, [0], tb.const(fold.neutral, fold.dtype))
+        with self.elements(shape, "k") as row:
+            stmts.store(result, [0], fold.step(tb.load(result, [0]), read(row)))
+        return tb.load(result, [0])
+
+
+def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    data, stmts = inputs[0], ctx.stmts
+    in_scale, _, out_scale, out_zero = _numbers("qnn.softmax", inputs)
+    low, high = dtypes.limits(out.dtype)
+    if out_scale != 1 / 256 or out_zero != low:
+        raise UnsupportedError(f"qnn.softmax needs the output scale 1/256 and zero point {low}")
+    axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
+    table = ctx.constant("exponentials", exponentials(in_scale))
+    length = out.shape[axis]
+    rows = rows_of(ctx, length) if ctx.features.gpu else _ShortRows(ctx)
+    with rows.over((*out.shape[:axis], *out.shape[axis + 1 :])) as others:
+
+        def at(index: Expr) -> list[Expr]:
+            return [*others[:axis], index, *others[axis:]]
+
+        def element(k: Expr) -> Expr:
+            return tb.cast(data.read(at(k)), "int32")
+
+        best = Fold("int32", low, tb.maximum, lambda found: found)
+        largest = rows.folded("largest", (length,), lambda row: element(*row), best)
+        offset = stmts.let("offset", tb.const(255) - largest)
+
+        def exponential(k: Expr) -> Expr:
+            # the largest input bounds the index, which the verifier cannot see: the clamp proves it and changes nothing
+            return tb.load(table, [tb.clamp(element(k) + offset, 0, 255)])
+
+        def rounded(k: Expr) -> Expr:
+            """Return an exponential in the format of the sum; written so that it cannot overflow."""
+            term = stmts.let("term", exponential(k))
+            return (term >> _SUM_BITS) + ((term >> (_SUM_BITS - 1)) & 1)
+
+        add = Fold("int32", 0, lambda a, b: a + b, lambda total: total)
+        scale, exponent = _reciprocal(ctx, rows.folded("total", (length,), lambda row: rounded(*row), add))
+        with rows.elements((length,), "k") as (k,):
+            product = tb.intrinsic("rounding_doubling_high_mul", scale, exponential(k))
+            code = tb.intrinsic("rounding_divide_by_pot", product, exponent) + low
+            out.store(at(k), tb.cast(tb.minimum(code, high), out.dtype))
+
+
+def _reciprocal(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
+    """Return 1 / total (in Q12) as a Q0 factor and the right shift that brings factor * Q0 to a code."""
+    stmts = ctx.stmts
+    bits = stmts.let("bits", tb.cast(total, "uint32"), "uint32")
+    headroom = stmts.let("headroom", tb.intrinsic("clz32", bits, dtype="int32"))
+    fraction = tb.cast((bits << headroom) - (1 << 31), "int32")
+    half_denominator = stmts.let("half_denominator", (fraction >> 1) + (1 << 30))
+    x = tb.intrinsic("rounding_doubling_high_mul", half_denominator, tb.const(RECIPROCAL_SLOPE)) + RECIPROCAL_START
+    x = stmts.let("x", x)
+    for _ in range(3):
+        error = tb.const(1 << 29) - tb.intrinsic("rounding_doubling_high_mul", half_denominator, x)
+        x = stmts.let("x", x + tb.intrinsic("rounding_doubling_high_mul", x, error) * 4)
+    factor = stmts.let("factor", tb.select(tb.binary("ge", x, 1 << 30), INT32_MAX, x * 2))
+    # sums beyond Q12 would shift by more than a word; the code is 0 there
+    exponent = stmts.let("exponent", tb.minimum(tb.const(_SUM_BITS + 31 - 8) - headroom, 31))
+    return factor, exponent
+
+
+def _axes_of(layout: str) -> tuple[int, int]:
+    if layout not in ("NHWC", "NCHW"):
+        raise TypeCheckError(f"qnn.avg_pool2d: layout must be NHWC or NCHW, not {layout}")
+    return layout.index("H"), layout.index("W")
+
+
+def _infer_avg_pool(types: list[Type], attrs: Attrs) -> TensorType:
+    name = "qnn.avg_pool2d"
+    data = _checked(name, types)
+    if len(data.shape) != 4 or len(attrs["padding"]) != 4 or tuple(attrs["dilation"]) != (1, 1):
+        raise TypeCheckError(f"{name} takes 4 dimensions, 4 paddings and no dilation")
+    if attrs["ceil_mode"] or attrs["count_include_pad"]:
+        raise TypeCheckError(f"{name} takes neither ceil_mode nor count_include_pad")
+    shape = list(data.shape)
+    for position, axis in enumerate(_axes_of(attrs["layout"])):
+        before, after = attrs["padding"][position], attrs["padding"][position + 2]
+        size, stride = attrs["pool_size"][position], attrs["strides"][position]
+        room = data.shape[axis] + before + after - size
+        if stride < 1 or size < 1 or room < 0 or not 0 <= before < size or not 0 <= after < size:
+            raise TypeCheckError(f"{name}: window {size}, stride {stride} do not fit {data} padded {before}, {after}")
+        shape[axis] = room // stride + 1
+    return TensorType(tuple(shape), data.dtype)
+
+
+def _window(
+    ctx: Context, index: Expr, extent: int, count: int, *, size: int, stride: int, before: int
+) -> tuple[Any, Any]:
+    """Return first index and length of a pooling window within the data."""
+    if before == 0 and (count - 1) * stride + size <= extent:
+        return index * stride, tb.const(size)
+    start = index * stride - before
+    first = ctx.stmts.let("first", tb.maximum(start, 0))
+    return first, ctx.stmts.let("length", tb.minimum(start + size, extent) - first)
+
+
+def _emit_avg_pool(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    name, data, stmts = "qnn.avg_pool2d", inputs[0], ctx.stmts
+    if attrs["layout"] != "NHWC":
+        raise UnsupportedError(f"{name} is lowered from NHWC, not {attrs['layout']}")
+    in_scale, in_zero, out_scale, out_zero = _numbers(name, inputs)
+    batch, height, width, channels = out.shape
+    at_once = 1 if ctx.features.gpu else min(channels, _CHANNELS_AT_ONCE)
+    block = next(size for size in range(at_once, 0, -1) if channels % size == 0)
+    (top, left), sizes, strides = attrs["padding"][:2], attrs["pool_size"], attrs["strides"]
+    with stmts.loop(batch, "n") as n, stmts.loop(height, "y") as y, stmts.loop(width, "x") as x:
+        y0, rows = _window(ctx, y, data.shape[1], height, size=sizes[0], stride=strides[0], before=top)
+        x0, columns = _window(ctx, x, data.shape[2], width, size=sizes[1], stride=strides[1], before=left)
+        count = stmts.let("count", rows * columns)
+        with stmts.loop(channels // block, "c_block") as outer:
+            sums = stmts.local("sums", (block,), "int32")
+            with stmts.loop(block, "c", "vectorized") as c:
+                stmts.store(sums, [c], 0)
+            with stmts.loop(rows, "ky") as ky, stmts.loop(columns, "kx") as kx:
+                with stmts.loop(block, "c", "vectorized") as c:
+                    value = data(n, y0 + ky, x0 + kx, outer * block + c)
+                    stmts.store(sums, [c], tb.load(sums, [c]) + tb.cast(value, "int32"))
+            with stmts.loop(block, "c", "vectorized") as c:
+                mean = _rounded_quotient(tb.load(sums, [c]), count)
+                if (in_scale, in_zero) != (out_scale, out_zero):
+                    mean = rescaled(mean - in_zero, in_scale / out_scale) + out_zero
+                out.store([n, y, x, outer * block + c], saturate(mean, out.dtype))
+
+
+def _rounded_quotient(total: Expr, count: Expr) -> Expr:
+    """Return total / count rounded to nearest, ties away from zero."""
+    half = tb.binary("truncdiv", count, 2)
+    nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
+    return tb.binary("truncdiv", nudged, count)
+
+
+def _infer_mean(types: list[Type], attrs: Attrs) -> TensorType:
+    data = _checked("qnn.mean", types)
+    axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
+    kept = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
+    if not attrs["keepdims"]:
+        kept = [extent for axis, extent in enumerate(data.shape) if axis not in axes]
+    return TensorType(tuple(kept), data.dtype)
+
+
+def _mean_multiplier(ratio: float, count: int) -> tuple[int, int]:
+    """Return multiplier and shift of ratio / count, divided in integers as TFLite does."""
+    multiplier, shift = quantize_multiplier(ratio)
+    extra = min(count.bit_length() - 1, 32, 31 + shift)
+    return (multiplier << extra) // count, shift - extra
+
+
+def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    data, stmts = inputs[0], ctx.stmts
+    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.mean", inputs)
+    axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
+    count = prod(data.shape[axis] for axis in axes)
+    multiplier, shift = _mean_multiplier(in_scale / out_scale, count)
+    with ctx.loops(out.shape) as point:
+        total = stmts.local("total", (1,), "int32")
+        stmts.store(total, [0], -in_zero * count)
+        with stmts.loops([data.shape[axis] for axis in axes], "k") as inner:
+            kept = iter(point if not attrs["keepdims"] else [i for a, i in enumerate(point) if a not in axes])
+            reduced = iter(inner)
+            index = [next(reduced) if axis in axes else next(kept) for axis in range(len(data.shape))]
+            stmts.store(total, [0], tb.load(total, [0]) + tb.cast(data.read(index), "int32"))
+        value = tb.intrinsic("requantize_double", tb.load(total, [0]), tb.const(multiplier), tb.const(shift))
+        out.store(list(point), saturate(value + out_zero, out.dtype))
+
+
+_CONTRACT = "bit-exact to TFLite's reference kernel"
+
+OPERATORS.add("qnn.softmax", Operator(
+    "qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax, in_tvm=qnn_in_tvm.softmax,
+    contract=_CONTRACT,
+    doc="Softmax along an axis in fixed point; the result has scale 1/256 and the lowest zero point.",
+))  # fmt: skip
+OPERATORS.add("qnn.avg_pool2d", Operator(
+    "qnn.avg_pool2d", 5, _infer_avg_pool, Kind.ANCHOR,
+    (Attr("pool_size"), Attr("strides", (1, 1)), Attr("dilation", (1, 1)), Attr("padding", (0, 0, 0, 0)),
+     Attr("layout", "NCHW"), Attr("out_layout", ""), Attr("ceil_mode", False), Attr("count_include_pad", False)),
+    emit=_emit_avg_pool, contract=_CONTRACT, doc="Mean of a window, rounded to nearest; padding is not counted.",
+))  # fmt: skip
+OPERATORS.add("qnn.mean", Operator(
+    "qnn.mean", 5, _infer_mean, Kind.REDUCE,
+    (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)),
+    emit=_emit_mean, in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
+    doc="Mean over axes, rescaled to the result's scale.",
+))  # fmt: skip

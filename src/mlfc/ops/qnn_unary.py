@@ -1,0 +1,252 @@
+"""Quantized operators on one element: a table of 256 results made at compile time.
+
+Each operator is a function on codes ``(code, scales) -> code`` in Python integers; the generated code
+looks the result up. Where the kernel that it follows works in fixed point, so does the function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops import qnn_in_tvm
+from mlfc.ops.qnn import check_pair, known
+from mlfc.ops.qnn_arithmetic import check_bytes
+from mlfc.ops.rules import tensors
+from mlfc.ops.tensor import Context, Indices, Reader, Tensor
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes, fixed_point
+from mlfc.support.fixed_point import multiply_by_quantized_multiplier, quantize_multiplier
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How the codes of input and output stand for real numbers; scales are float32 values."""
+
+    in_scale: np.float32
+    in_zero: int
+    out_scale: np.float32
+    out_zero: int
+    dtype: str
+    alpha: float = 0.0
+    approximate: bool = False
+    fixed_point: bool = False
+
+    def real(self, code: int) -> np.float32:
+        """Return the number that an input code stands for."""
+        return np.float32(self.in_scale * np.float32(code - self.in_zero))
+
+    def code(self, real: float) -> int:
+        """Return the output code nearest to a real number, ties away from zero."""
+        with np.errstate(over="ignore"):
+            scaled = np.float32(real) * (np.float32(1) / self.out_scale)
+        if math.isnan(scaled):
+            return self.saturated(self.out_zero)
+        low, high = dtypes.limits(self.dtype)
+        nearest = math.copysign(math.floor(abs(float(np.clip(scaled, -1e6, 1e6))) + 0.5), scaled)
+        return max(low, min(int(nearest) + self.out_zero, high))
+
+    def saturated(self, value: int) -> int:
+        """Return a code limited to the range of the dtype."""
+        low, high = dtypes.limits(self.dtype)
+        return max(low, min(value, high))
+
+
+Rule = Callable[[int, Codes], int]
+
+
+def _of_real(function: Callable[[float], float]) -> Rule:
+    """Return the rule that takes the code to its number, applies `function` and takes the result back."""
+    return lambda code, codes: codes.code(function(float(codes.real(code))))
+
+
+def _fixed_point_input(code: int, codes: Codes) -> tuple[int, int]:
+    """Return the centred input in Q4, and -1, 0 or 1: whether it lies below, in or above that format."""
+    real = float(codes.in_scale) * (1 << (31 - 4))
+    multiplier, shift = quantize_multiplier(real)
+    centred = code - codes.in_zero
+    radius = fixed_point.input_radius(4, shift)
+    if abs(centred) >= radius:
+        return 0, 1 if centred > 0 else -1
+    return fixed_point.multiply_by_quantized_multiplier(centred, multiplier, shift), 0
+
+
+def _sigmoid(code: int, codes: Codes) -> int:
+    if not codes.fixed_point:
+        # at half a code, which scales that are powers of two meet, the float32 steps decide
+        with np.errstate(over="ignore"):
+            one, decay = np.float32(1), np.exp(-np.float64(codes.real(code))).astype(np.float32)
+        return codes.code(float(one / (one + decay)))
+    low, high = dtypes.limits(codes.dtype)
+    value, side = _fixed_point_input(code, codes)
+    if side:
+        return high if side > 0 else low
+    return max(low, min(fixed_point.divide_by_pot(fixed_point.logistic(value, 4), 23) + low, high))
+
+
+def _float_tanh(x: np.float32) -> np.float32:
+    """Return tanh as C libraries compute it in float32, from expm1."""
+    one, two, size = np.float32(1), np.float32(2), np.float32(abs(x))
+    if size < 1:
+        decay = np.float32(math.expm1(float(-two * size)))
+        result = -decay / (decay + two)
+    else:
+        growth = np.float32(math.expm1(float(min(two * size, np.float32(88)))))
+        result = one - two / (growth + two)
+    return np.float32(math.copysign(result, x))
+
+
+def _tanh(code: int, codes: Codes) -> int:
+    if not codes.fixed_point:
+        return codes.code(float(_float_tanh(codes.real(code))))
+    low, high = dtypes.limits(codes.dtype)
+    value, side = _fixed_point_input(code, codes)
+    if side:
+        return high if side > 0 else low
+    middle = (low + high + 1) // 2
+    return max(low, min(fixed_point.divide_by_pot(fixed_point.tanh(value, 4), 24) + middle, high))
+
+
+def _hardswish(code: int, codes: Codes) -> int:
+    """Follow TFLite's HardSwish in int16: ``x * relu6(x + 3) / 6`` with the inner factor as a Q0 number."""
+    fine_scale = np.float32(1.0 / 128.0) * codes.in_scale
+    to_out, out_shift = _int16_multiplier(float(np.float32(fine_scale / codes.out_scale)))
+    to_relu, relu_shift = _int16_multiplier(float(np.float32(fine_scale / np.float32(3.0 / 32768.0))))
+    fine = (code - codes.in_zero) << 7
+    unshifted = fixed_point.doubling_high_mul(fine, to_out, 16)
+    gate = fine
+    if relu_shift > 0:
+        gate = fixed_point.saturated(gate << (relu_shift - 1), 16)
+    gate = fixed_point.doubling_high_mul(gate, to_relu, 16)
+    if relu_shift > 0:
+        gate = fixed_point.saturated(gate << 1, 16)
+    elif relu_shift < 0:
+        gate = fixed_point.divide_by_pot(gate, -relu_shift)
+    gate = (gate + (1 << 15)) >> 1
+    product = _truncating_doubling_high_mul(gate, unshifted)
+    return codes.saturated(_divide_or_shift(product, -out_shift) + codes.out_zero)
+
+
+def _int16_multiplier(real: float) -> tuple[int, int]:
+    multiplier, shift = quantize_multiplier(real)
+    return fixed_point.saturated((multiplier + (1 << 15)) >> 16, 16), shift
+
+
+def _truncating_doubling_high_mul(a: int, b: int) -> int:
+    product = a * b
+    high = product >> 15 if product >= 0 else -(-product >> 15)
+    return fixed_point.saturated(high, 16)
+
+
+def _divide_or_shift(value: int, exponent: int) -> int:
+    if exponent < 0:
+        return fixed_point.saturated(value << -exponent, 16)
+    return fixed_point.divide_by_pot(value, exponent)
+
+
+def _leaky_relu(code: int, codes: Codes) -> int:
+    centred = code - codes.in_zero
+    factor = float(codes.in_scale) / float(codes.out_scale)
+    if centred < 0:
+        factor = float(codes.in_scale) * float(np.float32(codes.alpha)) / float(codes.out_scale)
+    magnitude = quantize_multiplier(abs(factor))
+    scaled = multiply_by_quantized_multiplier(centred if factor >= 0 else -centred, *magnitude)
+    return codes.saturated(scaled + codes.out_zero)
+
+
+def _abs(code: int, codes: Codes) -> int:
+    magnitude = abs(code - codes.in_zero)
+    if codes.in_scale != codes.out_scale:
+        multiplier, shift = quantize_multiplier(float(np.float32(codes.in_scale / codes.out_scale)))
+        magnitude = multiply_by_quantized_multiplier(magnitude, multiplier, shift)
+    return codes.saturated(magnitude + codes.out_zero)
+
+
+def _gelu(code: int, codes: Codes) -> int:
+    x = float(codes.real(code))
+    if codes.approximate:
+        curve = math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    else:
+        curve = math.erf(x * math.sqrt(0.5))
+    return codes.code(0.5 * x * (1 + curve))
+
+
+def _rsqrt(x: float) -> float:
+    return math.inf if x <= 0 else 1 / math.sqrt(x)
+
+
+def _infer(name: str) -> Callable[[list[Type], Attrs], TensorType]:
+    def infer(types: list[Type], _: Attrs) -> TensorType:
+        data, *rest = tensors(name, types)
+        check_bytes(name, data)
+        check_pair(name, rest[0], rest[1])
+        check_pair(name, rest[2], rest[3])
+        return data
+
+    return infer
+
+
+def _compute(name: str, rule: Rule) -> Callable[..., Reader]:
+    def compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
+        numbers = [known(name, tensor) for tensor in inputs[1:]]
+        if any(array.size != 1 for array in numbers):
+            raise TypeCheckError(f"{name} takes one scale and one zero point a tensor")
+        in_scale, in_zero, out_scale, out_zero = (array.reshape(())[()] for array in numbers)
+        codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), out.dtype, **attrs)
+        low, high = dtypes.limits(out.dtype)
+        results = [rule(code, codes) for code in range(low, high + 1)]
+        table = ctx.constant("table", np.array(results, dtypes.to_numpy(out.dtype)))
+
+        def read(indices: Indices) -> Expr:
+            return tb.load(table, [tb.cast(inputs[0].read(indices), "int32") - low])
+
+        return read
+
+    return compute
+
+
+def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: qnn_in_tvm.InTvm | None = None) -> None:
+    OPERATORS.add(name, Operator(
+        name, 5, _infer(name), Kind.ELEMENTWISE, attrs, compute=_compute(name, rule),
+        in_tvm=in_tvm, contract="bit-exact to TFLite's reference kernel where it has one", doc=doc,
+    ))  # fmt: skip
+
+
+_ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)
+_FIXED_POINT = Attr("fixed_point", False, in_tvm={})
+_add(
+    "qnn.sigmoid", _sigmoid,
+    "Logistic function; with `fixed_point` in gemmlowp's arithmetic, for scale 1/256 and the lowest zero point.",
+    (_FIXED_POINT,),
+)  # fmt: skip
+_add(
+    "qnn.tanh", _tanh,
+    "Hyperbolic tangent; with `fixed_point` in gemmlowp's arithmetic, for scale 1/128 and the middle zero point.",
+    (_FIXED_POINT,),
+)  # fmt: skip
+_add("qnn.hardswish", _hardswish, "x * relu6(x + 3) / 6.")
+_add("qnn.leaky_relu", _leaky_relu, "x where it is not negative, else alpha * x.", (_ALPHA,))
+_add("qnn.abs", _abs, "Magnitude.")
+_add("qnn.exp", _of_real(lambda x: math.exp(min(x, 88.0))), "Exponential.")
+_add("qnn.log", _of_real(lambda x: math.log(x) if x > 0 else -math.inf), "Natural logarithm.")
+_add("qnn.sqrt", _of_real(lambda x: math.sqrt(x) if x >= 0 else math.nan), "Square root.")
+_add("qnn.rsqrt", _of_real(_rsqrt), "Reciprocal of the square root.")
+_add("qnn.erf", _of_real(math.erf), "Error function.")
+_add(
+    "qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.",
+    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.elu),
+)  # fmt: skip
+_add(
+    "qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.", (_APPROXIMATE,),
+    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.gelu),
+)  # fmt: skip

@@ -1,0 +1,276 @@
+"""Reductions over axes, positions of extremes, and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, prod
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.elementwise import check_dtype, converted
+from mlfc.ops.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
+from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
+from mlfc.ops.tensor import Context, Indices, Output, Tensor, broadcast_read
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+_REDUCE = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
+_ARG_REDUCE = (
+    Attr("axis", None), Attr("keepdims", False), Attr("select_last_index", False), Attr("exclude", False),
+)  # fmt: skip
+_VARIANCE = (*_REDUCE, Attr("unbiased", False))
+_SCAN = (Attr("axis", None), Attr("dtype", None), Attr("exclusive", None))
+
+
+def _axes(name: str, shape: tuple[int, ...], attrs: Attrs) -> Axes:
+    folded = normalized_axes(name, attrs["axis"], len(shape), exclude=bool(attrs["exclude"]))
+    return Axes(shape, folded, bool(attrs["keepdims"]))
+
+
+def _reduced_shape(axes: Axes) -> tuple[int, ...]:
+    if axes.keepdims:
+        return tuple(1 if axis in axes.folded_axes else extent for axis, extent in enumerate(axes.shape))
+    return tuple(extent for axis, extent in enumerate(axes.shape) if axis not in axes.folded_axes)
+
+
+def _infer_reduce(name: str, *, takes_bool: bool, takes_numbers: bool = True) -> Callable[..., TensorType]:
+    def infer(types: list[Type], attrs: Attrs) -> TensorType:
+        data = tensors(name, types)[0]
+        if not (takes_bool if data.dtype == "bool" else takes_numbers):
+            raise TypeCheckError(f"{name} does not take {data.dtype}")
+        return TensorType(_reduced_shape(_axes(name, data.shape, attrs)), data.dtype)
+
+    return infer
+
+
+def _needs_elements(name: str, axes: Axes) -> None:
+    if axes.count == 0 and 0 not in _reduced_shape(axes):
+        raise TypeCheckError(f"{name} of no elements has no value (shape {axes.shape})")
+
+
+def _infer_extreme(name: str) -> Callable[..., TensorType]:
+    def infer(types: list[Type], attrs: Attrs) -> TensorType:
+        result = _infer_reduce(name, takes_bool=False)(types, attrs)
+        _needs_elements(name, _axes(name, tensors(name, types)[0].shape, attrs))
+        return result
+
+    return infer
+
+
+def _infer_arg(name: str) -> Callable[..., TensorType]:
+    def infer(types: list[Type], attrs: Attrs) -> TensorType:
+        return TensorType(_infer_extreme(name)(types, attrs).shape, "int32")
+
+    return infer
+
+
+def _infer_variance(types: list[Type], attrs: Attrs) -> TensorType:
+    data, mean = tensors("variance", types)
+    axes = _axes("variance", data.shape, attrs)
+    if mean.dtype != data.dtype or not dtypes.is_float(data.dtype):
+        raise TypeCheckError(f"variance takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
+    if mean.shape != _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True)):
+        raise TypeCheckError(f"variance: the mean of shape {mean.shape} does not belong to data of {data.shape}")
+    return TensorType(_reduced_shape(axes), data.dtype)
+
+
+def _accumulator(dtype: str) -> str:
+    """Return the dtype to accumulate in: the tensor's own, but float32 for narrow floats."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def lowest(dtype: str) -> float:
+    """Return what no element of `dtype` is below."""
+    return -inf if dtypes.is_float(dtype) else dtypes.limits(dtype)[0]
+
+
+def highest(dtype: str) -> float:
+    """Return what no element of `dtype` is above."""
+    return inf if dtypes.is_float(dtype) else dtypes.limits(dtype)[1]
+
+
+def _same(value: Expr) -> Expr:
+    return value
+
+
+def _divided(count: int, dtype: str) -> Callable[[Expr], Expr]:
+    op = "div" if dtypes.is_float(dtype) else "truncdiv"
+    return lambda total: tb.binary(op, total, tb.const(count, dtype))
+
+
+def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
+    """Return the step to the larger ("gt") or smaller ("lt") of two; a NaN in either is the result."""
+
+    def step(best: Expr, element: Expr) -> Expr:
+        if not dtypes.is_float(best.dtype):
+            return tb.maximum(best, element) if op == "gt" else tb.minimum(best, element)
+        wins = tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
+        return tb.select(wins, element, best)
+
+    return step
+
+
+def _wins(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
+    """Return how an element wins over the best so far: by `op`, and NaN over everything."""
+    if not dtypes.is_float(dtype):
+        return lambda element, best: tb.binary(op, element, best)
+    if op in ("ge", "le"):  # the last NaN
+        return lambda element, best: tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
+    loses = "le" if op == "gt" else "ge"  # the first NaN
+    return lambda element, best: tb.land(
+        tb.binary("eq", tb.binary(loses, element, best), False), tb.binary("eq", best, best)
+    )
+
+
+def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
+    return Fold(dtype, 0, lambda a, b: a + b, finish, rounds=dtypes.is_float(dtype))
+
+
+def _fold(name: str, dtype: str, count: int) -> Fold:
+    """Return how the operator `name` folds `count` elements of `dtype`."""
+    wide = _accumulator(dtype)
+    if name == "sum":
+        return _sum_fold(wide)
+    if name == "mean":
+        return _sum_fold(wide, _divided(count, wide))
+    if name == "prod":
+        return Fold(wide, 1, lambda a, b: a * b, _same)
+    if name == "max":
+        return Fold(dtype, lowest(dtype), _extreme("gt"), _same)
+    if name == "min":
+        return Fold(dtype, highest(dtype), _extreme("lt"), _same)
+    op, neutral = ("land", True) if name == "all" else ("lor", False)
+    return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), _same)
+
+
+def _emit_reduce(name: str) -> Callable[..., None]:
+    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        data = inputs[0]
+        axes = _axes(name, data.shape, attrs)
+        emit_fold(ctx, data.read, axes, _fold(name, data.dtype, axes.count), out)
+
+    return emit
+
+
+def _emit_variance(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    data, mean = inputs
+    axes = _axes("variance", data.shape, attrs)
+    wide = _accumulator(data.dtype)
+
+    def squared_distance(indices: Indices) -> Expr:
+        difference = tb.cast(data.read(indices) - broadcast_read(mean, indices), wide)
+        return difference * difference
+
+    divisor = axes.count - 1 if attrs["unbiased"] else axes.count
+    emit_fold(ctx, squared_distance, axes, _sum_fold(wide, _divided(divisor, wide)), out)
+
+
+def _emit_arg(name: str) -> Callable[..., None]:
+    largest = name == "argmax"
+
+    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        data = inputs[0]
+        strict, loose = ("gt", "ge") if largest else ("lt", "le")
+        op = loose if attrs["select_last_index"] else strict
+        worst = lowest(data.dtype) if largest else highest(data.dtype)
+        axes = _axes(name, data.shape, attrs)
+        contest = Contest(data.dtype, worst, _wins(op, data.dtype))
+        emit_arg(ctx, data.read, axes, contest, out)
+
+    return emit
+
+
+def _infer_scan(name: str) -> Callable[..., TensorType]:
+    def infer(types: list[Type], attrs: Attrs) -> TensorType:
+        data = tensors(name, types)[0]
+        dtype = data.dtype if attrs["dtype"] in (None, "", "void") else attrs["dtype"]
+        check_dtype(name, dtype, "number")
+        if attrs["axis"] is None:
+            return TensorType((prod(data.shape),), dtype)
+        normalized_axis(name, attrs["axis"], len(data.shape))
+        return TensorType(data.shape, dtype)
+
+    return infer
+
+
+def _emit_scan(name: str) -> Callable[..., None]:
+    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        data, stmts = inputs[0], ctx.stmts
+        neutral = 0 if name == "cumsum" else 1
+        axis = None if attrs["axis"] is None else attrs["axis"] % len(data.shape)
+        running = range(len(data.shape)) if axis is None else (axis,)
+        others = [extent for index, extent in enumerate(data.shape) if index not in running]
+        with serial_loops(ctx, others, "i") as kept:
+            total = stmts.local("total", (1,), out.dtype)
+            stmts.store(total, [0], tb.const(neutral, out.dtype))
+            with serial_loops(ctx, [data.shape[index] for index in running], "r") as steps:
+                rest = iter(kept)
+                turn = iter(steps)
+                indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]
+                place = indices if axis is not None else [_flat_index(indices, data.shape)]
+                before = stmts.let("before", tb.load(total, [0]))
+                element = converted(data.read(indices), out.dtype)
+                after = stmts.let("after", before + element if name == "cumsum" else before * element)
+                stmts.store(total, [0], after)
+                out.store(place, before if attrs["exclusive"] else after)
+
+    return emit
+
+
+def _flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    place = tb.const(0)
+    for index, extent in zip(indices, shape, strict=True):
+        place = place * extent + index
+    return place
+
+
+_CLOSE = "relative error below 1e-6 of the sum of magnitudes"
+_DOCS = {
+    "sum": "Sum over axes.",
+    "mean": "Arithmetic mean over axes; integers are divided towards zero.",
+    "prod": "Product over axes.",
+    "max": "Largest element over axes; NaN if any is.",
+    "min": "Smallest element over axes; NaN if any is.",
+    "all": "Whether all elements over axes are true.",
+    "any": "Whether any element over axes is true.",
+}
+
+
+def _register_reductions() -> None:
+    for name, doc in _DOCS.items():
+        logical = name in ("all", "any")
+        infer = (
+            _infer_extreme(name)
+            if name in ("max", "min")
+            else _infer_reduce(name, takes_bool=logical, takes_numbers=not logical)
+        )
+        contract = _CLOSE if name in ("sum", "mean") else "exact"
+        OPERATORS.add(
+            name,
+            Operator(name, 1, infer, Kind.REDUCE, _REDUCE, emit=_emit_reduce(name), contract=contract, doc=doc),
+        )
+    for name, which in (("argmax", "largest"), ("argmin", "smallest")):
+        doc = f"Position of the {which} element over axes; the first one unless select_last_index; NaN counts most."
+        OPERATORS.add(
+            name, Operator(name, 1, _infer_arg(name), Kind.REDUCE, _ARG_REDUCE, emit=_emit_arg(name), doc=doc)
+        )
+    for name, doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
+        OPERATORS.add(
+            name,
+            Operator(name, 1, _infer_scan(name), Kind.REDUCE, _SCAN, emit=_emit_scan(name), doc=doc),
+        )
+
+
+_register_reductions()
+OPERATORS.add(
+    "variance",
+    Operator(
+        "variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
+        doc="Mean squared distance from a given mean over axes.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""Loops over rows: what is normalized together is read, folded and written a row at a time.
+
+Hosts take one row after another. On a device (`kernels.gpu_rows`) a row is the work of a group of work-items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
+from mlfc.ops.tensor import Context, Indices, Output, Reader
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A row that is written once and read back: each element by the one who wrote it."""
+
+    store: Callable[[Indices, Expr], None]
+    read: Reader
+
+
+class Rows(Protocol):
+    """The loops of an operator that works on rows."""
+
+    def over(self, extents: Sequence[int]) -> AbstractContextManager[Sequence[Expr]]:
+        """Open the loops over rows; yield the indices of one."""
+
+    def elements(self, shape: Sequence[int], prefix: str) -> AbstractContextManager[Sequence[Expr]]:
+        """Open the loops over the elements of a row; yield the indices of one."""
+
+    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
+        """Write the fold of a whole row and return its result."""
+
+    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
+        """Return memory for a row; call it inside `over`."""
+
+
+class HostRows:
+    """One row after another."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+
+    @contextmanager
+    def over(self, extents: Sequence[int]) -> Iterator[Sequence[Expr]]:
+        """Open one serial loop an extent."""
+        with serial_loops(self.ctx, extents, "row") as outer:
+            yield outer
+
+    @contextmanager
+    def elements(self, shape: Sequence[int], prefix: str) -> Iterator[Sequence[Expr]]:
+        """Open one loop an axis."""
+        with self.ctx.loops(shape, prefix) as row:
+            yield row
+
+    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
+        """Write the fold of a whole row and return its result."""
+        result = self.ctx.stmts.local(name, (1,), fold.dtype)
+        out = Output((), fold.dtype, lambda _, value: self.ctx.stmts.store(result, [0], value))
+        emit_fold(self.ctx, read, Axes(shape, tuple(range(len(shape))), keepdims=False), fold, out)
+        return tb.load(result, [0])
+
+    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
+        """Return scratch, the same for all rows."""
+        buffer = self.ctx.scratch(name, shape, dtype)
+        return Kept(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
+
+
+def rows_of(ctx: Context, length: int) -> Rows:
+    """Return the loops over rows of `length` elements for the target."""
+    if ctx.features.gpu:
+        from mlfc.kernels.gpu_rows import GroupRows  # stands on this file
+
+        return GroupRows(ctx, length)
+    return HostRows(ctx)

@@ -1,0 +1,362 @@
+"""Operators that move elements: permute, cut, join, repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.rules import broadcast_shape, normalized_axes, normalized_axis, tensors
+from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor, broadcast_read
+from mlfc.relay.ir import TensorType, TupleType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Attrs = Mapping[str, Any]
+
+
+def _ints(name: str, what: str, value: Any, low: int = 0) -> tuple[int, ...]:
+    """Return a tuple of integers of at least `low` from an integer or a sequence of integers."""
+    given = (value,) if isinstance(value, int) else value
+    if not isinstance(given, tuple) or any(not isinstance(item, int) or item < low for item in given):
+        raise TypeCheckError(f"{name}: {what} {value} must be integers of at least {low}")
+    return given
+
+
+def _infer_transpose(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("transpose", types)
+    return TensorType(tuple(data.shape[axis] for axis in _permutation(len(data.shape), attrs)), data.dtype)
+
+
+def _permutation(rank: int, attrs: Attrs) -> tuple[int, ...]:
+    if attrs["axes"] is None:
+        return tuple(reversed(range(rank)))
+    axes = tuple(normalized_axis("transpose", axis, rank) for axis in attrs["axes"])
+    if sorted(axes) != list(range(rank)):
+        raise TypeCheckError(f"transpose: axes {attrs['axes']} are not a permutation of {rank} dimensions")
+    return axes
+
+
+def _transpose(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    (data,) = inputs
+    axes = _permutation(len(data.shape), attrs)
+    return lambda indices: data.read([indices[axes.index(axis)] for axis in range(len(axes))])
+
+
+def _infer_broadcast_to(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("broadcast_to", types)
+    return _broadcast_result("broadcast_to", data, _ints("broadcast_to", "shape", attrs["shape"]))
+
+
+def _infer_broadcast_to_like(types: Sequence[Type], _: Attrs) -> TensorType:
+    data, like = tensors("broadcast_to_like", types)
+    return _broadcast_result("broadcast_to_like", data, like.shape)
+
+
+def _broadcast_result(name: str, data: TensorType, shape: tuple[int, ...]) -> TensorType:
+    if broadcast_shape(name, data.shape, shape) != shape:
+        raise TypeCheckError(f"{name}: {data.shape} does not broadcast to {shape}")
+    return TensorType(shape, data.dtype)
+
+
+def _broadcast_to(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
+    return lambda indices: broadcast_read(inputs[0], indices)
+
+
+def _fields(name: str, types: Sequence[Type]) -> list[TensorType]:
+    """Return the tensor types in the one tuple that a joining operator takes; all have one dtype."""
+    if len(types) != 1 or not isinstance(types[0], TupleType) or not types[0].fields:
+        raise TypeCheckError(f"{name} takes one tuple of tensors")
+    fields = tensors(name, types[0].fields)
+    if len({item.dtype for item in fields}) > 1:
+        raise TypeCheckError(f"{name}: the dtypes {', '.join(item.dtype for item in fields)} differ")
+    return fields
+
+
+def _infer_concatenate(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    fields = _fields("concatenate", types)
+    first = fields[0].shape
+    axis = normalized_axis("concatenate", attrs["axis"], len(first))
+    rest = {(*item.shape[:axis], *item.shape[axis + 1 :]) for item in fields}
+    if len(rest) > 1 or len({len(item.shape) for item in fields}) > 1:
+        raise TypeCheckError(f"concatenate: shapes {', '.join(str(item.shape) for item in fields)} differ")
+    total = sum(item.shape[axis] for item in fields)
+    return TensorType((*first[:axis], total, *first[axis + 1 :]), fields[0].dtype)
+
+
+def _concatenate(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    axis, start = attrs["axis"] % len(out.shape), 0
+    for tensor in inputs:
+        if prod(tensor.shape):
+            with ctx.loops(tensor.shape) as indices:
+                place = (*indices[:axis], indices[axis] + start, *indices[axis + 1 :])
+                out.store(place, tensor.read(indices))
+        start += tensor.shape[axis]
+
+
+def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    fields = _fields("stack", types)
+    shape = fields[0].shape
+    if any(item.shape != shape for item in fields):
+        raise TypeCheckError(f"stack: shapes {', '.join(str(item.shape) for item in fields)} differ")
+    axis = normalized_axis("stack", attrs["axis"], len(shape) + 1)
+    return TensorType((*shape[:axis], len(fields), *shape[axis:]), fields[0].dtype)
+
+
+def _stack(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    axis = attrs["axis"] % len(out.shape)
+    for position, tensor in enumerate(inputs):
+        if prod(tensor.shape):
+            with ctx.loops(tensor.shape) as indices:
+                out.store((*indices[:axis], tb.const(position), *indices[axis:]), tensor.read(indices))
+
+
+def split_points(extent: int, indices_or_sections: int | Sequence[int]) -> list[tuple[int, int]]:
+    """Return (begin, end) of each part that `split` cuts a dimension of `extent` into."""
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections < 1 or extent % indices_or_sections:
+            raise TypeCheckError(f"split: {extent} does not divide into {indices_or_sections} equal parts")
+        step = extent // indices_or_sections
+        return [(index * step, (index + 1) * step) for index in range(indices_or_sections)]
+    cuts = [0, *indices_or_sections, extent]
+    if any(a > b for a, b in pairwise(cuts)):
+        raise TypeCheckError(f"split: cut points {tuple(indices_or_sections)} do not rise within {extent}")
+    return list(pairwise(cuts))
+
+
+def _infer_split(types: Sequence[Type], attrs: Attrs) -> TupleType:
+    (data,) = tensors("split", types)
+    axis = normalized_axis("split", attrs["axis"], len(data.shape))
+    parts = split_points(data.shape[axis], attrs["indices_or_sections"])
+    shapes = [(*data.shape[:axis], end - begin, *data.shape[axis + 1 :]) for begin, end in parts]
+    return TupleType(tuple(TensorType(shape, data.dtype) for shape in shapes))
+
+
+def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
+    """Return the indices that `strided_slice` keeps of each dimension, in order.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the data.
+    attrs : mapping
+        ``begin``, ``end``, ``strides`` (one entry a dimension, or a single one), ``slice_mode``, ``axes``.
+    """
+    name, begin, end = "strided_slice", attrs["begin"], attrs["end"]
+    axes = attrs["axes"] if attrs["axes"] is not None else tuple(range(len(begin)))
+    strides = attrs["strides"] if attrs["strides"] is not None else (1,)
+    strides = strides * len(begin) if len(strides) == 1 else strides
+    if not len(begin) == len(end) == len(axes) or len(strides) < len(begin):
+        raise TypeCheckError(f"{name}: begin, end, strides and axes differ in length")
+    if attrs["slice_mode"] not in ("end", "size"):
+        raise TypeCheckError(f"{name}: slice_mode '{attrs['slice_mode']}' is neither 'end' nor 'size'")
+    ranges = [range(extent) for extent in shape]
+    for axis, first, last, stride in zip(axes, begin, end, strides, strict=False):
+        where = normalized_axis(name, axis, len(shape))
+        ranges[where] = _kept(shape[where], first, last, stride, sized=attrs["slice_mode"] == "size")
+    return ranges
+
+
+def _kept(extent: int, first: int, last: int, stride: int, *, sized: bool) -> range:
+    """Return the indices of one dimension that a slice keeps; with `sized`, `last` is a size, -1 the rest."""
+    if sized:
+        first = first + extent if first < 0 else first
+        return range(extent)[first : extent if last < 0 else first + last]
+    if stride == 0:
+        raise TypeCheckError("strided_slice: a stride is 0")
+    return range(extent)[first:last:stride]
+
+
+def _infer_strided_slice(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("strided_slice", types)
+    return TensorType(tuple(map(len, slice_ranges(data.shape, attrs))), data.dtype)
+
+
+def _strided_slice(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    (data,) = inputs
+    ranges = slice_ranges(data.shape, attrs)
+
+    def read(indices: Indices) -> Expr:
+        return data.read([index * kept.step + kept.start for index, kept in zip(indices, ranges, strict=True)])
+
+    return read
+
+
+def _infer_slice_like(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    data, like = tensors("slice_like", types)
+    axes = normalized_axes("slice_like", attrs["axes"] or None, len(data.shape))
+    if any(axis >= len(like.shape) or like.shape[axis] > data.shape[axis] for axis in axes):
+        raise TypeCheckError(f"slice_like: {like.shape} is not inside {data.shape}")
+    shape = tuple(like.shape[axis] if axis in axes else extent for axis, extent in enumerate(data.shape))
+    return TensorType(shape, data.dtype)
+
+
+def _same_place(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
+    return inputs[0].read
+
+
+def _infer_tile(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("tile", types)
+    reps = _ints("tile", "reps", attrs["reps"])
+    rank = max(len(reps), len(data.shape))
+    shape = (1,) * (rank - len(data.shape)) + data.shape
+    reps = (1,) * (rank - len(reps)) + reps
+    return TensorType(tuple(extent * count for extent, count in zip(shape, reps, strict=True)), data.dtype)
+
+
+def _tile(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
+    (data,) = inputs
+    skip = len(out_type.shape) - len(data.shape)
+
+    def read(indices: Indices) -> Expr:
+        extents = zip(indices[skip:], data.shape, out_type.shape[skip:], strict=True)
+        return data.read([index if own == all_ else index % own for index, own, all_ in extents])
+
+    return read
+
+
+def _infer_repeat(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("repeat", types)
+    (repeats,) = _ints("repeat", "repeats", attrs["repeats"])
+    if attrs["axis"] is None:
+        return TensorType((data.size * repeats,), data.dtype)
+    axis = normalized_axis("repeat", attrs["axis"], len(data.shape))
+    return TensorType((*data.shape[:axis], data.shape[axis] * repeats, *data.shape[axis + 1 :]), data.dtype)
+
+
+def unraveled(flat: Expr, shape: Sequence[int]) -> list[Expr]:
+    """Return the row-major indices into `shape` of the element number `flat`."""
+    indices: list[Expr] = []
+    for axis in reversed(range(len(shape))):
+        indices.append(flat % shape[axis] if axis else flat)
+        flat = flat // shape[axis]
+    return indices[::-1]
+
+
+def _repeat(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    (data,) = inputs
+
+    def read(indices: Indices) -> Expr:
+        if attrs["axis"] is None:
+            return data.read(unraveled(indices[0] // attrs["repeats"], data.shape))
+        axis = attrs["axis"] % len(data.shape)
+        return data.read([*indices[:axis], indices[axis] // attrs["repeats"], *indices[axis + 1 :]])
+
+    return read
+
+
+def _infer_reverse(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("reverse", types)
+    normalized_axes("reverse", attrs["axis"], len(data.shape))
+    return data
+
+
+def _reverse(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    (data,) = inputs
+    axes = normalized_axes("reverse", attrs["axis"], len(data.shape))
+
+    def read(indices: Indices) -> Expr:
+        return data.read([data.shape[k] - 1 - index if k in axes else index for k, index in enumerate(indices)])
+
+    return read
+
+
+def _infer_reverse_sequence(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    data, lengths = tensors("reverse_sequence", types)
+    batch = normalized_axis("reverse_sequence", attrs["batch_axis"], len(data.shape))
+    if normalized_axis("reverse_sequence", attrs["seq_axis"], len(data.shape)) == batch:
+        raise TypeCheckError("reverse_sequence: seq_axis and batch_axis are the same")
+    if lengths.shape != (data.shape[batch],) or lengths.dtype not in ("int32", "int64"):
+        raise TypeCheckError(f"reverse_sequence: lengths must be {data.shape[batch]} integers, not {lengths}")
+    return data
+
+
+def _reverse_sequence(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    data, lengths = inputs
+    batch, axis = attrs["batch_axis"] % len(data.shape), attrs["seq_axis"] % len(data.shape)
+
+    def read(indices: Indices) -> Expr:
+        index = indices[axis]
+        length = tb.cast(tb.clamp(lengths(indices[batch]), 0, data.shape[axis]), "int32")
+        mirrored = tb.select(tb.binary("lt", index, length), length - 1 - index, index)
+        return data.read([*indices[:axis], tb.clamp(mirrored, 0, data.shape[axis] - 1), *indices[axis + 1 :]])
+
+    return read
+
+
+def _infer_trilu(types: Sequence[Type], _: Attrs) -> TensorType:
+    data, k = tensors("trilu", types)
+    if len(data.shape) < 2 or k.size != 1 or k.dtype not in ("int32", "int64"):
+        raise TypeCheckError(f"trilu takes matrices and one integer, not {data} and {k}")
+    return data
+
+
+def _trilu(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
+    data, k = inputs
+    span = sum(data.shape[-2:])
+
+    def read(indices: Indices) -> Expr:
+        diagonal = tb.cast(tb.clamp(k.read([tb.const(0)] * len(k.shape)), -span, span), "int32")
+        offset = indices[-1] - indices[-2]
+        kept = tb.binary("ge" if attrs["upper"] else "le", offset, diagonal)
+        return tb.select(kept, data.read(indices), tb.const(0, data.dtype))
+
+    return read
+
+
+_INJECTIVE = Kind.INJECTIVE
+for _operator in (
+    Operator(
+        "transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose,
+        doc="Dimensions in another order; None reverses them",
+    ),
+    Operator(
+        "broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)), _broadcast_to,
+        doc="Repeats dimensions of extent 1 to a shape",
+    ),
+    Operator(
+        "broadcast_to_like", 2, _infer_broadcast_to_like, _INJECTIVE, compute=_broadcast_to,
+        doc="Repeats dimensions of extent 1 to the second argument's shape",
+    ),
+    Operator(
+        "concatenate", 1, _infer_concatenate, Kind.REDUCE, (Attr("axis", 0),), emit=_concatenate,
+        doc="Joins tensors along a dimension",
+    ),
+    Operator(
+        "stack", 1, _infer_stack, Kind.REDUCE, (Attr("axis", 0),), emit=_stack,
+        doc="Joins tensors along a new dimension",
+    ),
+    Operator(
+        "split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
+        doc="Cuts a dimension into equal parts or at given points",
+    ),
+    Operator(
+        "strided_slice", 1, _infer_strided_slice, _INJECTIVE,
+        (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")),
+        _strided_slice, doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends",
+    ),
+    Operator(
+        "slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), _same_place,
+        doc="The first part of a tensor, as large as another",
+    ),
+    Operator("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, doc="A tensor repeated as a whole"),
+    Operator(
+        "repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
+        doc="Each element repeated",
+    ),
+    Operator(
+        "reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, doc="Dimensions back to front"
+    ),
+    Operator(
+        "reverse_sequence", 2, _infer_reverse_sequence, _INJECTIVE, (Attr("seq_axis", 1), Attr("batch_axis", 0)),
+        _reverse_sequence, doc="The first elements of each sequence back to front",
+    ),
+    Operator(
+        "trilu", 2, _infer_trilu, _INJECTIVE, (Attr("upper", True),), _trilu,
+        doc="Upper or lower triangle of matrices, zeros elsewhere",
+    ),
+):  # fmt: skip
+    OPERATORS.add(_operator.name, _operator)

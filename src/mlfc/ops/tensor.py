@@ -1,0 +1,162 @@
+"""What an operator's loop-level rule sees: readable tensors, a context to build in, and an output to store to.
+
+A rule never knows what it is fused with. It reads its inputs through `Tensor.read` (which may load a buffer
+or compute a fused producer) and hands results to `Output.store` (which applies the fused consumers and
+writes). So one rule serves alone, as producer and as consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError
+from mlfc.support import cost, dtypes
+from mlfc.target.features import Features
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Buffer, Expr
+
+Indices: TypeAlias = Sequence[Expr]
+Reader: TypeAlias = Callable[[Indices], Expr]
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An input of a rule.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+    read : callable
+        Indices in, element out.
+    buffer : Buffer or None
+        Where the tensor lies in memory, if it does: what an anchor's template needs. None where the
+        tensor is computed on the fly by a fused producer.
+    value : ndarray or None
+        The value, where it is known at compile time. Templates pack it, rules take scalars from it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Reader
+    buffer: Buffer | None = None
+    value: npt.NDArray[Any] | None = None
+
+    def __call__(self, *indices: Any) -> Expr:
+        """Read the element at `indices` (expressions or ints)."""
+        return self.read([tb.as_expr(index) for index in indices])
+
+    @property
+    def scalar(self) -> Any:
+        """The compile-time value of a tensor of one element; InternalError if it is not one."""
+        if self.value is None or self.value.size != 1:
+            raise InternalError("a rule needs a scalar constant here")
+        return self.value.reshape(()).item()
+
+    def array(self) -> npt.NDArray[Any]:
+        """Return the compile-time value; InternalError if it is not known."""
+        if self.value is None:
+            raise InternalError("a rule needs a constant here")
+        return self.value
+
+    def in_memory(self, ctx: Context | None = None) -> Buffer:
+        """Return the buffer; with `ctx` a known value gets one. InternalError if the tensor is computed on the fly."""
+        if self.buffer is not None:
+            return self.buffer
+        if ctx is None or self.value is None:
+            raise InternalError("a rule needs a buffer here")
+        return ctx.constant("data", self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """Where an emitter's result goes.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the emitter's own result, before fused consumers change the dtype.
+    store : callable ``(indices, value) -> None``
+        Applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
+    bias : ndarray or None
+        For operators with `takes_bias`: what accumulators of each last-axis index start with.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    store: Callable[[Indices, Expr], None]
+    bias: npt.NDArray[Any] | None = None
+
+
+@dataclass(eq=False)
+class Context:
+    """One function under construction: statements, packed constants, scratch.
+
+    Attributes
+    ----------
+    features : Features
+        What the target can do; templates choose tiles by it.
+    """
+
+    features: Features
+    stmts: tb.StmtBuilder = field(init=False)
+    constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
+    scratch_buffers: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.stmts = tb.StmtBuilder(single_trips=self.small)
+
+    @property
+    def small(self) -> bool:
+        """Whether code is to be small: then rules write loops instead of copies, and the same ones for all sizes.
+
+        Functions that differ in sizes alone become one later (`tir.unify`), if their structure is the same.
+        """
+        return self.features.optimize == "size"
+
+    def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
+        """Add a constant made at compile time (packed weights, multipliers); the same array is added once."""
+        for buffer, known in self.constants:
+            if known is array or (known.dtype == array.dtype and np.array_equal(known, array)):
+                return buffer
+        if array.flags.writeable:  # it was packed here: the model's own constants are not
+            cost.spend("constants", array.nbytes, name)
+        dtype = dtypes.from_numpy(array.dtype)
+        buffer = Buffer(self.stmts.unique(name), array.shape, dtype)
+        self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
+        return buffer
+
+    def scratch(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
+        """Add a scratch buffer; the memory plan gives it a place in the workspace for this call."""
+        buffer = Buffer(self.stmts.unique(name), tuple(shape), dtype, "scratch")
+        self.scratch_buffers.append(buffer)
+        return buffer
+
+    @contextmanager
+    def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
+        """Open one loop an axis."""
+        with self.stmts.loops(shape, prefix) as indices:
+            yield indices
+
+
+def from_buffer(buffer: Buffer, value: npt.NDArray[Any] | None = None) -> Tensor:
+    """Return the tensor that lies in `buffer`."""
+    return Tensor(buffer.shape, buffer.dtype, lambda indices: tb.load(buffer, indices), buffer, value)
+
+
+def computed(shape: tuple[int, ...], dtype: str, read: Reader) -> Tensor:
+    """Return a tensor computed element by element where it is read."""
+    return Tensor(shape, dtype, read)
+
+
+def broadcast_read(tensor: Tensor, indices: Indices) -> Expr:
+    """Read `tensor` at output `indices` by numpy's broadcasting: align right, extent 1 reads index 0."""
+    skip = len(indices) - len(tensor.shape)
+    own = [tb.const(0) if extent == 1 else index for extent, index in zip(tensor.shape, indices[skip:], strict=True)]
+    return tensor.read(own)

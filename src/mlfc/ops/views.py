@@ -1,0 +1,137 @@
+"""Operators that give the same bytes another shape: no code is made for them, storage is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
+from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+
+Attrs = Mapping[str, Any]
+
+
+class _Reshape:
+    """Resolves the entries of ``newshape`` from left to right against the dimensions of the data."""
+
+    def __init__(self, shape: tuple[int, ...], newshape: Sequence[int], *, allow_zero: bool) -> None:
+        self._shape = shape
+        self._entries = list(newshape)
+        self._allow_zero = allow_zero
+        self._taken = 0
+        self._result: list[int] = []
+
+    def run(self) -> tuple[int, ...]:
+        """Return the new shape; raise TypeCheckError where it does not hold the same elements."""
+        while self._entries:
+            self._resolve(self._entries.pop(0))
+        size = prod(self._shape)
+        if self._result.count(-1) > 1:
+            raise TypeCheckError("reshape: more than one entry of newshape is -1")
+        if -1 in self._result:
+            at, known = self._result.index(-1), -prod(self._result)
+            if known == 0 or size % known:
+                raise TypeCheckError(f"reshape: {size} elements do not divide by {known}")
+            self._result[at] = size // known
+        if prod(self._result) != size:
+            raise TypeCheckError(f"reshape: {self._shape} has {size} elements, {tuple(self._result)} has others")
+        return tuple(self._result)
+
+    def _take(self) -> int:
+        if self._taken >= len(self._shape):
+            raise TypeCheckError(f"reshape: newshape copies more dimensions than {self._shape} has")
+        self._taken += 1
+        return self._shape[self._taken - 1]
+
+    def _resolve(self, entry: int) -> None:
+        if entry > 0 or entry == -1 or (entry == 0 and self._allow_zero):
+            self._result.append(entry)
+            self._taken += 1
+        elif entry == 0:
+            self._result.append(self._take())
+        elif entry == -2:
+            self._result.extend(self._shape[self._taken :])
+            self._taken = len(self._shape)
+        elif entry == -3:
+            self._result.append(self._take() * self._take())
+        elif entry == -4:
+            self._split()
+        else:
+            raise TypeCheckError(f"reshape: {entry} is no entry of newshape")
+
+    def _split(self) -> None:
+        if len(self._entries) < 2:
+            raise TypeCheckError("reshape: -4 in newshape needs two entries after it")
+        whole, first, second = self._take(), self._entries.pop(0), self._entries.pop(0)
+        if first == -1 and second > 0:
+            first = whole // second
+        elif second == -1 and first > 0:
+            second = whole // first
+        if min(first, second) < 0 or first * second != whole:
+            raise TypeCheckError(f"reshape: a dimension of {whole} does not split into {first} and {second}")
+        self._result += [first, second]
+
+
+def _infer_reshape(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("reshape", types)
+    given = attrs["newshape"]
+    newshape = (given,) if isinstance(given, int) else given
+    return TensorType(_Reshape(data.shape, newshape, allow_zero=attrs["allowzero"]).run(), data.dtype)
+
+
+def _infer_reshape_like(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    data, like = tensors("reshape_like", types)
+    if attrs["lhs_begin"] or attrs["rhs_begin"] or attrs["lhs_end"] is not None or attrs["rhs_end"] is not None:
+        raise TypeCheckError("reshape_like takes whole shapes only", next_step="Use reshape")
+    if data.size != like.size:
+        raise TypeCheckError(f"reshape_like: {data.shape} and {like.shape} differ in elements")
+    return TensorType(like.shape, data.dtype)
+
+
+def _infer_squeeze(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("squeeze", types)
+    if attrs["axis"] is None:
+        return TensorType(tuple(extent for extent in data.shape if extent != 1), data.dtype)
+    axes = normalized_axes("squeeze", attrs["axis"], len(data.shape))
+    wide = [axis for axis in axes if data.shape[axis] != 1]
+    if wide:
+        raise TypeCheckError(f"squeeze: axis {wide[0]} of {data.shape} is not 1")
+    return TensorType(tuple(extent for axis, extent in enumerate(data.shape) if axis not in axes), data.dtype)
+
+
+def _infer_expand_dims(types: Sequence[Type], attrs: Attrs) -> TensorType:
+    (data,) = tensors("expand_dims", types)
+    if not 0 <= attrs["num_newaxis"] <= 64:
+        raise TypeCheckError(f"expand_dims: num_newaxis {attrs['num_newaxis']} must be from 0 to 64")
+    axis = normalized_axis("expand_dims", attrs["axis"], len(data.shape) + 1)
+    return TensorType(data.shape[:axis] + (1,) * attrs["num_newaxis"] + data.shape[axis:], data.dtype)
+
+
+def _infer_batch_flatten(types: Sequence[Type], _: Attrs) -> TensorType:
+    (data,) = tensors("nn.batch_flatten", types)
+    if not data.shape:
+        raise TypeCheckError("nn.batch_flatten: a scalar has no batch dimension")
+    return TensorType((data.shape[0], prod(data.shape[1:])), data.dtype)
+
+
+for _operator in (
+    Operator(
+        "reshape", 1, _infer_reshape, Kind.VIEW, (Attr("newshape"), Attr("allowzero", False)),
+        doc="Another shape; 0 copies a dimension, -1 is inferred, -2 copies the rest, -3 merges two, -4 splits one",
+    ),
+    Operator(
+        "reshape_like", 2, _infer_reshape_like, Kind.VIEW,
+        (Attr("lhs_begin", 0), Attr("lhs_end", None), Attr("rhs_begin", 0), Attr("rhs_end", None)),
+        doc="The shape of the second argument",
+    ),
+    Operator("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), doc="Removes dimensions of extent 1"),
+    Operator(
+        "expand_dims", 1, _infer_expand_dims, Kind.VIEW, (Attr("axis", REQUIRED), Attr("num_newaxis", 1)),
+        doc="Inserts dimensions of extent 1",
+    ),
+    Operator("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, doc="All dimensions but the first become one"),
+):  # fmt: skip
+    OPERATORS.add(_operator.name, _operator)

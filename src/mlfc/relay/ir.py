@@ -1,0 +1,312 @@
+"""The graph IR: a typed, functional, static-shape subset of Relay.
+
+Expressions form a directed acyclic graph of immutable nodes compared by identity. A node has its type
+from birth: `call` runs the operator's type rule, so there is no untyped state and no separate inference
+pass. Build nodes with the functions and classes here; rewrite graphs with `visitor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError, MlfcError, TypeCheckError
+from mlfc.relay.op import OPERATORS, Operator
+from mlfc.support import dtypes
+from mlfc.support.cost import spend
+from mlfc.support.text import shortened
+
+Attrs: TypeAlias = Mapping[str, Any]
+# characters of types and attributes in a message: a text can make them as long as itself
+_SHOWN = 1_000
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a dense row-major tensor; a scalar has the empty shape."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return self.size * dtypes.nbytes(self.dtype)
+
+    def __str__(self) -> str:
+        if not self.shape:
+            return self.dtype
+        return f"Tensor[({', '.join(map(str, self.shape))}), {self.dtype}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """Types of the fields of a tuple."""
+
+    fields: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        inner = ", ".join(map(str, self.fields))
+        return f"({inner},)" if len(self.fields) == 1 else f"({inner})"
+
+
+@dataclass(frozen=True)
+class FuncType:
+    """Type of a function: parameter types and result type."""
+
+    params: tuple[Type, ...]
+    result: Type
+
+    def __str__(self) -> str:
+        return f"fn ({', '.join(map(str, self.params))}) -> {self.result}"
+
+
+Type: TypeAlias = "TensorType | TupleType | FuncType"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where an expression came from in the user's model.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Names of the original nodes that this expression computes (part of); several after fusion.
+    tensor : str, optional
+        Name of the original tensor whose value this expression is. Only the last expression of an
+        original node has it: this is what layer-by-layer comparison looks at.
+    """
+
+    nodes: tuple[str, ...] = ()
+    tensor: str | None = None
+
+    def merged(self, other: Span) -> Span:
+        """Return a span of the nodes of both, in order, with this one's tensor."""
+        extra = tuple(name for name in other.nodes if name not in self.nodes)
+        return Span(self.nodes + extra, self.tensor)
+
+
+NO_SPAN = Span()
+
+
+@dataclass(frozen=True, eq=False)
+class Var:
+    """A function parameter."""
+
+    name: str
+    type: TensorType | TupleType
+    span: Span = NO_SPAN
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A tensor whose value is known. `name` is the original tensor's, where there is one."""
+
+    data: npt.NDArray[Any]
+    name: str | None = None
+    span: Span = NO_SPAN
+    type: TensorType = field(init=False)
+
+    def __post_init__(self) -> None:
+        # ascontiguousarray turns a scalar into one dimension, so the shape is put back
+        contiguous = np.ascontiguousarray(self.data)
+        if contiguous.flags.writeable:  # what is not is the memory of another constant, or of the file
+            spend("constants", contiguous.nbytes, self.name or ", ".join(self.span.nodes) or None)
+        data = contiguous.reshape(np.shape(self.data))
+        data.flags.writeable = False
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "type", TensorType(data.shape, dtypes.from_numpy(data.dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operator or a function applied to arguments. Make it with `call` or `call_function`."""
+
+    op: Operator | Function | GlobalVar
+    args: tuple[Expr, ...]
+    attrs: Attrs
+    type: Type
+    span: Span = NO_SPAN
+
+    # graphs share nodes: to spell all arguments out could take for ever
+    def __repr__(self) -> str:
+        return f"<Call of {getattr(self.op, 'name', 'a function')}: {self.type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Tuple:
+    """Several values as one."""
+
+    fields: tuple[Expr, ...]
+    span: Span = NO_SPAN
+
+    @cached_property
+    def type(self) -> TupleType:
+        """Types of the fields."""
+        return TupleType(tuple(item.type for item in self.fields))
+
+    def __repr__(self) -> str:
+        return f"<Tuple: {self.type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class TupleGetItem:
+    """One field of a tuple."""
+
+    value: Expr
+    index: int
+    span: Span = NO_SPAN
+
+    @cached_property
+    def type(self) -> Type:
+        """Type of the field."""
+        if not isinstance(self.value.type, TupleType) or not 0 <= self.index < len(self.value.type.fields):
+            raise TypeCheckError(f"there is no field {self.index} in {self.value.type}")
+        return self.value.type.fields[self.index]
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalVar:
+    """A reference to a function of the module by name."""
+
+    name: str
+    type: FuncType
+    span: Span = NO_SPAN
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function. A fused group is a Function with the attribute ``Primitive=1``."""
+
+    params: tuple[Var, ...]
+    body: Expr
+    attrs: Attrs = field(default_factory=dict)
+    span: Span = NO_SPAN
+
+    @property
+    def type(self) -> FuncType:
+        """Parameter and result types."""
+        return FuncType(tuple(param.type for param in self.params), self.body.type)
+
+    def __repr__(self) -> str:
+        return f"<Function of {len(self.params)} parameters: {self.body.type}>"
+
+
+Expr: TypeAlias = "Var | Constant | Call | Tuple | TupleGetItem | GlobalVar | Function"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How an integer tensor stands for real numbers: ``real = scale * (value - zero_point)``."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, eq=False)
+class IRModule:
+    """Functions by name; ``main`` is the model.
+
+    Attributes
+    ----------
+    functions : dict of str to Function
+    output_names : tuple of str
+        The model's own names of the results of ``main``, in order.
+    quantization : dict of str to Quantization
+        For inputs and outputs of the model (by name) whose integers stand for real numbers.
+    source : dict of str to str
+        Facts about the file that this came from: ``format``, ``sha256``, ``name``.
+    """
+
+    functions: Mapping[str, Function]
+    output_names: tuple[str, ...] = ()
+    quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Function:
+        """The model's function."""
+        return self.functions["main"]
+
+    def __repr__(self) -> str:
+        return f"<IRModule of {', '.join(self.functions)}>"
+
+    def with_main(self, main: Function) -> IRModule:
+        """Return the module with another ``main``."""
+        return IRModule({**self.functions, "main": main}, self.output_names, self.quantization, self.source)
+
+
+def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any) -> Call:
+    """Apply the operator `name`, checking attributes and types.
+
+    Parameters
+    ----------
+    name : str
+        Relay operator name, such as ``nn.conv2d``.
+    args : sequence of Expr
+        Arguments in order.
+    attrs, **more
+        Attributes; what is left out takes its declared default.
+
+    Raises
+    ------
+    TypeCheckError
+        If the operator does not take these arguments or attributes; the place names the span's nodes.
+    """
+    operator = OPERATORS.get(name)
+    place = "/".join(span.nodes) or name
+    try:
+        full = operator.complete({**(attrs or {}), **more})
+        if operator.num_inputs is not None and len(args) != operator.num_inputs:
+            raise TypeCheckError(f"{name} takes {operator.num_inputs} arguments, not {len(args)}")
+        result = operator.infer([arg.type for arg in args], full)
+    except TypeCheckError as error:
+        raise TypeCheckError(error.cause, place=error.place or place, next_step=error.next_step) from None
+    except MlfcError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
+        attributes = shortened(str(dict(full)), _SHOWN)
+        raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
+    spend("operators", 1, place)
+    return Call(operator, tuple(args), full, result, span)
+
+
+def call_function(function: Function | GlobalVar, args: Sequence[Expr], *, span: Span = NO_SPAN) -> Call:
+    """Apply a function to arguments of exactly its parameter types."""
+    kind = function.type
+    given = tuple(arg.type for arg in args)
+    if given != kind.params:
+        raise TypeCheckError(f"a function of type {kind} is applied to ({', '.join(map(str, given))})")
+    return Call(function, tuple(args), {}, kind.result, span)
+
+
+def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:
+    """Return a Constant of `value`; Python numbers become int32 or float32 unless `dtype` says otherwise."""
+    array = np.asarray(value)
+    if dtype is None and not isinstance(value, (np.ndarray, np.generic)):
+        dtype = {"f": "float32", "i": "int32", "b": "bool"}.get(array.dtype.kind)
+    return Constant(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), name, span)
+
+
+def tensor_type(expr: Expr) -> TensorType:
+    """Return the type of an expression that must be a tensor."""
+    if not isinstance(expr.type, TensorType):
+        raise InternalError(f"expected a tensor, found {expr.type}")
+    return expr.type
+
+
+def op_name(expr: Expr) -> str | None:
+    """Return the operator's name if the expression is an operator call, else None."""
+    return expr.op.name if isinstance(expr, Call) and isinstance(expr.op, Operator) else None

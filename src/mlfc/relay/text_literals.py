@@ -1,0 +1,141 @@
+"""How single values are written in Relay text: numbers, strings, lists, names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+from mlfc.support.text import shortest_digits
+
+_SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
+_NUMBER = re.compile(r"(?P<digits>inf|nan|\d+(?P<fraction>\.\d*)?(?P<power>[eE][+-]?\d+)?)(?P<suffix>[fiu]\d*)?")
+# the patterns of what is read as one token: a tree of its numbers would take most of the time and memory of a text
+INTEGERS = r"\[[-0-9, \t\r\n\f]+\]"
+STATIC_TYPE = r"Tensor\s*\[\s*\(\s*(?:[0-9]{1,18}\s*,\s*){0,32}(?:[0-9]{1,18}\s*)?\)\s*,\s*[A-Za-z0-9_]+\s*\]"
+
+_LONGEST_INTEGER = 20
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_UNESCAPES = {escaped[1]: plain for plain, escaped in _ESCAPES.items()}
+
+
+def float_text(value: float | np.floating[Any]) -> str:
+    """Return the shortest digits that give the same number again, without a suffix."""
+    number = float(value)
+    if not math.isfinite(number):
+        return str(number)
+    text = shortest_digits(value)
+    return text[:-2] if text.endswith(".0") else text
+
+
+def attribute_text(value: Any) -> str:
+    """Return an attribute's value as text; floats are written as `double` has them."""
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        return f"{float_text(float(value))}f"
+    if isinstance(value, str):
+        return string_text(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(attribute_text, value))}]"
+    return str(int(value))
+
+
+def string_text(value: str) -> str:
+    """Return a quoted string on one line."""
+    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in value) + '"'
+
+
+def string_value(token: str) -> str:
+    """Return what a quoted string says."""
+    return re.sub(r"\\(.)", lambda match: _UNESCAPES.get(match.group(1), match.group()), token[1:-1], flags=re.DOTALL)
+
+
+def scalar_text(data: npt.NDArray[Any], dtype: str) -> str | None:
+    """Return a scalar constant as a literal, or None for what Relay keeps in the metadata section."""
+    if data.shape:
+        return None
+    if dtype == "bool":
+        return str(bool(data))
+    if dtype not in _SUFFIX:
+        return None
+    if not dtypes.is_float(dtype):
+        return f"{int(data)}{_SUFFIX[dtype]}"
+    # TVM prints nan in a way that it does not parse
+    return None if np.isnan(data) else f"{float_text(data.reshape(-1)[0])}{_SUFFIX[dtype]}"
+
+
+def number_value(token: str, *, negative: bool = False) -> npt.NDArray[Any] | None:
+    """Return the scalar that a literal such as ``3``, ``3i64``, ``1e-5f``, ``inff`` stands for; None if it is none."""
+    match = _NUMBER.fullmatch(token)
+    if match is None:
+        return None
+    digits, suffix = match["digits"], match["suffix"] or ""
+    is_integer = digits.isdecimal()
+    if suffix.startswith("f"):
+        return _typed(float(digits) * (-1.0 if negative else 1.0), f"float{suffix[1:] or 32}")
+    if not is_integer or len(digits) > 20:
+        return None
+    value = -int(digits) if negative else int(digits)
+    if suffix:
+        return _typed(value, ("int" if suffix[0] == "i" else "uint") + (suffix[1:] or "32"))
+    low, high = dtypes.limits("int32")
+    return _typed(value, "int32" if low <= value <= high else "int64")
+
+
+def integer_values(token: str) -> tuple[int, ...] | None:
+    """Return the integers of a list such as ``[1, -2]``; None if one is none or has more than 64 bits."""
+    if not token[1:-1].strip():
+        return ()
+    elements = token[1:-1].split(",")
+    # the limit on digits keeps the conversion's time linear
+    if max(map(len, elements)) > _LONGEST_INTEGER:
+        elements = [element.strip() for element in elements]
+        if max(map(len, elements)) > _LONGEST_INTEGER:
+            return None
+    try:
+        values = tuple(map(int, elements))
+    except ValueError:
+        return None
+    low, high = dtypes.limits("int64")
+    return values if low <= min(values) and max(values) <= high else None
+
+
+def _typed(value: float, dtype: str) -> npt.NDArray[Any] | None:
+    if dtype not in dtypes.SCALARS:
+        return None
+    if not dtypes.is_float(dtype):
+        low, high = dtypes.limits(dtype)
+        if not low <= value <= high:
+            return None
+    with np.errstate(over="ignore"):
+        return np.asarray(value, dtypes.to_numpy(dtype))
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Return names that lex as Relay identifiers, each once: other letters become ``_``, repetitions are numbered."""
+    wanted = [_lexable(name) for name in names]
+    taken: set[str] = set()
+    # a name that is fine as it is keeps its form, whatever comes before it
+    reserved = {want for want, name in zip(wanted, names, strict=True) if want == name}
+    counts: dict[str, int] = {}
+    result = []
+    for want, name in zip(wanted, names, strict=True):
+        title = want
+        while title in taken or (title in reserved and title != name):
+            counts[want] = counts.get(want, 0) + 1
+            title = f"{want}{counts[want]}"
+        taken.add(title)
+        result.append(title)
+    return result
+
+
+def _lexable(name: str) -> str:
+    safe = _UNSAFE.sub("_", name)
+    return safe if safe[:1].isalpha() else f"v{safe}"

@@ -1,0 +1,119 @@
+"""The ``#[metadata]`` section of Relay text: TVM's object graph in JSON, holding tensor constants."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from mlfc.errors import ArchiveError, TextError
+from mlfc.relay.ir import Constant
+from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
+
+SECTION = "#[metadata]"
+_TVM_VERSION = "0.14.0"
+# a constant of four dimensions has about fifty
+_MAX_VALUES = 500_000
+
+
+def metadata_text(constants: Sequence[Constant]) -> str:
+    """Return the JSON whose i-th constant is ``meta[relay.Constant][i]``."""
+    graph = _Graph()
+    virtual_device = graph.add(
+        "VirtualDevice",
+        attrs={
+            "device_type_int": "-1",
+            "memory_scope": str(graph.add("runtime.String", repr_str="")),
+            "target": "0",
+            "virtual_device_id": "-1",
+        },
+    )
+    nodes = [
+        graph.add(
+            "relay.Constant",
+            attrs={
+                "_checked_type_": str(_tensor_type(graph, constant)),
+                "data": str(index),
+                "span": "0",
+                "virtual_device_": str(virtual_device),
+            },
+        )
+        for index, constant in enumerate(constants)
+    ]
+    root = graph.add("Map", keys=["relay.Constant"], data=[graph.add("Array", data=nodes)])
+    document = {
+        "root": root,
+        "nodes": graph.nodes,
+        "b64ndarrays": [base64.b64encode(encode_ndarray(constant.data)).decode() for constant in constants],
+        "attrs": {"tvm_version": _TVM_VERSION},
+    }
+    return json.dumps(document, indent=2)
+
+
+class _Graph:
+    """Nodes in the making; node 0 is null."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = [{"type_key": ""}]
+
+    def add(self, type_key: str, **fields: Any) -> int:
+        self.nodes.append({"type_key": type_key, **fields})
+        return len(self.nodes) - 1
+
+
+def _tensor_type(graph: _Graph, constant: Constant) -> int:
+    extents = [
+        graph.add("IntImm", attrs={"dtype": "int32", "span": "0", "value": str(extent)})
+        for extent in constant.type.shape
+    ]
+    shape = graph.add("Array", data=extents)
+    return graph.add("relay.TensorType", attrs={"dtype": constant.type.dtype, "shape": str(shape), "span": "0"})
+
+
+def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
+    """Return the constants of a metadata section.
+
+    Raises
+    ------
+    TextError
+        If the JSON is broken, an index leads nowhere, or a tensor's bytes are.
+    """
+    try:
+        if sum(map(text.count, "[{,:")) > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES:,} values")
+        document = json.loads(text)
+        nodes, blobs = document["nodes"], document["b64ndarrays"]
+        table = nodes[_index(document["root"], nodes)]
+        listed = nodes[_index(table["data"][table["keys"].index("relay.Constant")], nodes)]["data"]
+        holders = [nodes[_index(item, nodes)]["attrs"]["data"] for item in listed]
+        places = [_index(holder, blobs) for holder in holders]
+        # any number of constants may be one tensor
+        tensors = {index: _tensor(blobs[index], place) for index in set(places)}
+        return [tensors[index] for index in places]
+    except ArchiveError as error:
+        raise TextError(f"the metadata section is broken: {error.cause}", place=error.place) from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TextError(
+            f"the metadata section does not lead to its constants ({type(error).__name__}: {error})",
+            place=place,
+            next_step=f"What follows {SECTION} must be the JSON that the printer writes there",
+        ) from None
+
+
+def _index(value: Any, items: Any) -> int:
+    index = int(value)
+    if not isinstance(items, list) or not 0 <= index < len(items):
+        raise IndexError(f"there is no element {index}")
+    return index
+
+
+def _tensor(blob: Any, place: str) -> npt.NDArray[Any]:
+    try:
+        raw = base64.b64decode(blob, validate=True)
+    except (binascii.Error, TypeError) as error:
+        raise ArchiveError(f"a tensor is not base64 ({error})", place=place) from None
+    return decode_ndarray(raw, place=f"{place}, metadata tensor")[0]

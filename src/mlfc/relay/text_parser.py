@@ -1,0 +1,495 @@
+"""From Relay text to the graph IR.
+
+The tree that the grammar gives is followed by recursion, whose depth the limit on nested brackets bounds;
+everything that can be long (statements, chains of operators, lists) is wide in that tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from lark import Token, Tree
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from mlfc.errors import MlfcError, TypeCheckError
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TensorType, TupleType, Var
+from mlfc.relay.op import OPERATORS, Attr
+from mlfc.relay.text_grammar import RESERVED, described, parser
+from mlfc.relay.text_literals import integer_values, number_value, string_value
+from mlfc.relay.text_metadata import SECTION, read_metadata
+from mlfc.relay.text_origins import Origin
+from mlfc.relay.text_source import MAX_NESTING, Prepared, Source
+from mlfc.support import dtypes
+
+Node: TypeAlias = "Tree[Token] | Token"
+Scope: TypeAlias = dict[str, Expr]
+
+_INFIX = {
+    "*": "multiply", "/": "divide", "+": "add", "-": "subtract", "<": "less", "<=": "less_equal",
+    ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
+}  # fmt: skip
+# from those that bind the least to those that bind the most
+_PRECEDENCE = (("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/"))
+_COMPOSED = ("chain", "applied", "global_function", "tuple")
+_TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type")
+_NOWHERE = Origin()
+_WORD = re.compile(r"\w+")
+_MAX_ELEMENTS = 1 << 40
+_MAX_FIELDS = 4_096
+
+
+def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
+    """Return the module that a text describes; raise TextError pointing at the first fault.
+
+    A metadata section of the text counts before `constants`.
+    """
+    prepared = source.prepared()
+    try:
+        tree = parser().parse(prepared.code)
+    except UnexpectedInput as error:
+        raise _syntax_fault(source, error, prepared.code) from None
+    if prepared.metadata_start < len(source.text):
+        line = source.text.count("\n", 0, prepared.metadata_start) + 1
+        section = source.text[prepared.metadata_start + len(SECTION) :]
+        constants = read_metadata(section, f"{source.file}:{line}")
+    return _Reader(source, [Constant(array) for array in constants], prepared).module(tree)
+
+
+def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcError:
+    if isinstance(error, UnexpectedToken) and error.token.type == RESERVED:
+        return _fault_at(source, error.token, f"`{error.token}` is not part of the static subset of Relay")
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        allowed = error.accepts or error.expected
+        return _fault_at(source, error.token, f"expected {described(allowed)}, found `{str(error.token)[:40]}`")
+    if isinstance(error, UnexpectedToken):
+        allowed = error.accepts or error.expected
+        last = len(text.rstrip())
+        return source.fault(f"expected {described(allowed)}, found the end of the text", max(0, last - 1))
+    offset = error.pos_in_stream or 0
+    cause = f"`{source.text[offset : offset + 1]}` cannot stand here"
+    allowed = set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
+    help_text = f"expected {described(allowed)}" if allowed else None
+    return source.fault(cause, offset, help_text=help_text)
+
+
+def _fault_at(source: Source, node: Node, cause: str, help_text: str | None = None) -> MlfcError:
+    if isinstance(node, Token):
+        return source.fault(cause, node.start_pos or 0, len(node), help_text=help_text)
+    start = getattr(node.meta, "start_pos", 0)
+    return source.fault(cause, start, getattr(node.meta, "end_pos", start + 1) - start, help_text=help_text)
+
+
+class _Reader:
+    """Turns the tree of one text into functions."""
+
+    def __init__(self, source: Source, constants: Sequence[Constant], prepared: Prepared) -> None:
+        self._source = source
+        self._constants = list(constants)
+        self._origins = prepared.origins
+        self._facts = prepared.facts
+        self._stand_ins: set[str] = set()
+        self._signatures: dict[str, ir.FuncType | None] = {}
+        self._sizes: dict[int, tuple[TupleType, tuple[int, int]]] = {}
+
+    def module(self, tree: Tree[Token]) -> IRModule:
+        definitions = _trees(tree.children)
+        for definition in definitions:
+            token = _token(definition.children[0])
+            name = token[1:]
+            if name in self._signatures:
+                raise self._fault(token, f"the function @{name} is defined twice")
+            self._signatures[name] = self._signature(definition.children[1:])
+        functions = {
+            str(_token(definition.children[0])[1:]): self._function(definition.children[1:], definition)
+            for definition in definitions
+        }
+        for name in self._stand_ins:
+            functions.pop(name, None)
+        facts = self._facts
+        if facts.output_names and "main" in functions:
+            kind = functions["main"].body.type
+            count = len(kind.fields) if isinstance(kind, TupleType) else 1
+            if len(facts.output_names) != count:
+                raise self._fault(tree, f"main has {count} results, but {len(facts.output_names)} names for them")
+        return IRModule(functions, facts.output_names, facts.quantization, facts.source)
+
+    def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlfcError:
+        return _fault_at(self._source, node, cause, help_text)
+
+    @contextmanager
+    def _checked(self, node: Node) -> Iterator[None]:
+        """Point errors of the type rules at `node`."""
+        try:
+            yield
+        except TypeCheckError as error:
+            raise self._fault(node, error.cause, error.next_step) from None
+
+    def _signature(self, parts: Sequence[Node]) -> ir.FuncType | None:
+        """Return the type of a function if all of it is written, for calls from other functions."""
+        params = [part for part in _trees(parts) if part.data == "parameter"]
+        result = _result_type(parts)
+        if result is None or any(len(param.children) < 2 for param in params):
+            return None
+        return ir.FuncType(tuple(self._type(param.children[1]) for param in params), self._type(result))
+
+    def _function(self, parts: Sequence[Node], place: Node) -> Function:
+        params: dict[str, Var] = {}
+        names: set[str] = set()
+        attrs: dict[str, Any] = {}
+        for part in _trees(parts):
+            if part.data == "parameter":
+                title = str(part.children[0])
+                var = self._parameter(part)
+                if title in params or var.name in names:
+                    raise self._fault(part, f"the parameter {title} is given twice")
+                params[title] = var
+                names.add(var.name)
+            elif part.data == "attribute":
+                self._add_attribute(attrs, part)
+        body = self._body(_trees(parts)[-1], dict(params))
+        declared = _result_type(parts)
+        if declared is not None and self._type(declared) != body.type:
+            raise self._fault(declared, f"the function is declared to return this, but its body is of {body.type}")
+        with self._checked(place):
+            return Function(tuple(params.values()), body, attrs, self._origin(place).span)
+
+    def _parameter(self, part: Tree[Token]) -> Var:
+        token = _token(part.children[0])
+        if len(part.children) < 2:
+            raise self._fault(token, f"the parameter {token} needs a type, such as {token}: Tensor[(1, 3), float32]")
+        origin = self._origin(part)
+        name = str(token[1:]) if origin.name is None else origin.name
+        return Var(name, self._type(part.children[1]), origin.span)
+
+    def _origin(self, node: Node) -> Origin:
+        """Return what the comment behind `node` says of it."""
+        end = node.end_pos if isinstance(node, Token) else getattr(node.meta, "end_pos", None)
+        return self._origins.get(end or 0, _NOWHERE)
+
+    def _body(self, body: Tree[Token], scope: Scope) -> Expr:
+        *statements, last = body.children
+        for statement in _trees(statements):
+            name, value = _token(statement.children[0]), self._expression(statement.children[-1], scope)
+            if statement.data == "let" and len(statement.children) == 3:
+                declared = self._type(statement.children[1])
+                if declared != value.type:
+                    raise self._fault(
+                        statement.children[1], f"{name} is declared as this, but its value is of {value.type}"
+                    )
+            if name in scope and statement.data == "binding":
+                raise self._fault(name, f"{name} is bound twice")
+            scope[str(name)] = value
+        return self._expression(last, scope)
+
+    def _expression(self, node: Node, scope: Scope) -> Expr:
+        tree = _tree(node)
+        if tree.data == "local":
+            return self._local(_token(tree.children[0]), scope)
+        if tree.data == "constant":
+            return self._constant(tree)
+        if tree.data == "function":
+            # a nested function sees its own parameters alone: groups of fused operators are closed
+            return self._function(tree.children, tree)
+        if tree.data == "operator":
+            raise self._fault(tree, f"the operator {tree.children[0]} needs arguments in parentheses")
+        origin = self._origin(tree)
+        if tree.data in _COMPOSED:
+            made = self._composed(tree, scope)
+            return made if origin is _NOWHERE else replace(made, span=origin.span)
+        return Constant(self._exact(tree, self._scalar(tree), origin.exact), origin.name, origin.span)
+
+    def _composed(self, tree: Tree[Token], scope: Scope) -> Expr:
+        if tree.data == "chain":
+            return self._chain(tree.children, scope)
+        if tree.data == "applied":
+            return self._applied(tree, scope)
+        if tree.data == "global_function":
+            return self._global(_token(tree.children[0]))
+        made = ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
+        size, depth = self._tuple_size(made.type)
+        if size > _MAX_FIELDS or depth > MAX_NESTING:
+            limits = f"{_MAX_FIELDS:,} fields or {MAX_NESTING} levels"
+            raise self._fault(tree, f"this tuple and the tuples in it have more than {limits}")
+        return made
+
+    def _tuple_size(self, kind: ir.Type) -> tuple[int, int]:
+        """Return how many types a type is made of, and its depth.
+
+        A few tuples of tuples can have a type that no memory could hold if each field were written out.
+        """
+        if not isinstance(kind, TupleType):
+            return 1, 0
+        if id(kind) not in self._sizes:
+            sizes = [self._tuple_size(field) for field in kind.fields]
+            total, depth = 1 + sum(size for size, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
+            # the type is kept beside, so that no other one gets its id
+            self._sizes[id(kind)] = kind, (total, depth)
+        return self._sizes[id(kind)][1]
+
+    def _chain(self, parts: Sequence[Node], scope: Scope, precedence: int = 0) -> Expr:
+        """Return what operands make that have operators between them, of this precedence and higher ones."""
+        if len(parts) == 1:
+            return self._expression(parts[0], scope)
+        operators = [index for index in range(1, len(parts), 2) if parts[index] in _PRECEDENCE[precedence]]
+        starts = [0, *(index + 1 for index in operators)]
+        ends = [*operators, len(parts)]
+        operands = (
+            self._chain(parts[start:end], scope, precedence + 1) for start, end in zip(starts, ends, strict=True)
+        )
+        result = next(operands)
+        for index, operand in zip(operators, operands, strict=True):
+            with self._checked(parts[index]):
+                result = ir.call(_INFIX[str(parts[index])], [result, operand])
+        origin = self._origin(parts[-1])
+        return replace(result, span=origin.span) if operators and origin is not _NOWHERE else result
+
+    def _applied(self, tree: Tree[Token], scope: Scope) -> Expr:
+        head, *suffixes = tree.children
+        result: Expr | None = None
+        if _tree(head).data != "operator":
+            result = self._expression(head, scope)
+        for suffix in suffixes:
+            if isinstance(suffix, Token):
+                if result is None:
+                    raise self._fault(suffix, "an operator has no fields")
+                with self._checked(suffix):
+                    result = ir.TupleGetItem(result, int(suffix[1:]))
+                    _ = result.type
+            elif result is None:
+                result = self._operator_call(_token(_tree(head).children[0]), suffix, scope)
+            else:
+                result = self._function_call(result, suffix, scope, tree)
+        assert result is not None
+        return result
+
+    def _operator_call(self, name: Token, arguments: Tree[Token], scope: Scope) -> Expr:
+        if name not in OPERATORS:
+            near = OPERATORS.near(name)
+            raise self._fault(
+                name, f"operator `{name}` not found", f"did you mean {' or '.join(near)}?" if near else None
+            )
+        args, attrs = self._arguments(arguments, scope)
+        # TVM writes this where an operator is called without its own constructor
+        attrs.pop("attrs_type_key", None)
+        self._add_exact(OPERATORS.get(name).attrs, attrs, arguments)
+        with self._checked(name):
+            return ir.call(str(name), args, attrs)
+
+    def _add_exact(self, known: Sequence[Attr], attrs: dict[str, Any], arguments: Tree[Token]) -> None:
+        """Put the attributes in the comment behind a call in place of what is printed for TVM."""
+        exact = self._origin(arguments).exact
+        if exact is None:
+            return
+        by_name = {attr.name: attr.in_tvm for attr in known}
+        for name, value in exact.items() if isinstance(exact, dict) else ((None, exact),):
+            in_tvm = by_name.get(str(name))
+            if in_tvm is None:
+                raise self._fault(arguments, f"the comment behind it gives {name or value}, which stands for nothing")
+            printed = attrs.get(str(name))
+            if not isinstance(value, str | bool) or printed != (in_tvm.get(str(value)) if in_tvm else None):
+                raise self._fault(
+                    arguments,
+                    f"the comment behind it says that {name} is {value}, which does not go with {printed}",
+                    "change the comment together with what it explains, or leave it out",
+                )
+            attrs[str(name)] = value
+
+    def _function_call(self, callee: Expr, arguments: Tree[Token], scope: Scope, place: Node) -> Expr:
+        if not isinstance(callee, (Function, GlobalVar)):
+            raise self._fault(place, f"a value of {callee.type} cannot be called")
+        args, attrs = self._arguments(arguments, scope)
+        if attrs:
+            raise self._fault(arguments, f"the call of a function takes no attributes ({', '.join(attrs)})")
+        exact = self._origin(arguments).exact
+        if isinstance(callee, GlobalVar) and isinstance(exact, dict):
+            return self._stood_for(callee, args, exact, place)
+        with self._checked(place):
+            return ir.call_function(callee, args)
+
+    def _stood_for(self, callee: GlobalVar, args: list[Expr], exact: dict[str, Any], place: Node) -> Expr:
+        """Return the call of the operator for which a function stands in the text."""
+        name = exact.pop("op", None)
+        if not isinstance(name, str) or name not in OPERATORS or OPERATORS.get(name).in_tvm is None:
+            raise self._fault(place, f"the comment behind it says that it stands for {name}, which is no such operator")
+        self._stand_ins.add(callee.name)
+        with self._checked(place):
+            return ir.call(name, args, exact)
+
+    def _arguments(self, tree: Tree[Token], scope: Scope) -> tuple[list[Expr], dict[str, Any]]:
+        args: list[Expr] = []
+        attrs: dict[str, Any] = {}
+        for child in tree.children:
+            if isinstance(child, Tree) and child.data == "attribute":
+                self._add_attribute(attrs, child)
+            elif attrs:
+                raise self._fault(child, "arguments come before attributes")
+            else:
+                args.append(self._expression(child, scope))
+        return args, attrs
+
+    def _local(self, name: Token, scope: Scope) -> Expr:
+        if name not in scope:
+            raise self._fault(name, f"the variable {name} is not defined here")
+        return scope[name]
+
+    def _global(self, token: Token) -> Expr:
+        name = str(token[1:])
+        if name not in self._signatures:
+            raise self._fault(token, f"the function {token} is not defined")
+        signature = self._signatures[name]
+        if signature is None:
+            raise self._fault(token, f"{token} must be defined with the types of all parameters and of its result")
+        return GlobalVar(name, signature)
+
+    def _constant(self, tree: Tree[Token]) -> Constant:
+        kind, index = _token(tree.children[0]), _token(tree.children[1])
+        if kind != "relay.Constant" or not index.isdecimal():
+            raise self._fault(tree, "only meta[relay.Constant][i] can stand here")
+        if len(index) > 9 or int(index) >= len(self._constants):
+            count = len(self._constants)
+            raise self._fault(
+                tree,
+                f"the metadata section has no constant {index[:12]}; it has {count}",
+                None if count else f"the text must end with a {SECTION} section that holds the tensors",
+            )
+        place, origin = int(index), self._origin(tree)
+        if origin.exact is not None:
+            place = self._index_of_exact(tree, self._constants[place].data, origin.exact)
+        constant = self._constants[place]
+        if (constant.name, constant.span) != (origin.name, origin.span):
+            constant = self._constants[place] = Constant(constant.data, origin.name, origin.span)
+        return constant
+
+    def _index_of_exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: float | dict[str, Any]) -> int:
+        """Return which constant it is that is shown as float32."""
+        index = exact.get("constant") if isinstance(exact, dict) else None
+        if type(index) is not int or not 0 <= index < len(self._constants):
+            raise self._fault(tree, f"the comment behind it gives {exact}, which is none of the constants")
+        self._exact(tree, shown, self._constants[index].data)
+        return index
+
+    def _exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: Any) -> npt.NDArray[Any]:
+        """Return the float64 numbers that are shown as float32."""
+        if exact is None:
+            return shown
+        if isinstance(exact, dict):
+            return self._constants[self._index_of_exact(tree, shown, exact)].data
+        found: npt.NDArray[Any] = np.asarray(exact, np.float64)
+        with np.errstate(over="ignore"):
+            matches: bool = (
+                np.result_type(exact) == np.float64
+                and shown.dtype == np.float32
+                and np.array_equal(found.astype(np.float32), shown, equal_nan=True)
+            )
+        if not matches:
+            raise self._fault(
+                tree,
+                "the comment behind it gives other numbers",
+                "change the comment together with what it explains, or leave it out",
+            )
+        return found
+
+    def _scalar(self, tree: Tree[Token]) -> npt.NDArray[Any]:
+        if tree.data in ("true", "false"):
+            return ir.const(tree.data == "true").data
+        number = number_value(str(tree.children[-1]), negative=len(tree.children) == 2)
+        if number is None:
+            raise self._fault(
+                tree, "this is not a number of its dtype", "floats end in f, as in 0.5f; integers fit their width"
+            )
+        return number
+
+    def _add_attribute(self, attrs: dict[str, Any], part: Tree[Token]) -> None:
+        name, value = _token(part.children[0]), part.children[1]
+        if name in attrs:
+            raise self._fault(name, f"the attribute {name} is given twice")
+        attrs[str(name)] = self._value(value)
+
+    def _value(self, node: Node) -> Any:
+        tree = _tree(node)
+        if tree.data == "string":
+            return string_value(_token(tree.children[0]))
+        if tree.data == "none":
+            return None
+        if tree.data == "integers":
+            return self._integers(_token(tree.children[0]))
+        if tree.data == "list":
+            return tuple(self._value(child) for child in tree.children)
+        if tree.data == "constant":
+            raise self._fault(tree, "an attribute cannot be a tensor")
+        number = self._scalar(tree)
+        if number.dtype.kind == "f":
+            # attributes are doubles whatever their suffix: reading the digits again keeps all of them
+            digits = "".join(map(str, tree.children)).partition("f")[0]
+            return float(digits) if "in" not in digits else float(number)
+        return number.item()
+
+    def _integers(self, token: Token) -> tuple[int, ...]:
+        values = integer_values(token)
+        if values is not None:
+            return values
+        start = (token.start_pos or 0) + 1
+        for element in token[1:-1].split(","):
+            if not integer_values(f"[{element}]"):
+                start += len(element) - len(element.lstrip())
+                raise self._source.fault("expected an integer of 64 bits", start, len(element.strip()))
+            start += len(element) + 1
+        raise AssertionError(token)
+
+    def _type(self, node: Node) -> TensorType | TupleType:
+        tree = _tree(node)
+        if tree.data == "static_type":
+            *numbers, dtype = _words(_token(tree.children[0]))
+            return self._tensor_type(numbers, dtype)
+        if tree.data == "tuple_type":
+            return TupleType(tuple(self._type(child) for child in tree.children))
+        extents = []
+        for extent in _trees(tree.children[:-1]):
+            number = _token(extent.children[0]) if extent.children else None
+            if number is None or not number.isdecimal() or len(number) > 18:
+                raise self._fault(extent, "shapes must be whole numbers: mlfc compiles static shapes")
+            extents.append(number)
+        return self._tensor_type(extents, _token(tree.children[-1]))
+
+    def _tensor_type(self, extents: Sequence[Token], dtype: Token) -> TensorType:
+        if dtype not in dtypes.SCALARS:
+            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
+        shape = tuple(map(int, extents))
+        size = 1
+        for extent, token in zip(shape, extents, strict=True):
+            size *= max(1, extent)
+            if size > _MAX_ELEMENTS:
+                raise self._fault(token, "this tensor is too large for any memory")
+        return TensorType(shape, str(dtype))
+
+
+def _result_type(parts: Sequence[Node]) -> Node | None:
+    types = [part for part in _trees(parts) if part.data in _TYPES]
+    return types[0] if types else None
+
+
+def _words(token: Token) -> list[Token]:
+    """Return the extents and the dtype of a type that is one token, each with its place."""
+    start = token.start_pos or 0
+    return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]
+
+
+def _trees(nodes: Sequence[Node]) -> list[Tree[Token]]:
+    return [node for node in nodes if isinstance(node, Tree)]
+
+
+def _tree(node: Node) -> Tree[Token]:
+    assert isinstance(node, Tree)
+    return node
+
+
+def _token(node: Node) -> Token:
+    assert isinstance(node, Token)
+    return node

@@ -1,0 +1,146 @@
+"""A check of everything that a module promises, run after passes in tests and before lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlfc.errors import InternalError, MlfcError
+from mlfc.relay.ir import Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, TupleType, Var
+from mlfc.relay.op import Operator
+from mlfc.relay.visitor import post_order
+
+_SHOWN_FAULTS = 20
+
+
+def verify(module: IRModule) -> None:
+    """Check scopes, types, names and calls of a module.
+
+    Raises
+    ------
+    InternalError
+        Listing every fault: a variable that no function binds, a parameter name given twice, a call whose type or
+        attributes are not what its operator's rule gives, a reference to a function that does not exist or
+        has another type, functions that call each other in a circle, output names that do not fit the results.
+    """
+    faults = [f"@{name}: {fault}" for name in sorted(module.functions) for fault in _function_faults(module, name)]
+    faults += _circles(module)
+    faults += _output_faults(module)
+    if faults:
+        shown = "; ".join(faults[:_SHOWN_FAULTS])
+        more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
+        raise InternalError(f"the module is not well-formed: {shown}{more}")
+
+
+def _function_faults(module: IRModule, name: str) -> Iterator[str]:
+    """Yield the faults of a function and of the functions nested in it."""
+    pending = [module.functions[name]]
+    seen = set(pending)
+    while pending:
+        function = pending.pop()
+        names = [param.name for param in function.params]
+        for twice in sorted({title for title in names if names.count(title) > 1}):
+            yield f"two parameters are called '{twice}'"
+        for expr in _scope(function):
+            yield from _expr_faults(module, function, expr)
+            nested = expr.op if isinstance(expr, Call) else expr
+            if isinstance(nested, Function) and nested not in seen:
+                seen.add(nested)
+                pending.append(nested)
+
+
+def _scope(function: Function) -> list[Expr]:
+    """Return what `function` computes itself; a nested function is one expression."""
+    order = post_order(function.body)
+    inside: set[Expr] = set()
+    for expr in order:
+        if isinstance(expr, Function):
+            inside.update(post_order(expr.body), expr.params)
+    return [expr for expr in order if expr not in inside]
+
+
+def _expr_faults(module: IRModule, function: Function, expr: Expr) -> Iterator[str]:
+    if isinstance(expr, Var) and expr not in function.params:
+        yield f"the variable %{expr.name} is not bound"
+    elif isinstance(expr, GlobalVar):
+        yield from _global_faults(module, expr)
+    elif isinstance(expr, TupleGetItem):
+        kind = expr.value.type
+        if not isinstance(kind, TupleType) or not 0 <= expr.index < len(kind.fields):
+            yield f"there is no field {expr.index} in {kind}"
+    elif isinstance(expr, Call):
+        yield from _call_faults(module, expr)
+
+
+def _call_faults(module: IRModule, call: Call) -> Iterator[str]:
+    place = f" (node {', '.join(call.span.nodes)})" if call.span.nodes else ""
+    if isinstance(call.op, Operator):
+        yield from (f"{fault}{place}" for fault in _operator_faults(call, call.op))
+        return
+    if isinstance(call.op, GlobalVar):
+        yield from _global_faults(module, call.op)
+    kind, given = call.op.type, tuple(arg.type for arg in call.args)
+    if given != kind.params or call.type != kind.result:
+        yield f"a function of type {kind} is called with {given} for {call.type}{place}"
+
+
+def _operator_faults(call: Call, operator: Operator) -> Iterator[str]:
+    try:
+        full = operator.complete(call.attrs)
+        if operator.num_inputs is not None and len(call.args) != operator.num_inputs:
+            yield f"{operator.name} takes {operator.num_inputs} arguments, not {len(call.args)}"
+            return
+        result = operator.infer([arg.type for arg in call.args], full)
+    except (MlfcError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        yield f"{operator.name} does not take its arguments: {error}"
+        return
+    if full != dict(call.attrs):
+        yield f"{operator.name} has incomplete attributes {dict(call.attrs)}"
+    if result != call.type:
+        yield f"{operator.name} is of {call.type}, but its rule gives {result}"
+
+
+def _global_faults(module: IRModule, reference: GlobalVar) -> Iterator[str]:
+    target = module.functions.get(reference.name)
+    if target is None:
+        yield f"there is no function @{reference.name}"
+    elif target.type != reference.type:
+        yield f"@{reference.name} is of type {target.type}, but is used as {reference.type}"
+
+
+def _callees(function: Function) -> set[str]:
+    found: set[str] = set()
+    pending = [function]
+    seen = set(pending)
+    while pending:
+        for expr in post_order(pending.pop().body):
+            target = expr.op if isinstance(expr, Call) else expr
+            if isinstance(target, GlobalVar):
+                found.add(target.name)
+            elif isinstance(target, Function) and target not in seen:
+                seen.add(target)
+                pending.append(target)
+    return found
+
+
+def _circles(module: IRModule) -> list[str]:
+    """Return a fault for the functions that are left when those whose callees are all done are taken away."""
+    waiting = {name: _callees(function) & set(module.functions) for name, function in module.functions.items()}
+    while True:
+        done = {name for name, callees in waiting.items() if not callees & set(waiting)}
+        if not done:
+            break
+        waiting = {name: callees for name, callees in waiting.items() if name not in done}
+    return [f"functions call each other in a circle: {', '.join(sorted(waiting))}"] if waiting else []
+
+
+def _output_faults(module: IRModule) -> Iterator[str]:
+    if "main" not in module.functions:
+        yield "there is no function @main"
+        return
+    body = module.main.body
+    results = len(body.fields) if isinstance(body, Tuple) else 1
+    names = module.output_names
+    if names and len(names) != results:
+        yield f"{results} results have {len(names)} names"
+    if len(set(names)) != len(names):
+        yield f"output names are not unique: {', '.join(names)}"

@@ -1,0 +1,147 @@
+"""Walking and rewriting graphs, without recursion: a model may be ten thousand operators deep.
+
+Nodes are compared by identity, so they serve as dictionary keys. A walk enters the arguments of a call but
+not the function that it calls: a fused group is one step of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Expr, Function, Span, Tuple, TupleGetItem, Var
+from mlfc.relay.op import Operator
+
+E = TypeVar("E", bound=Expr)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the expressions that `expr` reads, in order; those of a function are its parameters and body."""
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Tuple):
+        return expr.fields
+    if isinstance(expr, TupleGetItem):
+        return (expr.value,)
+    if isinstance(expr, Function):
+        return (*expr.params, expr.body)
+    return ()
+
+
+def post_order(expr: Expr) -> list[Expr]:
+    """Return every expression that `expr` depends on, each once, what is read before what reads it.
+
+    The order depends on the graph alone: arguments from left to right, `expr` last.
+    """
+    order: list[Expr] = []
+    seen: set[Expr] = {expr}
+    stack = [(expr, iter(children(expr)))]
+    while stack:
+        node, rest = stack[-1]
+        for child in rest:
+            if child not in seen:
+                seen.add(child)
+                stack.append((child, iter(children(child))))
+                break
+        else:
+            order.append(node)
+            stack.pop()
+    return order
+
+
+def users(expr: Expr) -> dict[Expr, list[Expr]]:
+    """Return for every expression of the graph who reads it, once for each place where it is read."""
+    found: dict[Expr, list[Expr]] = {}
+    for node in post_order(expr):
+        found.setdefault(node, [])
+        for child in children(node):
+            found[child].append(node)
+    return found
+
+
+def free_vars(expr: Expr) -> list[Var]:
+    """Return the variables that `expr` reads and does not bind, in the order of a walk."""
+    bound = set(expr.params) if isinstance(expr, Function) else set()
+    return [node for node in post_order(expr) if isinstance(node, Var) and node not in bound]
+
+
+def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:
+    """Return `expr` reading other expressions; `expr` itself if they are the same ones.
+
+    Types are inferred again, so they may change along with those of the arguments.
+    """
+    given = tuple(args)
+    if all(a is b for a, b in zip(given, children(expr), strict=True)):
+        return expr
+    if isinstance(expr, Call):
+        if isinstance(expr.op, Operator):
+            return ir.call(expr.op.name, given, expr.attrs, span=expr.span)
+        return ir.call_function(expr.op, given, span=expr.span)
+    if isinstance(expr, Tuple):
+        return Tuple(given, expr.span)
+    if isinstance(expr, TupleGetItem):
+        return TupleGetItem(given[0], expr.index, expr.span)
+    if isinstance(expr, Function):
+        params = tuple(node for node in given[:-1] if isinstance(node, Var))
+        return Function(params, given[-1], expr.attrs, expr.span)
+    return expr
+
+
+def with_span(expr: E, span: Span) -> E:
+    """Return a copy of `expr` that came from `span`."""
+    return replace(expr, span=span)
+
+
+class Rewriter:
+    """Rewrites graphs from the leaves up; expressions that were rewritten before are remembered.
+
+    Parameters
+    ----------
+    rule : callable ``(Expr) -> Expr``
+        Takes each expression after its arguments were rewritten and returns what stands in its place: the
+        expression itself, or another one of the same type. It sees parameters of functions too, which
+        must stay variables.
+    """
+
+    def __init__(self, rule: Callable[[Expr], Expr]) -> None:
+        self._rule = rule
+        self._done: dict[Expr, Expr] = {}
+        self._reads: dict[Expr, int] = {}
+
+    def __call__(self, expr: Expr) -> Expr:
+        """Return what stands in the place of `expr`."""
+        order = post_order(expr)
+        for node in order:
+            for child in children(node):
+                self._reads[child] = self._reads.get(child, 0) + 1
+        for node in order:
+            if node not in self._done:
+                rebuilt = with_children(node, (self._done[child] for child in children(node)))
+                self._reads.setdefault(rebuilt, self.reads(node))
+                found = self._rule(rebuilt)
+                self._reads.setdefault(found, self.reads(node))
+                self._done[node] = found
+        return self._done[expr]
+
+    def reads(self, expr: Expr) -> int:
+        """Return how often the graph reads what `expr` stands for; 1 for what only a rule made."""
+        return self._reads.get(expr, 1)
+
+
+def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    """Return `expr` with `rule` applied to every expression from the leaves up; see `Rewriter`."""
+    return Rewriter(rule)(expr)
+
+
+def rewrite_body(function: Function, rule: Callable[[Expr], Expr]) -> Function:
+    """Return `function` with its body rewritten and its parameters untouched."""
+    params = set(function.params)
+    body = rewrite(function.body, lambda node: node if node in params else rule(node))
+    return function if body is function.body else Function(function.params, body, function.attrs, function.span)
+
+
+def substitute(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """Return `expr` with some of its expressions, mostly variables, replaced by others of the same type."""
+    return rewrite(expr, lambda node: values.get(node, node))

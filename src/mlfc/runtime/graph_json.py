@@ -1,0 +1,411 @@
+"""The graph executor's JSON, read into plain checked structures.
+
+Whatever `parse_graph` returns can be run without another look at it: ids are in range, nodes stand after what they
+read, sizes are bounded, and no block of memory is overwritten while a tensor in it is still to be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import ArchiveError
+from mlfc.support.json_text import parse_json
+
+MAX_TEXT = 8 << 20  # the lists that Python makes of a text take twenty times its bytes
+MAX_TENSOR = 1 << 40
+MAX_DIMENSIONS = 32
+NOP, COPY = "__nop", "__copy"
+
+_KEYS = ("nodes", "arg_nodes", "heads", "attrs", "node_row_ptr")
+_NODE_KEYS = {"op", "name", "inputs", "attrs", "attr", "control_deps"}
+_OP_ATTRS = ("func_name", "num_inputs", "num_outputs", "flatten_data")
+_TAGS = {
+    "dltype": "list_str",
+    "shape": "list_shape",
+    "storage_id": "list_int",
+    "device_index": "list_int",
+    "storage_scope": "list_str",
+}
+_REQUIRED = ("dltype", "shape", "storage_id")
+_SKIPPED_TAGS = ("list_int", "size_t")
+_DTYPE = re.compile(r"(int|uint|float|bfloat)([0-9]{1,3})(?:x([0-9]{1,4}))?")
+_COUNT = re.compile(r"[0-9]{1,6}")
+_MAX_ID = (1 << 31) - 1
+_MAX_FUNCTION_NAME = 1024
+_CPU = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor: an output of a node.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+        As written: ``int8``, ``bool``, ``float32x4``.
+    nbytes : int
+    storage_id : int
+        The block of memory that it lies in.
+    device_type : int
+        DLDeviceType of the block.
+    scope : str
+        Of the memory; empty for ordinary memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    storage_id: int
+    device_type: int = _CPU
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the graph.
+
+    Attributes
+    ----------
+    name : str
+    function : str or None
+        What it calls; None for an input or a parameter.
+    inputs : tuple of int
+        The entries that it reads, in the order of the call.
+    outputs : range
+        The entries that it makes.
+    flatten : bool
+        Whether tensors are passed with one dimension.
+    attrs : mapping of str to str
+        Whatever else is written about the function: layouts, hash.
+    """
+
+    name: str
+    function: str | None
+    inputs: tuple[int, ...]
+    outputs: range
+    flatten: bool
+    attrs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked graph.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        In the order of execution.
+    arg_nodes : tuple of int
+        The nodes of inputs and parameters.
+    heads : tuple of int
+        The entries that are the model's outputs.
+    entries : tuple of Entry
+    """
+
+    nodes: tuple[Node, ...]
+    arg_nodes: tuple[int, ...]
+    heads: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The entry of each input and parameter by name, in order."""
+        return {self.nodes[index].name: self.nodes[index].outputs.start for index in self.arg_nodes}
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions that nodes call, sorted, each once."""
+        return sorted({node.function for node in self.nodes if node.function not in (None, NOP, COPY)})
+
+    @property
+    def storage_bytes(self) -> dict[int, int]:
+        """The bytes of each block: those of the largest tensor in it."""
+        sizes: dict[int, int] = {}
+        for entry in self.entries:
+            sizes[entry.storage_id] = max(sizes.get(entry.storage_id, 0), entry.nbytes)
+        return sizes
+
+    def roots(self) -> list[int]:
+        """Return for each entry the one whose bytes it is, through the nodes that only reshape."""
+        roots = list(range(len(self.entries)))
+        for node in self.nodes:
+            if node.function == NOP:
+                roots[node.outputs.start] = roots[node.inputs[0]]
+        return roots
+
+
+def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
+    """Read and check a graph.
+
+    Parameters
+    ----------
+    text : str or bytes
+        Not trusted.
+    place : str
+        The file, for messages.
+
+    Raises
+    ------
+    ArchiveError
+        Naming the first thing in the text that is wrong.
+    """
+    return _Reader(place).graph(_document(text, place))
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the numpy dtype of an entry's elements; raise ArchiveError if there is none."""
+    try:
+        if dtype.startswith("bfloat16"):
+            import ml_dtypes
+
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
+        return np.dtype(dtype.partition("x")[0])
+    except TypeError:
+        raise ArchiveError(f"numpy has no dtype {dtype}", next_step="Use the C runtime for this graph") from None
+
+
+def _document(text: str | bytes, place: str) -> Any:
+    if len(text) > MAX_TEXT:
+        raise ArchiveError(f"a graph of {len(text):,} bytes; up to {MAX_TEXT:,} are read", place=place)
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ArchiveError("its text has halves of characters", place=place) from None
+    return parse_json(data, place)
+
+
+class _Reader:
+    """Checks one document; every fault says where it is."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def fault(self, where: str, cause: str) -> ArchiveError:
+        return ArchiveError(
+            cause, place=f"{self._place}: {where}", next_step="The graph is damaged or of another executor"
+        )
+
+    def integer(self, value: object, where: str, most: int = _MAX_ID) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise self.fault(where, f"expected an integer from 0 to {most:,}, found {_shown(value)}")
+        return value
+
+    def items(self, value: object, where: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise self.fault(where, f"expected a list, found {_shown(value)}")
+        return value
+
+    def text(self, value: object, where: str) -> str:
+        if not isinstance(value, str):
+            raise self.fault(where, f"expected a string, found {_shown(value)}")
+        return value
+
+    def mapping(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.fault(where, f"expected an object, found {_shown(value)}")
+        return value
+
+    def graph(self, document: object) -> Graph:
+        keys = self.mapping(document, "$")
+        for key in _KEYS:
+            if key not in keys:
+                raise self.fault("$", f"the key '{key}' is missing")
+        for key in keys:
+            # graphs of NNVM's age carry a 'metadata' that no executor reads
+            if key not in _KEYS and key != "metadata":
+                raise self.fault("$", f"the key {_shown(key)} is not one of a graph")
+        nodes = self._nodes(self.items(keys["nodes"], "nodes"), self.items(keys["node_row_ptr"], "node_row_ptr"))
+        count = nodes[-1].outputs.stop if nodes else 0
+        entries = self._entries(self.mapping(keys["attrs"], "attrs"), count)
+        for index, node in enumerate(nodes):
+            if node.function in (NOP, COPY):
+                self._check_same_bytes(node, entries, f"nodes[{index}]")
+        arguments = self._arguments(self.items(keys["arg_nodes"], "arg_nodes"), nodes)
+        heads = tuple(
+            self._reference(head, f"heads[{index}]", nodes)
+            for index, head in enumerate(self.items(keys["heads"], "heads"))
+        )
+        graph = Graph(nodes, arguments, heads, entries)
+        for fault in storage_faults(graph):
+            raise self.fault("attrs.storage_id", fault)
+        return graph
+
+    def _nodes(self, items: list[Any], rows: list[Any]) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        names: set[str] = set()
+        for index, item in enumerate(items):
+            node = self._node(self.mapping(item, f"nodes[{index}]"), f"nodes[{index}]", nodes)
+            if node.function is None and node.name in names:
+                raise self.fault(f"nodes[{index}]", f"two inputs have the name '{node.name[:80]}'")
+            if node.function is None:
+                names.add(node.name)
+            nodes.append(node)
+        expected = [0, *(node.outputs.stop for node in nodes)]
+        if rows != expected or any(type(row) is not int for row in rows):
+            raise self.fault("node_row_ptr", "these are not the sums of the nodes' numbers of outputs")
+        return tuple(nodes)
+
+    def _node(self, item: dict[str, Any], where: str, before: list[Node]) -> Node:
+        for key in item:
+            if key not in _NODE_KEYS:
+                raise self.fault(where, f"the key {_shown(key)} is not one of a node")
+        op = self.text(item.get("op"), f"{where}.op")
+        name = self.text(item.get("name"), f"{where}.name")
+        references = self.items(item.get("inputs"), f"{where}.inputs")
+        inputs = tuple(
+            self._reference(reference, f"{where}.inputs[{index}]", before) for index, reference in enumerate(references)
+        )
+        start = before[-1].outputs.stop if before else 0
+        written = self.mapping(item.get("attrs", item.get("attr", {})), f"{where}.attrs")
+        if op == "null":
+            if inputs:
+                raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
+            return Node(name, None, (), range(start, start + 1), False, {})
+        if op != "tvm_op":
+            raise self.fault(f"{where}.op", f"there is no operation {_shown(op)}; it must be 'null' or 'tvm_op'")
+        attrs = {key: self.text(value, f"{where}.attrs.{key[:40]}") for key, value in written.items()}
+        for key in _OP_ATTRS:
+            if key not in attrs:
+                raise self.fault(f"{where}.attrs", f"the key '{key}' is missing")
+        if attrs["num_inputs"] != str(len(inputs)):
+            raise self.fault(f"{where}.attrs.num_inputs", f"{_shown(attrs['num_inputs'])}, but it has {len(inputs)}")
+        outputs = self._count(attrs["num_outputs"], f"{where}.attrs.num_outputs")
+        if attrs["flatten_data"] not in ("0", "1"):
+            raise self.fault(f"{where}.attrs.flatten_data", "it must be '0' or '1'")
+        if len(attrs["func_name"]) > _MAX_FUNCTION_NAME:
+            raise self.fault(f"{where}.attrs.func_name", f"no function has a name like {_shown(attrs['func_name'])}")
+        others = {key: value for key, value in attrs.items() if key not in _OP_ATTRS}
+        flatten = attrs["flatten_data"] == "1"
+        return Node(name, attrs["func_name"], inputs, range(start, start + outputs), flatten, others)
+
+    def _count(self, text: str, where: str) -> int:
+        if not _COUNT.fullmatch(text):
+            raise self.fault(where, f"expected a decimal number of at most six digits, found {_shown(text)}")
+        return int(text)
+
+    def _reference(self, value: object, where: str, nodes: Any) -> int:
+        items = self.items(value, where)
+        if len(items) not in (2, 3):
+            raise self.fault(where, "expected a list [node, output, version]")
+        node, output, *_ = [self.integer(item, where) for item in items]
+        if node >= len(nodes):
+            raise self.fault(where, f"node {node} does not stand before it: there is a cycle, or there is no such node")
+        if output >= len(nodes[node].outputs):
+            raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs; there is no number {output}")
+        return int(nodes[node].outputs[output])
+
+    def _arguments(self, items: list[Any], nodes: tuple[Node, ...]) -> tuple[int, ...]:
+        expected = [index for index, node in enumerate(nodes) if node.function is None]
+        if items != expected or any(type(item) is not int for item in items):
+            raise self.fault("arg_nodes", "these are not the nodes with the op 'null', in their order")
+        return tuple(expected)
+
+    def _entries(self, attrs: dict[str, Any], count: int) -> tuple[Entry, ...]:
+        columns: dict[str, list[Any]] = {}
+        for key, pair in attrs.items():
+            where = f"attrs.{key[:40]}"
+            items = self.items(pair, where)
+            if len(items) != 2 or not isinstance(items[0], str):
+                raise self.fault(where, "expected a list [tag, values]")
+            if key not in _TAGS:
+                if items[0] not in _SKIPPED_TAGS:
+                    raise self.fault(where, f"an unknown attribute with the tag {_shown(items[0])}")
+                continue
+            if items[0] != _TAGS[key]:
+                raise self.fault(where, f"its tag must be '{_TAGS[key]}', not {_shown(items[0])}")
+            columns[key] = self.items(items[1], where)
+            if len(columns[key]) != count:
+                raise self.fault(where, f"{len(columns[key])} values for {count} outputs of nodes")
+        for key in _REQUIRED:
+            if key not in columns:
+                raise self.fault("attrs", f"the key '{key}' is missing")
+        return tuple(self._entry(index, columns) for index in range(count))
+
+    def _entry(self, index: int, columns: Mapping[str, list[Any]]) -> Entry:
+        where = f"attrs.shape[1][{index}]"
+        extents = self.items(columns["shape"][index], where)
+        if len(extents) > MAX_DIMENSIONS:
+            raise self.fault(where, f"a tensor of {len(extents)} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        shape = tuple(self.integer(extent, where, MAX_TENSOR) for extent in extents)
+        dtype = self.text(columns["dltype"][index], f"attrs.dltype[1][{index}]")
+        element = _element_bytes(dtype)
+        if element is None:
+            raise self.fault(f"attrs.dltype[1][{index}]", f"there is no dtype {_shown(dtype)}")
+        # an extent of zero must not hide others that no tensor could have
+        if prod(max(extent, 1) for extent in shape) * element > MAX_TENSOR:
+            raise self.fault(where, f"the shape {_shown(list(shape))} is not possible")
+        storage = self.integer(columns["storage_id"][index], f"attrs.storage_id[1][{index}]")
+        device, scope = _CPU, ""
+        if "device_index" in columns:
+            device = self.integer(columns["device_index"][index], f"attrs.device_index[1][{index}]")
+        if "storage_scope" in columns:
+            scope = self.text(columns["storage_scope"][index], f"attrs.storage_scope[1][{index}]")
+        return Entry(shape, dtype, prod(shape) * element, storage, device, scope)
+
+    def _check_same_bytes(self, node: Node, entries: tuple[Entry, ...], where: str) -> None:
+        if len(node.inputs) != 1 or len(node.outputs) != 1:
+            raise self.fault(where, f"'{node.function}' takes one input and gives one output")
+        source, target = entries[node.inputs[0]], entries[node.outputs.start]
+        if source.nbytes != target.nbytes:
+            raise self.fault(where, f"'{node.function}' of {source.nbytes:,} bytes cannot give {target.nbytes:,}")
+        if node.function == NOP and source.storage_id != target.storage_id:
+            raise self.fault(where, f"'{NOP}' gives its input, so both must have one storage id")
+
+
+def _element_bytes(dtype: str) -> int | None:
+    if dtype == "bool":
+        return 1
+    match = _DTYPE.fullmatch(dtype)
+    if match is None or int(match[2]) == 0:
+        return None
+    bits = int(match[2]) * int(match[3] or 1)
+    return -(-bits // 8) if bits % 8 == 0 or bits in (1, 4) else None
+
+
+def storage_faults(graph: Graph) -> Iterator[str]:
+    """Yield where a block is given to a tensor while another in it is still needed, or has two devices."""
+    roots = graph.roots()
+    last: dict[int, int] = {}
+    sharing: dict[int, set[int]] = {}
+    device: dict[int, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for entry in node.inputs:
+            last[roots[entry]] = index
+        for entry in node.outputs:
+            item = graph.entries[entry]
+            sharing.setdefault(item.storage_id, set()).add(roots[entry])
+            if device.setdefault(item.storage_id, item.device_type) != item.device_type:
+                yield f"storage id {item.storage_id} has two device types"
+    for name, entry in graph.arguments.items():
+        storage = graph.entries[entry].storage_id
+        if len(sharing[storage]) > 1:
+            yield f"storage id {storage}: another tensor would be written over the input '{name[:80]}'"
+    outputs = {roots[head] for head in graph.heads}
+    owner: dict[int, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for entry in node.outputs:
+            storage = graph.entries[entry].storage_id
+            before = owner.get(storage)
+            if roots[entry] != entry:
+                continue
+            # a node may write over what it reads itself: generated code may work in place
+            if before is not None and (before in outputs or last.get(before, -1) > index or before in node.outputs):
+                yield f"storage id {storage}: entry {entry} would be written over entry {before}, still in use"
+            owner[storage] = entry
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list" if len(value) > 8 else str(value)[:80]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,217 @@
+"""Files that appear whole or not at all.
+
+Everything is written to a temporary name in the target's own folder and renamed, so neither a fault nor a kill leaves
+a half file under the final name. Devices and pipes are written to, never replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from mlfc.errors import OutputError
+from mlfc.support.content import Data, write_data
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "Free some space or choose another place",
+    errno.EDQUOT: "Free some space or choose another place",
+    errno.EACCES: "Choose a place that you may write to",
+    errno.EPERM: "Choose a place that you may write to",
+    errno.EROFS: "Choose a place that you may write to",
+    errno.ENOENT: "Create the folder first",
+    errno.ENOTDIR: "A part of the path is a file; choose another place",
+    errno.EISDIR: "Give the name of a file",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+}
+
+
+def output_error(path: str | os.PathLike[str], error: OSError) -> OutputError:
+    """Return the error that tells a user why `path` cannot be written."""
+    reason = error.strerror or str(error)
+    return OutputError(f"cannot be written: {reason}", place=str(path), next_step=_NEXT_STEPS.get(error.errno or 0))
+
+
+def temporary_error(error: OSError) -> OutputError:
+    """Return the error that tells a user why what lies in a temporary file cannot be written."""
+    try:
+        place = tempfile.gettempdir()
+    except OSError:  # none of the folders that there could be: the first reason is the right one
+        place = "temporary files"
+    reason = error.strerror or str(error)
+    next_step = "Free some space there, or set TMPDIR to a folder with room that you may write to"
+    return OutputError(f"cannot be written: {reason}", place=place, next_step=next_step)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError if a file at `path` surely cannot be written, before the work that would fill it."""
+    target = Path(path)
+    try:
+        is_folder = stat.S_ISDIR(target.stat().st_mode)
+    except (OSError, ValueError) as error:
+        # a name that is too long, a circle of links, a zero in it: there never will be such a file
+        if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise output_error(target, error if isinstance(error, OSError) else OSError(str(error))) from error
+        is_folder = False
+    if is_folder:
+        raise output_error(target, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if not target.parent.exists():
+        raise OutputError(
+            f"the folder {target.parent} does not exist", place=str(target), next_step="Create the folder first"
+        )
+    if not os.access(target if _is_special(target) else _resolved(target).parent, os.W_OK):
+        raise output_error(target, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+@contextmanager
+def atomic_file(
+    path: str | os.PathLike[str], *, executable: bool = False, permissions: int | None = None, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
+
+    As with a plain ``open``, a file that exists keeps its permissions and its owner, and a symbolic link keeps pointing
+    to it.
+
+    Parameters
+    ----------
+    path : path
+    executable : bool
+        Whether a new file may be executed.
+    permissions : int, optional
+        Of the result, whatever was there before and whatever the user's mask is.
+    durable : bool
+        Whether the content reaches the disk before the name does, so that not even a power failure leaves half a file.
+
+    Raises
+    ------
+    OutputError
+        If the place cannot be written: no folder, no permission, a folder of that name, no space.
+    """
+    target = Path(path)
+    check_writable(target)
+    if _is_special(target):
+        with _special_file(target) as file:
+            yield file
+        return
+    final = _resolved(target)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".mlfc-", suffix=".part", dir=final.parent)
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if permissions is None:
+                _take_permissions(name, final, 0o777 if executable else 0o666)
+            else:
+                os.chmod(name, permissions)  # noqa: PTH101
+            os.replace(name, final)  # noqa: PTH105
+        except OSError as error:
+            raise output_error(target, error) from error
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)  # noqa: PTH108
+        raise
+
+
+def _take_permissions(name: str, final: Path, new: int) -> None:
+    """Give a file, which mkstemp made private, the permissions of the one that it replaces, or those of a new one."""
+    try:
+        old = final.stat()
+    except FileNotFoundError:
+        os.chmod(name, new & ~_umask())  # noqa: PTH101
+        return
+    own = Path(name).stat()
+    if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+        for owner in (old.st_uid, -1):  # only root may give files away; groups that one is in may get them
+            with suppress(OSError):
+                os.chown(name, owner, old.st_gid)
+                break
+    os.chmod(name, stat.S_IMODE(old.st_mode) & 0o777)  # noqa: PTH101
+
+
+@contextmanager
+def _special_file(target: Path) -> Iterator[BinaryIO]:
+    """Give a file to write whose content goes to the device or pipe `target` when the block ends well."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            with target.open("wb") as device:
+                shutil.copyfileobj(file, device, 1 << 20)
+    except OSError as error:
+        raise output_error(target, error) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Tell whether `path` is there and is neither a file nor a folder: renaming onto it would destroy it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _resolved(path: Path) -> Path:
+    """Return what `path` links to: a link stays, the file that it names is replaced."""
+    return Path(os.path.realpath(path))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a whole file atomically; raise OutputError where that fails."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> None:
+    """Write several files under a folder, all staged before the first one appears.
+
+    Parameters
+    ----------
+    path : path
+        The folder. One that is not there appears whole; in one that is, other files are left alone.
+    files : mapping of str to Data
+        Contents by relative path with forward slashes.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_dir():
+        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+    if not target.exists():
+        check_writable(target)
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=".mlfc-", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise output_error(target, error) from error
+    try:
+        for name, data in files.items():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            write_data(stage / name, data)
+        if not target.exists():
+            # mkdtemp makes folders private; the result gets the mode that a plain mkdir() would have given
+            stage.chmod(0o777 & ~_umask())
+            stage.replace(target)
+            return
+        for name in files:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (stage / name).replace(target / name)
+    except OSError as error:
+        raise output_error(target, error) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _umask() -> int:
+    # the only way to read the mask is to set it
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

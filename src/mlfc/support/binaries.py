@@ -1,0 +1,163 @@
+"""What the first bytes of an object or a library say: its format and the machine that it is for. Nothing is trusted."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from mlfc.support.objects import static
+from mlfc.support.platforms import Platform, this_platform
+from mlfc.support.text import with_article
+
+HEAD = 4096
+"""How many of a file's first bytes tell what it is."""
+
+LIBRARY, OBJECT, PROGRAM, ARCHIVE = "library", "object", "program", "archive of objects"
+_TITLES = {LIBRARY: "library of machine code", OBJECT: "object of machine code", ARCHIVE: "static library"}
+_ELF_KINDS = {1: OBJECT, 2: PROGRAM, 3: LIBRARY}
+_ELF_ARCHES = {
+    (3, 32): "x86",
+    (62, 64): "x86_64",
+    (40, 32): "arm",
+    (183, 64): "aarch64",
+    (243, 64): "riscv64",
+    (243, 32): "riscv32",
+    (22, 64): "s390x",
+    (258, 64): "loongarch64",
+    (94, 32): "xtensa",
+    (83, 32): "avr",
+    (8, 32): "mips",
+    (20, 32): "powerpc",
+}
+_POWERPC64 = 21
+_COFF_ARCHES = {0x8664: "x86_64", 0xAA64: "aarch64", 0x14C: "x86", 0x1C4: "arm"}
+_MACHO_ARCHES = {0x0100_0007: "x86_64", 0x0100_000C: "aarch64", 7: "x86", 12: "arm"}
+_MACHO_KINDS = {1: OBJECT, 2: PROGRAM, 6: LIBRARY, 8: LIBRARY}
+_MACHO, _MACHO_32, _FAT = b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"
+_DLL = 0x2000
+# of a COFF object: machine, sections, time, where the symbols lie, how many, bytes of an optional header
+_COFF_HEAD = struct.Struct("<HHIIIH")
+# more would be a class file of Java, which starts with the same four bytes
+_MAX_FAT = 16
+
+
+@dataclass(frozen=True)
+class BinaryHead:
+    """What a file of machine code says of itself.
+
+    Attributes
+    ----------
+    kind : str
+        ``library``, ``object``, ``program`` or ``archive of objects``. An object of WebAssembly counts as a library.
+    system : str
+        Of those that write such files the one in `Platform`'s words: ``linux`` stands for all that use ELF.
+    arches : tuple of str
+        Processors in `Platform`'s words; several for a universal binary, none for an archive.
+    """
+
+    kind: str
+    system: str
+    arches: tuple[str, ...]
+
+
+def read_head(data: bytes | memoryview) -> BinaryHead | None:
+    """Return what the start of a file says; None if it is no machine code that is known.
+
+    Parameters
+    ----------
+    data : bytes
+        The file's first `HEAD` bytes, or all of it.
+    """
+    head = bytes(data[:HEAD])
+    if head.startswith(b"\x7fELF"):
+        return _elf(head)
+    if head.startswith(static.MARK):
+        return BinaryHead(ARCHIVE, "linux", ())
+    if head.startswith(b"\0asm"):
+        return BinaryHead(LIBRARY, "wasi", ("wasm32",))
+    if head.startswith(b"MZ"):
+        return _pe(head)
+    if head[:4] in (_MACHO, _MACHO_32) and len(head) >= 16:
+        arch, kind = struct.unpack_from("<I4xI", head, 4)
+        return BinaryHead(_MACHO_KINDS.get(kind, PROGRAM), "macos", (_MACHO_ARCHES.get(arch, f"machine {arch}"),))
+    if head.startswith(_FAT):
+        return _universal(head)
+    return _coff(head)
+
+
+def machine_code(data: bytes | memoryview) -> str | None:
+    """Return what kind of machine code a file is, for messages; None if it is none that is known."""
+    head = read_head(data)
+    return None if head is None else with_article(_TITLES.get(head.kind, head.kind))
+
+
+def _elf(head: bytes) -> BinaryHead | None:
+    if len(head) < 20 or head[4] not in (1, 2) or head[5] not in (1, 2):
+        return None
+    bits, order = 32 * head[4], "<" if head[5] == 1 else ">"
+    kind, machine = struct.unpack_from(f"{order}HH", head, 16)
+    if machine == _POWERPC64:
+        arch = "powerpc64le" if order == "<" else "powerpc64"
+    else:
+        arch = _ELF_ARCHES.get((machine, bits), f"machine {machine}, {bits} bits")
+        if order == ">" and arch != "s390x":
+            arch += ", big endian"
+    return BinaryHead(_ELF_KINDS.get(kind, PROGRAM), "linux", (arch,))
+
+
+def _pe(head: bytes) -> BinaryHead | None:
+    try:
+        (place,) = struct.unpack_from("<I", head, 0x3C)
+        mark, machine = struct.unpack_from("<4sH", head, place)
+        (traits,) = struct.unpack_from("<H", head, place + 22)
+    except struct.error:
+        return None
+    if mark != b"PE\0\0":
+        return None
+    arch = _COFF_ARCHES.get(machine, f"machine {machine}")
+    return BinaryHead(LIBRARY if traits & _DLL else PROGRAM, "windows", (arch,))
+
+
+def _universal(head: bytes) -> BinaryHead | None:
+    if len(head) < 8:
+        return None
+    (count,) = struct.unpack_from(">I", head, 4)
+    if not 0 < count <= _MAX_FAT or len(head) < 8 + 20 * count:
+        return None
+    numbers = [struct.unpack_from(">I", head, 8 + 20 * index)[0] for index in range(count)]
+    return BinaryHead(LIBRARY, "macos", tuple(_MACHO_ARCHES.get(item, f"machine {item}") for item in numbers))
+
+
+def _coff(head: bytes) -> BinaryHead | None:
+    """Read an object for Windows, which starts with no mark: the rest of its header must make sense."""
+    if len(head) < _COFF_HEAD.size:
+        return None
+    machine, sections, _, symbols, _, optional = _COFF_HEAD.unpack_from(head)
+    if machine not in _COFF_ARCHES or not 0 < sections < 0x8000 or optional or not symbols:
+        return None
+    return BinaryHead(OBJECT, "windows", (_COFF_ARCHES[machine],))
+
+
+def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None) -> str | None:
+    """Say why a file is not what is needed here; None if it is.
+
+    Parameters
+    ----------
+    data : bytes
+        The file's first `HEAD` bytes, or all of it.
+    kind : str
+        ``library`` or ``object``.
+    machine : Platform, optional
+        What it must be for; default this machine.
+    """
+    head = read_head(data)
+    wanted = machine or this_platform()
+    if head is None:
+        return f"it is not {with_article(kind)}"
+    # objects of WebAssembly start as modules do: what tells them apart lies behind the code
+    if head.kind != kind and (head.system != "wasi" or kind not in (LIBRARY, OBJECT)):
+        return f"it is {with_article(head.kind)}, not {with_article(kind)}"
+    if head.system != wanted.system or wanted.arch not in head.arches:
+        found = ", ".join(str(Platform(arch, head.system)) for arch in head.arches)
+        return f"it is for {found}; {'this machine' if machine is None else 'what is built'} is {wanted}"
+    return None

@@ -1,0 +1,175 @@
+"""What a file will hold, without holding it twice: bytes, or something that gives them in pieces.
+
+Weights of a gigabyte are hashed and written straight from their arrays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+
+# what is hashed and written at once: large against the cost of a call, small against any memory
+PIECE = 4 << 20
+
+
+class Content(Protocol):
+    """Bytes that are made when they are asked for, the same ones each time."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Yield the bytes in order: views of what lies in memory, or pieces of at most `PIECE` bytes."""
+
+
+Data: TypeAlias = "bytes | Content"
+
+
+def nbytes_of(data: Data) -> int:
+    """Return the number of bytes."""
+    return len(data) if isinstance(data, bytes) else data.nbytes
+
+
+def chunks_of(data: Data) -> Iterator[bytes | memoryview]:
+    """Yield the bytes in pieces of at most `PIECE` bytes, without copies of what lies in memory."""
+    for chunk in (data,) if isinstance(data, bytes) else data.chunks():
+        view = memoryview(chunk)
+        for start in range(0, len(view), PIECE):
+            yield view[start : start + PIECE]
+
+
+def sha256_of(data: Data) -> str:
+    """Return the SHA-256 in hexadecimal."""
+    digest = sha256()
+    for chunk in chunks_of(data):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_of_each(items: Sequence[Data]) -> list[str]:
+    """Return the SHA-256 of each item, the large ones side by side: hashing is what an export computes longest."""
+    large = [index for index, data in enumerate(items) if nbytes_of(data) > PIECE]
+    if len(large) < 2:
+        return [sha256_of(data) for data in items]
+    # what only loads a small archive does without: the import takes a fifth of that time
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(large), os.cpu_count() or 1)) as pool:
+        found = dict(zip(large, pool.map(sha256_of, [items[index] for index in large]), strict=True))
+    return [found.get(index) or sha256_of(data) for index, data in enumerate(items)]
+
+
+def to_bytes(data: Data) -> bytes:
+    """Return all bytes at once; for what is known to be small."""
+    return data if isinstance(data, bytes) else b"".join(data.chunks())
+
+
+def write_data(path: Path, data: Data) -> None:
+    """Write a file, without joining the pieces in memory."""
+    with path.open("wb") as file:
+        for chunk in chunks_of(data):
+            file.write(chunk)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several pieces of data, one behind the other."""
+
+    parts: tuple[Data, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return sum(map(nbytes_of, self.parts))
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of each part."""
+        for part in self.parts:
+            yield from chunks_of(part)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayContent:
+    """The elements of an array as files hold them: row-major and little-endian.
+
+    Attributes
+    ----------
+    array : ndarray
+        Of a dtype of `mlfc.support.dtypes`, any strides and byte order. It must not change any more.
+    """
+
+    array: npt.NDArray[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self.array.nbytes
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Yield a view of the array, or, where its memory is not what files hold, copies of pieces of it."""
+        array = self.array
+        stored = dtypes.to_numpy(dtypes.from_numpy(array.dtype)).newbyteorder("<")
+        if array.dtype == stored and array.flags.c_contiguous:
+            yield array.reshape(-1).view(np.uint8).data
+            return
+        count = max(1, PIECE // array.itemsize)
+        for start in range(0, array.size, count):
+            yield np.asarray(array.flat[start : start + count], stored).view(np.uint8).data
+
+
+@dataclass(frozen=True, eq=False)
+class ViewContent:
+    """Bytes that lie in memory, or in a map of a file."""
+
+    view: memoryview
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self.view.nbytes
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Yield the view."""
+        yield self.view.cast("B")
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """The bytes of a file, read when they are asked for. The file must not change any more."""
+
+    path: Path
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self.path.stat().st_size
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces."""
+        with self.path.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+
+def aligned_arrays(arrays: Iterable[npt.NDArray[Any]], alignment: int) -> Joined:
+    """Return arrays one behind the other, each starting at a multiple of `alignment` bytes.
+
+    Zeros fill the gaps; there are none behind the last array.
+    """
+    parts: list[Data] = []
+    offset = 0
+    for array in arrays:
+        gap = -offset % alignment
+        parts += [bytes(gap), ArrayContent(array)]
+        offset += gap + array.nbytes
+    return Joined(tuple(parts))

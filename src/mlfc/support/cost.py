@@ -1,0 +1,164 @@
+"""What making one model may cost: bytes of constants, operators, steps of computing constants, bytes of workspace.
+
+A model of a kilobyte can ask for gigabytes: a constant that is filled, repeated and joined, a function that calls
+another ten times, which calls a third. What a file holds is paid for by its size; what grows from it is counted here
+while a model is imported or built, and ends in a LimitError beyond the limits. Nothing is measured by a clock, so the
+same model passes or is refused everywhere.
+
+The counters belong to a context and not to an argument: rules of operators make constants as well, and they are called
+with nothing but their operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from mlfc.errors import LimitError, OptionError
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much of a resource one model may use.
+
+    Attributes
+    ----------
+    subject : str
+        The resource with the verb of the message.
+    unit : str
+    base : int
+        What every model may use.
+    per_byte, per_node : int
+        What it may use besides, for each byte of its file and each tensor that a node in it reads or makes.
+    """
+
+    subject: str
+    unit: str
+    base: int
+    per_byte: int = 0
+    per_node: int = 0
+
+
+_UNLIMITED = 1 << 62
+STATEMENT_STEPS = 4096
+"""Steps of a statement that is interpreted by itself: numpy computes that many elements in its time."""
+
+LIMITS: Mapping[str, Limit] = {
+    "constants": Limit("constants made from the model exceed", "bytes", 64 << 20, per_byte=32),
+    "operators": Limit("the model's graph exceeds", "operators", 5_000, per_node=8),
+    "steps": Limit("the work on constants and memory exceeds", "steps", 1 << 28, per_byte=1 << 10, per_node=1 << 15),
+    "external": Limit("tensors in files beside the model exceed", "bytes", 0, per_byte=2),
+    "workspace": Limit("the workspace exceeds", "bytes", 4 << 30),
+}
+
+
+@dataclass
+class Cost:
+    """What one import or build has used so far.
+
+    Attributes
+    ----------
+    given_bytes, given_nodes : int
+        Bytes of the model's file, and tensors that the nodes in it read and make.
+    factor : float
+        Multiplies the limits.
+    used : dict of str to int
+        By the keys of `LIMITS`.
+    files : set of str
+        Files beside the model's that are among the given bytes.
+    """
+
+    given_bytes: int
+    given_nodes: int
+    factor: float = 1.0
+    used: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))
+    files: set[str] = field(default_factory=set)
+
+    def limit(self, resource: str) -> int:
+        """Return how much may be used of a resource."""
+        kind = LIMITS[resource]
+        limit = self.factor * (kind.base + kind.per_byte * self.given_bytes + kind.per_node * self.given_nodes)
+        return int(min(limit, _UNLIMITED))
+
+    def require(self, resource: str, amount: int, place: str | None) -> None:
+        """Raise LimitError if `amount` more would be too much."""
+        limit, total = self.limit(resource), self.used[resource] + amount
+        if total > limit:
+            kind = LIMITS[resource]
+            raise LimitError(
+                f"{kind.subject} {limit:,} {kind.unit} by {total - limit:,}",
+                place=place,
+                next_step="If you trust the model, raise the limits: "
+                f"--limit-factor {math.ceil(2 * self.factor * total / max(limit, 1))}",
+            )
+
+
+_CURRENT: ContextVar[Cost | None] = ContextVar("cost", default=None)
+
+
+@contextmanager
+def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator[Cost]:
+    """Count what is done inside against the limits of a model.
+
+    Parameters
+    ----------
+    given_bytes, given_nodes, factor
+        As for `Cost`.
+
+    Raises
+    ------
+    OptionError
+        If the factor is not a positive number.
+    """
+    if not (isinstance(factor, (int, float)) and 0 < factor < math.inf):
+        raise OptionError(f"expected a positive number as the factor of the limits, got {factor!r}")
+    cost = Cost(given_bytes, given_nodes, factor)
+    token = _CURRENT.set(cost)
+    try:
+        yield cost
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Count what is done inside for itself: a trial with the limits of the model whose part it is."""
+    cost = _CURRENT.get()
+    token = _CURRENT.set(None if cost is None else Cost(cost.given_bytes, cost.given_nodes, cost.factor))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def give_nodes(count: int) -> None:
+    """Count the tensors that the nodes of the model's file read and make: it may use the more."""
+    cost = _CURRENT.get()
+    if cost is not None:
+        cost.given_nodes += count
+
+
+def give_file(path: str, nbytes: int) -> None:
+    """Count a file beside the model's, however often it is read: the model may use the more."""
+    cost = _CURRENT.get()
+    if cost is not None and path not in cost.files:
+        cost.files.add(path)
+        cost.given_bytes += nbytes
+
+
+def require(resource: str, amount: int, place: str | None = None) -> None:
+    """Raise LimitError if using `amount` more would be too much; for what is about to be allocated."""
+    cost = _CURRENT.get()
+    if cost is not None:
+        cost.require(resource, amount, place)
+
+
+def spend(resource: str, amount: int, place: str | None = None) -> None:
+    """Count `amount` as used; raise LimitError if that is too much. Outside of `limited`, nothing is counted."""
+    cost = _CURRENT.get()
+    if cost is not None:
+        cost.require(resource, amount, place)
+        cost.used[resource] += amount

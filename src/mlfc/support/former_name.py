@@ -1,0 +1,48 @@
+"""The name that this project had until its first release: archives and libraries made under it still load."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+FORMER = "mlforge"
+"""Where `mlfc` stands today: in keys of metadata, exported symbols, kinds of modules."""
+
+
+FORMER_TRACE = f"runtime/include/{FORMER}_trace.h"
+"""The header in an archive to which such code refers."""
+
+
+def former(name: str) -> str:
+    """Return what a key, symbol or kind of ours was called then."""
+    return name.replace("mlfc", FORMER)
+
+
+def current(symbol: str) -> str:
+    """Return what an exported symbol is called today."""
+    return "mlfc" + symbol[len(FORMER) :] if symbol.startswith(FORMER + "_") else symbol
+
+
+def current_hooks(source: memoryview) -> bytes:
+    """Return C of an archive with today's names for the hook of profiles."""
+    return re.sub(rb"\b(MLFORGE|mlforge)(?=_(TRACE|trace))", _current_word, bytes(source))
+
+
+def _current_word(found: re.Match[bytes]) -> bytes:
+    return b"mlfc" if found[1].islower() else b"MLFC"
+
+
+def current_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an archive with today's keys; the document itself where it has no older ones."""
+    document = _renamed(document)
+    modules = document.get("modules")
+    if isinstance(modules, dict) and any(isinstance(item, dict) and FORMER in item for item in modules.values()):
+        renamed = {name: _renamed(item) if isinstance(item, dict) else item for name, item in modules.items()}
+        return {**document, "modules": renamed}
+    return document
+
+
+def _renamed(item: dict[str, Any]) -> dict[str, Any]:
+    if FORMER not in item:
+        return item
+    return {"mlfc" if key == FORMER else key: value for key, value in item.items()}

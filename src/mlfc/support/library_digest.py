@@ -1,0 +1,144 @@
+"""The digest that shared libraries of mlfc carry of themselves: SHA-256 of all that the system's loader believes.
+
+It is over the header and the segments that are placed in memory: tables, code, descriptions. Large arrays of constants
+are left out, so that loading a library takes no longer with them: numbers in a model cannot make its code leave its
+memory. Tables of sections are left out too, which no loader reads, so that a stripped library is still sound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mlfc.support.elf_image import ElfImage
+from mlfc.support.former_name import former
+
+SYMBOL = "mlfc_digest"
+"""The variable of a library, `mlfc_digest` of the C runtime's ``mlfc_abi.h``."""
+MAX_RANGES = 64
+"""So many ranges of constants can be left out."""
+
+_MARKS = ("mlfc digest", former("mlfc digest"))
+_HEAD = struct.Struct("<16sII32s")
+_RANGE = struct.Struct("<QQ")
+_NBYTES = _HEAD.size + MAX_RANGES * _RANGE.size
+_DIGEST_AT = 24
+_NONE, _SHA256 = 0, 1
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DigestRecord:
+    """What a library says of its own content.
+
+    Attributes
+    ----------
+    offset : int
+        Where it lies in the file.
+    kind : int
+    digest : bytes
+    left_out : tuple of (int, int)
+        Start and end of constants in the file.
+    """
+
+    offset: int
+    kind: int
+    digest: bytes
+    left_out: tuple[Range, ...]
+
+
+def check_digest(image: ElfImage) -> bool:
+    """Tell whether a library carries a digest.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit the library.
+    """
+    record = _read_record(image)
+    if record is None or record.kind == _NONE:
+        return False
+    if record.kind != _SHA256:
+        raise ValueError(f"its digest is of the unknown kind {record.kind}")
+    if _digest_of(image, record.offset, record.left_out) != record.digest:
+        raise ValueError("it does not have the content that was exported, by its own digest")
+    return True
+
+
+def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
+    """Write the digest of a library into it, if it has room for one.
+
+    Parameters
+    ----------
+    data : memoryview
+        The file, all of whose other bytes are final.
+    left_out : sequence of (int, int)
+        Start and end of constants in the file, at most `MAX_RANGES`.
+
+    Returns
+    -------
+    bool
+        Whether it has room for one.
+    """
+    image = ElfImage(data)
+    record = _read_record(image)
+    if record is None:
+        return False
+    ranges = b"".join(_RANGE.pack(start, end - start) for start, end in left_out)
+    at = record.offset
+    head = _HEAD.pack(_MARKS[0].encode(), _SHA256, len(left_out), bytes(32))
+    data[at : at + _NBYTES] = (head + ranges).ljust(_NBYTES, b"\0")
+    data[at + _DIGEST_AT : at + _HEAD.size] = _digest_of(image, at, left_out)
+    return True
+
+
+def _read_record(image: ElfImage) -> DigestRecord | None:
+    found = image.find(SYMBOL) or image.find(former(SYMBOL))
+    if found is None:
+        return None
+    content = bytes(image.content(found[0], _NBYTES, f"its {SYMBOL}"))
+    mark, kind, count, digest = _HEAD.unpack_from(content)
+    if mark.rstrip(b"\0").decode(errors="replace") not in _MARKS or count > MAX_RANGES:
+        raise ValueError(f"its {SYMBOL} is none")
+    ranges = (_RANGE.unpack_from(content, _HEAD.size + index * _RANGE.size) for index in range(count))
+    left_out = tuple((start, start + nbytes) for start, nbytes in ranges)
+    return DigestRecord(image.offset(found[0], f"its {SYMBOL}"), kind, digest, left_out)
+
+
+def _digest_of(image: ElfImage, offset: int, left_out: Iterable[Range]) -> bytes:
+    """Return the digest of a library whose record is at an offset of its file."""
+    placed = [(load.offset, load.offset + load.nbytes) for load in image.loads]
+    holes = [(offset + _DIGEST_AT, offset + _HEAD.size), *_of_sections(image.word), *left_out]
+    digest = hashlib.sha256()
+    for start, end in _without(_merged([*image.headers, *placed]), _merged(holes)):
+        digest.update(image.data[start:end])
+    return digest.digest()
+
+
+def _of_sections(word: int) -> tuple[Range, Range]:
+    """Return where a file's header says where the table of sections is, and its entries' size, number and names."""
+    return ((40, 48), (58, 64)) if word == 8 else ((32, 36), (46, 52))
+
+
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return what ranges cover together, in order."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]:
+    """Yield what is left of ranges without holes; both are in order and apart."""
+    for start, end in ranges:
+        at = start
+        for first, last in holes:
+            if first < end and last > at:
+                yield at, max(at, first)
+                at = max(at, min(last, end))
+        yield at, end

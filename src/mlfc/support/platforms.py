@@ -1,0 +1,125 @@
+"""Machines that code is built for: what LLVM, Debian and zig call them, in one table."""
+
+from __future__ import annotations
+
+import platform as python_platform
+import re
+import struct
+import sys
+from dataclasses import dataclass
+
+from mlfc.errors import OptionError
+
+_ARCHES = {
+    "x86_64": ("amd64", "x64", "x86_64h"),
+    "x86": ("i386", "i486", "i586", "i686"),
+    "aarch64": ("arm64", "arm64e", "armv8l"),
+    "arm": ("armv6", "armv6l", "armv7", "armv7a", "armv7l", "armhf"),
+    "riscv64": ("riscv64gc",),
+    "riscv32": ("riscv32imac",),
+    "powerpc64le": ("ppc64le",),
+    "powerpc64": ("ppc64",),
+    "s390x": (),
+    "loongarch64": (),
+    "wasm32": (),
+}
+_SYSTEMS = {
+    "linux": (),
+    "windows": ("win32", "mingw32", "mingw64", "w64", "cygwin"),
+    "macos": ("darwin", "macosx", "apple"),
+    "wasi": ("wasip1",),
+}
+_ARCH_OF = {name: arch for arch, others in _ARCHES.items() for name in (arch, *others)}
+_SYSTEM_OF = {name: system for system, others in _SYSTEMS.items() for name in (system, *others)}
+_DEFAULT_ABI = {"linux": "gnu", "windows": "gnu", "macos": "", "wasi": ""}
+_ABIS = ("gnu", "musl", "gnueabihf", "gnueabi", "musleabihf", "musleabi", "gnux32", "gnuabin32")
+_NAMES = {"x86_64": "x86-64", "aarch64": "AArch64", "riscv64": "RISC-V", "arm": "Arm", "wasm32": "WebAssembly"}
+_SYSTEM_NAMES = {"linux": "Linux", "windows": "Windows", "macos": "macOS", "wasi": "WASI"}
+EXAMPLES = "aarch64-linux-gnu, riscv64-linux-gnu, x86_64-windows-gnu, aarch64-macos, wasm32-wasi"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A processor with an operating system.
+
+    Attributes
+    ----------
+    arch : str
+        In zig's words: ``x86_64``, ``aarch64``, ``riscv64``, ``wasm32``, ...
+    system : str
+        ``linux``, ``windows``, ``macos`` or ``wasi``.
+    abi : str
+        The C library and its calling convention, ``gnu`` or ``musl``; empty where the system has one alone.
+    """
+
+    arch: str
+    system: str
+    abi: str = ""
+
+    @property
+    def triple(self) -> str:
+        """What zig calls it."""
+        return "-".join(filter(None, (self.arch, self.system, self.abi)))
+
+    @property
+    def llvm_triple(self) -> str:
+        """What LLVM calls it."""
+        vendor = {"windows": "pc", "macos": "apple"}.get(self.system, "unknown")
+        arch = "i686" if self.arch == "x86" else self.arch
+        return "-".join(filter(None, (arch, vendor, self.system, self.abi)))
+
+    @property
+    def suffix(self) -> str:
+        """Of shared libraries, with the dot."""
+        return {"windows": ".dll", "macos": ".dylib", "wasi": ".wasm"}.get(self.system, ".so")
+
+    def __str__(self) -> str:
+        return f"{_NAMES.get(self.arch, self.arch)} {_SYSTEM_NAMES[self.system]}"
+
+
+def arch_named(word: str) -> str | None:
+    """Return the processor that the first word of a triple names, in `Platform`'s words; None if it is not known."""
+    return _ARCH_OF.get(word)
+
+
+def parse_platform(text: str) -> Platform:
+    """Return the platform that a triple names, in the spelling of LLVM, Debian or zig.
+
+    Raises
+    ------
+    OptionError
+        If the processor or the operating system is not known.
+    """
+    words = text.strip().lower().split("-")
+    arch = arch_named(words[0])
+    # versions stand behind the names of systems: darwin20.6, macosx11.0, linux.5.10
+    named = [re.sub(r"[\d.]+$", "", word) if word not in _SYSTEM_OF else word for word in words[1:]]
+    systems = [_SYSTEM_OF[word] for word in named if word in _SYSTEM_OF]
+    if arch is None or not systems:
+        raise OptionError(
+            f"there is no machine '{text}' that libraries can be made for", next_step=f"Machines: {EXAMPLES}, ..."
+        )
+    # a vendor may be called as a system: aarch64-apple-darwin, x86_64-w64-mingw32
+    system = systems[-1]
+    if system == "windows" and "msvc" in words:
+        raise OptionError(
+            "libraries for Windows are made with its GNU toolchain", place=text, next_step=f"Write {arch}-windows-gnu"
+        )
+    abi = next((word for word in words[2:] if word in _ABIS), None)
+    default = "gnueabihf" if (arch, system) == ("arm", "linux") else _DEFAULT_ABI[system]
+    return Platform(arch, system, default if abi is None or not default else abi)
+
+
+def this_platform() -> Platform:
+    """Return what this process runs on.
+
+    Raises
+    ------
+    OptionError
+        If it is none that is known.
+    """
+    machine = python_platform.machine().lower()
+    if struct.calcsize("P") == 4:  # a 32-bit Python on a 64-bit kernel
+        machine = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}.get(machine, machine)
+    system = {"win32": "windows", "cygwin": "windows", "darwin": "macos"}.get(sys.platform, sys.platform)
+    return parse_platform(f"{machine}-{system}")

@@ -1,0 +1,246 @@
+"""Targets of the kind ``llvm``: what triple and processor their options mean, as LLVM itself knows them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import sys
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from mlfc.errors import OptionError
+from mlfc.support.platforms import parse_platform
+from mlfc.target.features import Features
+from mlfc.target.target import CPUS, LLVM_OPTIONS, native_cpu
+
+TRIPLE, ATTRIBUTES, FLOAT_ABI, ABI = LLVM_OPTIONS
+GENERIC = "generic"
+
+_TRIPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}")
+_ATTRIBUTES = re.compile(r"[+-][A-Za-z0-9_.-]+(,[+-][A-Za-z0-9_.-]+)*")
+_FLOAT_ABIS = {"soft": "eabi", "softfp": "eabi", "hard": "eabihf"}
+# processors of microcontrollers, none of which is the machine that compiles
+_BARE_METAL = {
+    "cortex-m0": "thumbv6m",
+    "cortex-m0plus": "thumbv6m",
+    "cortex-m1": "thumbv6m",
+    "cortex-m3": "thumbv7m",
+    "cortex-m4": "thumbv7em",
+    "cortex-m7": "thumbv7em",
+    "cortex-m23": "thumbv8m.base",
+    "cortex-m33": "thumbv8m.main",
+    "cortex-m35p": "thumbv8m.main",
+    "cortex-m52": "thumbv8.1m.main",
+    "cortex-m55": "thumbv8.1m.main",
+    "cortex-m85": "thumbv8.1m.main",
+}
+_RV32 = "riscv32-unknown-elf"
+# what LLVM calls processors that have other names here, by the first word of the triple
+_NAMES = {
+    ("x86_64", GENERIC): "x86-64",
+    ("riscv32", GENERIC): "generic-rv32",
+    ("riscv64", GENERIC): "generic-rv64",
+}
+# what code for plain processors may take for granted: what every system with them has
+_PLAIN = {"riscv32": "+m,+a,+c", "riscv64": "+m,+a,+f,+d,+c"}
+# dot products of bytes, which processors of one level have or not
+_DOT_PRODUCTS = ("avx512vnni", "avxvnni")
+_LIST = """\
+import sys
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+llvm.Target.from_triple(sys.argv[1]).create_target_machine(cpu="help")
+"""
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def find_target(triple: str) -> llvm.Target:
+    """Return LLVM's target of a triple; raise OptionError if it has none."""
+    _initialize()
+    try:
+        if not _TRIPLE.fullmatch(triple):
+            raise RuntimeError
+        return llvm.Target.from_triple(triple)
+    except RuntimeError:
+        raise OptionError(
+            f"LLVM knows no triple '{triple[:80]}'",
+            place=TRIPLE,
+            next_step="Use one such as x86_64-linux-gnu, aarch64-linux-gnu, thumbv7em-none-eabi, riscv32-unknown-elf "
+            "or wasm32-unknown-unknown",
+        ) from None
+
+
+def host_triple() -> str:
+    """Return the triple of this process."""
+    return str(llvm.get_process_triple())
+
+
+def architecture(triple: str) -> str:
+    """Return the first word of a triple in one spelling: ``x86_64``, ``aarch64``, ``thumbv7em``, ..."""
+    word = triple.partition("-")[0]
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(word, word)
+
+
+def llvm_cpu(triple: str, mcpu: str) -> str:
+    """Return LLVM's name of a target's processor."""
+    return _NAMES.get((architecture(triple), mcpu), mcpu)
+
+
+def llvm_features(triple: str, mcpu: str, attributes: str = "") -> str:
+    """Return the features beside the processor's own, as LLVM wants them: ``+m,+a,-c``."""
+    plain = _PLAIN.get(architecture(triple), "") if mcpu in (GENERIC, "generic-rv32") else ""
+    return ",".join(part for part in (plain, attributes) if part)
+
+
+def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
+    """Return processor, options and features of a target; what the string leaves open is filled in.
+
+    Parameters
+    ----------
+    mcpu : str
+        mlfc's name or LLVM's, ``generic`` or ``native``.
+    options : dict of str to str
+        As the string has them.
+
+    Raises
+    ------
+    OptionError
+        For a triple, a processor, a feature or a float ABI that there is not.
+    """
+    options = dict(options)
+    if mcpu == "native":
+        mcpu, found = _native()
+        given = [part for part in (found, options.get(ATTRIBUTES, "")) if part]
+        if given:
+            options[ATTRIBUTES] = ",".join(given)
+    options[TRIPLE] = _triple(mcpu, options)
+    triple = options[TRIPLE]
+    find_target(triple)
+    if ATTRIBUTES in options and not _ATTRIBUTES.fullmatch(options[ATTRIBUTES]):
+        raise OptionError(
+            f"'{options[ATTRIBUTES][:80]}' are no features",
+            place=ATTRIBUTES,
+            next_step="Write each with + or -, and commas between them: +avx2,-fma",
+        )
+    name, (cpus, attributes) = llvm_cpu(triple, mcpu), _known(triple)
+    if name != GENERIC:
+        _check_known(name, cpus, "-mcpu", f"processor '{mcpu[:80]}' for {architecture(triple)}")
+    for part in options.get(ATTRIBUTES, "").split(",") if options.get(ATTRIBUTES) else ():
+        _check_known(part[1:], attributes, ATTRIBUTES, f"feature '{part[1:81]}' of {architecture(triple)}")
+    return mcpu, options, _features(triple, mcpu, options.get(ATTRIBUTES, ""))
+
+
+def _native() -> tuple[str, str]:
+    """Return the processor of this machine, and features beside those of its level."""
+    if architecture(host_triple()) != "x86_64":
+        return str(llvm.get_host_cpu_name()), ""
+    has = llvm.get_host_cpu_features()
+    return native_cpu(), ",".join(f"+{name}" for name in _DOT_PRODUCTS if has.get(name))
+
+
+def _triple(mcpu: str, options: dict[str, str]) -> str:
+    chosen = options.get(FLOAT_ABI)
+    if chosen is not None and chosen not in _FLOAT_ABIS:
+        raise OptionError(
+            f"there is no float ABI '{chosen[:80]}'", place=FLOAT_ABI, next_step=f"Use {', '.join(_FLOAT_ABIS)}"
+        )
+    given = options.get(TRIPLE)
+    if given is None and mcpu in _BARE_METAL:
+        return f"{_BARE_METAL[mcpu]}-none-{_FLOAT_ABIS[chosen or 'softfp']}"
+    if given is None:
+        return _RV32 if mcpu == "generic-rv32" else host_triple()
+    if chosen is not None and given.endswith(("eabi", "eabihf")):
+        return f"{given.removesuffix('hf').removesuffix('eabi')}{_FLOAT_ABIS[chosen]}"
+    return _spelled(given)
+
+
+def _spelled(triple: str) -> str:
+    """Return a triple as LLVM reads it: it takes other spellings of Windows and macOS for systems with ELF objects."""
+    try:
+        machine = parse_platform(triple)
+    except OptionError:  # a machine without a system
+        return triple
+    return triple if machine.system == "linux" else machine.llvm_triple
+
+
+def _check_known(name: str, known: tuple[str, ...], place: str, what: str) -> None:
+    if known and name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known[:12])}, ..."
+        raise OptionError(f"LLVM has no {what}", place=place, next_step=hint)
+
+
+@cache
+def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the processors of a triple and the features that they may have.
+
+    LLVM writes the lists to standard error, so a process of its own makes them. They are empty, and nothing is checked,
+    where no other Python starts.
+    """
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _LIST, triple], capture_output=True, text=True, timeout=120, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return (), ()
+    cpus, _, attributes = result.stderr.partition("Available features")
+    found = [re.findall(r"^\s+(\S+)\s+- ", part, re.MULTILINE) for part in (cpus, attributes)]
+    return tuple(sorted(found[0])), tuple(sorted(found[1]))
+
+
+def _features(triple: str, mcpu: str, attributes: str) -> Features:
+    """Return what the templates may use of a processor."""
+    if mcpu in CPUS and mcpu != GENERIC:
+        return CPUS.get(mcpu)
+    arch = architecture(triple)
+    if arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv"):
+        return _small_features(triple, mcpu, attributes)
+    wide = arch in ("x86_64", "i386", "i686") and "zmm" in _assembly(triple, mcpu, attributes, _WIDE)
+    return Features(vector_registers=32) if wide else Features()
+
+
+def _small_features(triple: str, mcpu: str, attributes: str) -> Features:
+    """Return the features of a microcontroller: what LLVM makes of a loop body tells what it has."""
+    text = _assembly(triple, mcpu, attributes, _SUMS)
+    plain = Features(vector_bytes=0, vector_registers=0, dot4=False)
+    if re.search(r"\bvadd\.i32\s+q", text):
+        return Features(vector_bytes=0, vector_registers=0, dot4=False, mve=True)
+    return Features(vector_bytes=0, vector_registers=0, dot4=False, dsp=True) if "smlabb" in text else plain
+
+
+_SUMS = """
+define i32 @products(i32 %sum, i16 signext %a, i16 signext %b) {
+  %wide_a = sext i16 %a to i32
+  %wide_b = sext i16 %b to i32
+  %product = mul i32 %wide_a, %wide_b
+  %result = add i32 %sum, %product
+  ret i32 %result
+}
+define <4 x i32> @lanes(<4 x i32> %a, <4 x i32> %b) {
+  %result = add <4 x i32> %a, %b
+  ret <4 x i32> %result
+}
+"""
+_WIDE = """
+define <16 x float> @lanes(<16 x float> %a) "min-legal-vector-width"="512" {
+  %result = fadd <16 x float> %a, %a
+  ret <16 x float> %result
+}
+"""
+
+
+@cache
+def _assembly(triple: str, mcpu: str, attributes: str, text: str) -> str:
+    machine = find_target(triple).create_target_machine(
+        cpu=llvm_cpu(triple, mcpu), features=llvm_features(triple, mcpu, attributes), codemodel="default"
+    )
+    module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
+    return str(machine.emit_assembly(module))

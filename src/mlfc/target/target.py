@@ -1,0 +1,199 @@
+"""Target strings: a kind and options, as TVM writes them: ``c -mcpu=cortex-m4``, ``llvm -mtriple=...``."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from mlfc.errors import OptionError
+from mlfc.registry import Registry
+from mlfc.target.features import Features
+
+CPUS: Registry[Features] = Registry("cpu")
+
+# what TVM's options say that the compiler has no use for
+_SILENT = ("-keys", "-model", "-march", "-device")
+
+MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
+"""Options of devices: most work-items of a group, and most bytes that they have together; kernels take no more."""
+# what templates need
+_FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A printer's kind of target.
+
+    Attributes
+    ----------
+    name : str
+    options : tuple of str
+        What a target string may say beside ``-mcpu``, each with one value: ``-mtriple``.
+    device : str or None
+        The kind of device whose code it is, in `runtime.Device`'s words; None for code of a host.
+    read : callable, optional
+        Checks and completes processor and options, and returns them with their features, where that takes more than
+        a look at CPUS.
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+    device: str | None = None
+    read: Callable[[str, dict[str, str]], tuple[str, dict[str, str], Features]] | None = None
+
+
+def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
+    from mlfc.target.llvm import read_llvm  # LLVM takes long to load
+
+    return read_llvm(mcpu, options)
+
+
+def _read_device(
+    kind: str, features: Features, mcpu: str, options: dict[str, str]
+) -> tuple[str, dict[str, str], Features]:
+    """Lower what kernels may take of a device to what the options say that it has."""
+    if mcpu != "generic":
+        raise OptionError(
+            f"code of the kind {kind} is for a device, not for the processor '{mcpu}'",
+            next_step=f'Give what the code beside it is for as the host\'s target: "c -mcpu={mcpu}"',
+        )
+    most_items = _at_least(options, MOST_ITEMS, _FEWEST_ITEMS, features.group_items)
+    found = replace(
+        features,
+        # groups fold in trees
+        group_items=1 << most_items.bit_length() - 1,
+        shared_bytes=_at_least(options, MOST_SHARED, _LEAST_SHARED, features.shared_bytes),
+    )
+    return mcpu, options, found
+
+
+def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -> int:
+    """Return the number of an option, or `usual` if that is less."""
+    text = options.get(option, str(usual))
+    if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
+        raise OptionError(f"the option {option}={text} is no number of {least} or more")
+    return min(usual, int(text[:9]))
+
+
+LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
+KINDS: Registry[TargetKind] = Registry("target kind")
+KINDS.add("c", TargetKind("c"))
+KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
+for _name, _options, _features in (
+    ("opencl", (), Features(vector_bytes=0, dot4=False, gpu=True)),
+    ("cuda", ("-arch",), Features(vector_bytes=0, gpu=True)),
+):
+    _reader = partial(_read_device, _name, _features)
+    KINDS.add(_name, TargetKind(_name, (*_options, MOST_ITEMS, MOST_SHARED), _name, _reader))
+
+_PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
+for _name in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m23"):
+    CPUS.add(_name, _PLAIN)
+for _name in ("cortex-m4", "cortex-m7", "cortex-m33"):
+    CPUS.add(_name, replace(_PLAIN, dsp=True))
+for _name in ("cortex-m55", "cortex-m85"):
+    CPUS.add(_name, replace(_PLAIN, mve=True))
+CPUS.add("generic-rv32", _PLAIN)
+CPUS.add("avr", replace(_PLAIN, wide_double=False))
+CPUS.add("generic", Features())
+CPUS.add("x86-64", Features())
+CPUS.add("x86-64-v2", Features())
+CPUS.add("x86-64-v3", Features())
+CPUS.add("x86-64-v4", Features(vector_registers=32))
+for _name in ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "apple-m1"):
+    CPUS.add(_name, Features())
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is made for.
+
+    Attributes
+    ----------
+    kind : str
+        The printer: a key of KINDS.
+    mcpu : str
+        A key of CPUS. ``native`` in a target string is resolved to one when it is parsed, so that
+        what an archive says does not depend on where it is read.
+    features : Features
+    options : mapping of str to str
+        What else the string says, by option: ``{"-mtriple": "aarch64-linux-gnu"}``.
+    """
+
+    kind: str
+    mcpu: str
+    features: Features
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [] if self.mcpu == "generic" else [f"-mcpu={self.mcpu}"]
+        return " ".join([self.kind, *words, *(f"{key}={value}" for key, value in sorted(self.options.items()))])
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that runs the code beside a host; None for code of a host."""
+        return KINDS.get(self.kind).device
+
+
+def parse_target(text: str, optimize: str = "speed") -> Target:
+    """Return the target that a string names.
+
+    Parameters
+    ----------
+    text : str
+        A kind of KINDS, ``-mcpu=NAME`` or ``-mcpu=native``, and the kind's own options; other options of TVM's
+        (``-keys``, ``-model``, ``-march``) are accepted and say nothing to the compiler.
+    optimize : str
+        ``speed`` or ``size``.
+
+    Raises
+    ------
+    OptionError
+        For an unknown kind, cpu or option; the message lists what there is.
+    """
+    if optimize not in ("speed", "size"):
+        raise OptionError(f"there is no optimization goal '{optimize}'", next_step="Use speed or size")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise OptionError(f"the target '{text}' cannot be read: {error}") from None
+    if not words or words[0] not in KINDS:
+        raise OptionError(
+            f"there is no target kind '{words[0] if words else ''}'", next_step=f"Kinds: {', '.join(KINDS)}"
+        )
+    kind, mcpu, options = KINDS.get(words[0]), "generic", {}
+    for word in words[1:]:
+        key, _, value = word.partition("=")
+        if key == "-mcpu":
+            mcpu = value
+        elif key in kind.options:
+            options[key] = value
+        elif key not in _SILENT:
+            processors = () if kind.device else ("-mcpu",)
+            known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
+            raise OptionError(f"the target has no option '{word}'", next_step=f"It has {known}")
+    if kind.read is not None:
+        mcpu, options, features = kind.read(mcpu, options)
+    else:
+        mcpu = native_cpu() if mcpu == "native" else mcpu
+        features = CPUS.get(mcpu)
+    return Target(kind.name, mcpu, replace(features, optimize=optimize), options)
+
+
+def native_cpu() -> str:
+    """Return the key of CPUS that fits the machine this runs on."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return "generic"
+    try:
+        flags = next(
+            line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("flags")
+        ).split()
+    except (OSError, StopIteration):
+        return "generic"
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(flags):
+        return "x86-64-v4"
+    return "x86-64-v3" if "avx2" in flags else "x86-64"

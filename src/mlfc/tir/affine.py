@@ -1,0 +1,114 @@
+"""Integer expressions as sums: ``coefficient * term + ... + constant``.
+
+Printers use the form to write flat indices without needless multiplications; the bounds proof compares
+indices with conditions in it. A term is whatever is not itself a sum: a variable, a division, a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mlfc.tir import ir
+from mlfc.tir.ir import Expr
+from mlfc.tir.visitor import children
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A sum.
+
+    Attributes
+    ----------
+    terms : dict of int to int
+        Coefficient of each term by its number in an `ExprTable`; none is zero. In order of appearance.
+    constant : int
+    """
+
+    terms: Mapping[int, int]
+    constant: int = 0
+
+    def plus(self, other: Affine, factor: int = 1) -> Affine:
+        """Return ``self + factor * other``."""
+        terms = dict(self.terms)
+        for key, coefficient in other.terms.items():
+            total = terms.get(key, 0) + factor * coefficient
+            if total:
+                terms[key] = total
+            else:
+                terms.pop(key, None)
+        return Affine(terms, self.constant + factor * other.constant)
+
+    def times(self, factor: int) -> Affine:
+        """Return ``factor * self``."""
+        return Affine({}, 0).plus(self, factor) if factor else Affine({}, 0)
+
+
+@dataclass(eq=False)
+class ExprTable:
+    """Numbers for expressions: the same number for the same computation.
+
+    Two loads of one buffer at the same index have one number, so the table is only meaningful for
+    expressions that do not read memory that is written in between.
+    """
+
+    exprs: list[Expr] = field(default_factory=list)
+    definitions: dict[int, Affine] = field(default_factory=dict)
+    _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _by_node: dict[int, int] = field(default_factory=dict)
+    _affine: dict[int, Affine] = field(default_factory=dict)
+    _kept: list[Expr] = field(default_factory=list)
+
+    def number(self, expr: Expr) -> int:
+        """Return the number of an expression."""
+        known = self._by_node.get(id(expr))
+        if known is not None:
+            return known
+        key = self._key(expr)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.exprs)
+            self.exprs.append(expr)
+        self._kept.append(expr)  # an id is a key only while the node lives
+        self._by_node[id(expr)] = self._numbers[key]
+        return self._numbers[key]
+
+    def _key(self, expr: Expr) -> tuple[object, ...]:
+        if isinstance(expr, ir.Var):
+            return ("var", id(expr))
+        if isinstance(expr, ir.Const):
+            return ("const", repr(expr.value), expr.dtype)
+        label: object = type(expr).__name__
+        if isinstance(expr, ir.Binary):
+            label = expr.op
+        elif isinstance(expr, ir.Call):
+            label = ("call", expr.name)
+        elif isinstance(expr, ir.Load):
+            label = ("load", id(expr.buffer))
+        return (label, expr.dtype, *map(self.number, children(expr)))
+
+    def define(self, var: ir.Var, value: Expr) -> None:
+        """Let `affine` replace `var` by its value from now on."""
+        self.definitions[self.number(var)] = self.affine(value)
+
+    def affine(self, expr: Expr) -> Affine:
+        """Return an int32 expression as a sum."""
+        number = self.number(expr)
+        if number not in self._affine:
+            self._affine[number] = self._expand(expr, number)
+        return self._affine[number]
+
+    def _expand(self, expr: Expr, number: int) -> Affine:
+        if isinstance(expr, ir.Const):
+            return Affine({}, int(expr.value))
+        if number in self.definitions:
+            return self.definitions[number]
+        if isinstance(expr, ir.Binary):
+            if expr.op in ("add", "sub"):
+                return self.affine(expr.a).plus(self.affine(expr.b), 1 if expr.op == "add" else -1)
+            if expr.op == "mul":
+                a, b = self.affine(expr.a), self.affine(expr.b)
+                if not b.terms:
+                    return a.times(b.constant)
+                if not a.terms:
+                    return b.times(a.constant)
+        return Affine({number: 1}, 0)

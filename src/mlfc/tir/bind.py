@@ -1,0 +1,192 @@
+"""Binding loops to work-items: from a function of plain loops to launches.
+
+Loops whose iterations touch different elements are taken apart into a grid; what is left of the nest is what one
+work-item runs. Statements that follow each other in such a loop become launches that follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from mlfc.errors import UnsupportedError
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.independence import Independence
+from mlfc.tir.ir import Expr, Stmt, Var
+from mlfc.tir.unroll import with_values
+from mlfc.tir.visitor import own_exprs, walk, walk_expr
+
+ITEMS = 256  # of a group
+WARP = 32  # that run together on most devices
+_FEW_ITEMS = 32
+_MOST_STEPS = 1 << 16  # that a work-item may take where there are few of them
+
+Frame: TypeAlias = "tuple[ir.For | ir.Let | ir.If, ...]"
+
+
+def bind(body: Stmt, items: int = ITEMS) -> Stmt:
+    """Return what a function does as launches.
+
+    Parameters
+    ----------
+    body : Stmt
+        Plain loops, launches, or both one after another.
+    items : int
+        Most work-items of a group.
+
+    Raises
+    ------
+    UnsupportedError
+        If much of the work must run in order: then a host does it faster.
+    """
+    binder = _Binder(body, items)
+    launches = [binder.launch(nest) for nest in binder.nests(body, ()) if nest.count]
+    return launches[0] if len(launches) == 1 else ir.Seq(tuple(launches))
+
+
+@dataclass(frozen=True, eq=False)
+class _Nest:
+    """What becomes one launch: loops, values and conditions from the outside in, and the work of an item."""
+
+    frame: Frame
+    body: Stmt
+
+    @property
+    def loops(self) -> list[ir.For]:
+        """The independent loops."""
+        return [item for item in self.frame if isinstance(item, ir.For)]
+
+    @property
+    def trips(self) -> list[int]:
+        """Iterations of each loop."""
+        extents = [int(loop.extent.value) for loop in self.loops if isinstance(loop.extent, ir.Const)]
+        return [max(0, -(-extent // loop.step)) for extent, loop in zip(extents, self.loops, strict=True)]
+
+    @property
+    def count(self) -> int:
+        """Work-items."""
+        return prod(self.trips)
+
+
+class _Binder:
+    def __init__(self, body: Stmt, items: int) -> None:
+        self._items = items
+        self._independence = Independence(body, local_is_own=False)
+        self._written = {stmt.buffer for stmt in walk(body) if isinstance(stmt, ir.Store)}
+
+    # taking loops apart ---------------------------------------------------------------------------------
+
+    def nests(self, stmt: Stmt, frame: Frame) -> Iterator[_Nest]:
+        """Yield the nests of a statement inside independent loops."""
+        if isinstance(stmt, ir.Seq) and any(map(self._opens, stmt.stmts)):
+            for item in self._parts(stmt.stmts):
+                yield from self.nests(item, frame)
+        elif isinstance(stmt, (ir.Let, ir.If, ir.For)) and self._is_frame(stmt):
+            yield from self.nests(stmt.then if isinstance(stmt, ir.If) else stmt.body, (*frame, stmt))
+        elif any(isinstance(item, (ir.Store, ir.Launch)) for item in walk(stmt)):
+            yield _Nest(frame, stmt)
+
+    def _parts(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
+        """Yield statements that are bound by themselves; neighbours without such loops stay together."""
+        together: list[Stmt] = []
+        for stmt in stmts:
+            if self._opens(stmt):
+                if together:
+                    yield _joined(together)
+                together = []
+                yield stmt
+            else:
+                together.append(stmt)
+        if together:
+            yield _joined(together)
+
+    def _opens(self, stmt: Stmt) -> bool:
+        """Tell whether a statement is a launch, or holds an independent loop at its head."""
+        if isinstance(stmt, ir.Launch):
+            return True
+        if isinstance(stmt, (ir.Let, ir.If)) and self._is_frame(stmt):
+            return self._opens(stmt.then if isinstance(stmt, ir.If) else stmt.body)
+        if isinstance(stmt, ir.Seq):
+            return any(map(self._opens, stmt.stmts))
+        return isinstance(stmt, ir.For) and self._is_frame(stmt)
+
+    def _is_frame(self, stmt: ir.For | ir.Let | ir.If) -> bool:
+        if isinstance(stmt, ir.For):
+            return isinstance(stmt.extent, ir.Const) and self._independence.holds(stmt)
+        if isinstance(stmt, ir.If) and stmt.otherwise is not None:
+            return False
+        read = (node for expr in own_exprs(stmt) for node in walk_expr(expr) if isinstance(node, ir.Load))
+        return all(load.buffer not in self._written for load in read)
+
+    # putting launches together --------------------------------------------------------------------------
+
+    def launch(self, nest: _Nest) -> Stmt:
+        """Return the launch that runs a nest."""
+        if isinstance(nest.body, ir.Launch):
+            return nest.body
+        total = nest.count
+        self._check(nest.body, total)
+        stmts = tb.StmtBuilder()
+        block = min(self._items, -(-total // WARP) * WARP) if total > 1 else 1
+        groups = -(-total // block)
+        with stmts.launch((groups,), (block,)) as ((group,), (item,)):
+            number = stmts.let("number", group * block + item)
+            env = dict(zip((loop.var for loop in nest.loops), _places(number, nest), strict=True))
+            body = _framed(nest.frame, nest.body, env)
+            stmts.append(body if groups * block == total else ir.If(tb.binary("lt", number, total), body))
+        return stmts.finish()
+
+    def _check(self, body: Stmt, total: int) -> None:
+        steps = _steps(body, self._independence.ranges)
+        if total < _FEW_ITEMS and steps > _MOST_STEPS:
+            raise UnsupportedError(
+                f"some {steps:,} steps depend on each other, and a device would run {total} of them at a time",
+                next_step="Leave this operator on the host",
+            )
+
+
+def _joined(stmts: Sequence[Stmt]) -> Stmt:
+    return stmts[0] if len(stmts) == 1 else ir.Seq(tuple(stmts))
+
+
+def _places(number: Expr, nest: _Nest) -> list[Expr]:
+    """Return the values of the loops' variables in one of all iterations; the innermost varies fastest."""
+    places: list[Expr] = []
+    inner = nest.count
+    for position, (count, loop) in enumerate(zip(nest.trips, nest.loops, strict=True)):
+        inner //= count
+        index = number // inner
+        places.append((index if position == 0 else index % count) * loop.step)
+    return places
+
+
+def _framed(frame: Frame, body: Stmt, env: dict[Var, Expr]) -> Stmt:
+    """Return the body with the loops' variables, values and conditions around it, all of them new variables."""
+    stmts = tb.StmtBuilder()
+    for var, value in env.items():
+        stmts.append(ir.Let(var, value, ir.Seq(())))
+    inside = body
+    for item in reversed(frame):
+        if isinstance(item, ir.Let):
+            inside = ir.Let(item.var, item.value, inside)
+        elif isinstance(item, ir.If):
+            inside = ir.If(item.condition, inside)
+    stmts.append(inside)
+    return with_values(stmts.finish(), {})
+
+
+def _steps(stmt: Stmt, ranges: Ranges) -> int:
+    """Return how many stores a statement makes at most."""
+    if isinstance(stmt, ir.Store):
+        return 1
+    if isinstance(stmt, ir.For):
+        return max(0, ranges.interval(stmt.extent, 0).high) * _steps(stmt.body, ranges)
+    if isinstance(stmt, ir.If):
+        return max(_steps(item, ranges) for item in (stmt.then, stmt.otherwise or ir.Seq(())))
+    if isinstance(stmt, ir.Seq):
+        return sum(_steps(item, ranges) for item in stmt.stmts)
+    return _steps(stmt.body, ranges) if isinstance(stmt, (ir.Let, ir.Allocate)) else 0

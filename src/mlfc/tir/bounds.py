@@ -1,0 +1,306 @@
+"""Intervals of integer expressions, sharpened by what loops and conditions say.
+
+`Ranges` follows a walk through a function: it learns from loops, Lets and conditions, forgets when their
+scope ends, and answers between which values an expression must lie. Sums are compared with conditions as
+sums, so a guard ``y * 2 + k - 1 < height`` bounds the index ``y * 2 + k - 1`` exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.ir import Expr
+from mlfc.tir.visitor import same_expr, walk_expr
+
+_NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """All integers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def within(self, low: int, high: int) -> bool:
+        """Tell whether the interval lies inside ``[low, high]``."""
+        return low <= self.low and self.high <= high
+
+    def hull(self, other: Interval) -> Interval:
+        """Return the smallest interval that holds both."""
+        return Interval(min(self.low, other.low), max(self.high, other.high))
+
+
+def _limits(dtype: str) -> Interval:
+    scalar = dtypes.element(dtype)
+    return Interval(*dtypes.limits("int64" if dtypes.is_float(scalar) else scalar))
+
+
+def _combined(op: str, a: Interval, b: Interval) -> Interval:
+    """Return the sums, differences or products of what two intervals hold."""
+    if op == "add":
+        return Interval(a.low + b.low, a.high + b.high)
+    if op == "sub":
+        return Interval(a.low - b.high, a.high - b.low)
+    ends = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return Interval(min(ends), max(ends))
+
+
+def _within(call: ir.Call) -> Interval:
+    limit = call.args[1]
+    if not isinstance(limit, ir.Const):
+        return _limits(call.dtype)
+    return Interval(-int(limit.value), int(limit.value))
+
+
+_CALLS: dict[str, Callable[[ir.Call], Interval]] = {
+    "clz32": lambda _: Interval(0, 32),
+    "within": _within,
+    # an int32 times a multiplier below 2**31, times 2**-32 at most
+    "requantize_down": lambda _: Interval(-(1 << 30), 1 << 30),
+    "saturate_byte": lambda _: Interval(-128, 127),
+}
+"""What intrinsics may return, where that is less than their dtype holds."""
+
+
+class Ranges:
+    """What is known of the variables in scope.
+
+    Parameters
+    ----------
+    held : mapping of int to Interval, optional
+        What elements of buffers may be, by the buffers' ids, where their dtypes say less; see `tir.held`.
+    """
+
+    def __init__(self, held: Mapping[int, Interval] | None = None) -> None:
+        self.table = ExprTable()
+        self._held = {} if held is None else held
+        self._vars: dict[int, Interval] = {}
+        self._values: dict[int, Expr] = {}
+        self._facts: list[Affine] = []  # each is not negative
+
+    # learning -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget at the end what was assumed inside."""
+        known = len(self._facts)
+        try:
+            yield
+        finally:
+            del self._facts[known:]
+
+    def know(self, var: ir.Var, values: Sequence[int | float]) -> None:
+        """Learn all values that a variable may have."""
+        if dtypes.is_integer(var.dtype):
+            self._vars[id(var)] = Interval(int(min(values)), int(max(values)))
+
+    def enter_loop(self, loop: ir.For) -> None:
+        """Learn the range of a loop's variable."""
+        extent = self.interval(loop.extent, 1)
+        last = max(extent.high - 1, 0)
+        if isinstance(loop.extent, ir.Const):
+            last -= last % loop.step
+        else:
+            self._assume_less(loop.var, loop.extent)
+        self._vars[id(loop.var)] = Interval(0, last)
+
+    def enter_launch(self, launch: ir.Launch) -> None:
+        """Learn the ranges of the places of groups and work-items."""
+        for var, count in launch.ranges:
+            self._vars[id(var)] = Interval(0, max(count - 1, 0))
+
+    def enter_let(self, let: ir.Let) -> None:
+        """Learn the value of a variable."""
+        if dtypes.is_integer(let.var.dtype) and dtypes.lanes(let.var.dtype) == 1:
+            self._vars[id(let.var)] = self.interval(let.value, 1)
+            self._values[id(let.var)] = let.value
+            if not any(isinstance(node, ir.Load) for node in walk_expr(let.value)):
+                self.table.define(let.var, let.value)
+
+    def assume(self, condition: Expr, holds: bool = True) -> None:
+        """Learn that a condition holds, or that it does not."""
+        if not isinstance(condition, ir.Binary):
+            return
+        op, a, b = condition.op, condition.a, condition.b
+        if op == ("land" if holds else "lor"):
+            self.assume(a, holds)
+            self.assume(b, holds)
+            return
+        if op in ("eq", "ne") and a.dtype == "bool" and isinstance(b, ir.Const):
+            self.assume(a, (op == "eq") == (bool(b.value) == holds))
+            return
+        if op not in _NEGATED or not dtypes.is_integer(a.dtype):
+            return
+        op = op if holds else _NEGATED[op]
+        if op == "lt":
+            self._assume_less(a, b)
+        elif op == "gt":
+            self._assume_less(b, a)
+        if op in ("le", "eq"):
+            self._add_fact(self.table.affine(b).plus(self.table.affine(a), -1))
+        if op in ("ge", "eq"):
+            self._add_fact(self.table.affine(a).plus(self.table.affine(b), -1))
+
+    def _assume_less(self, a: Expr, b: Expr) -> None:
+        fact = self.table.affine(b).plus(self.table.affine(a), -1)
+        self._add_fact(Affine(fact.terms, fact.constant - 1))
+
+    def _add_fact(self, fact: Affine) -> None:
+        """Learn ``fact >= 0``, and the same with each operand of a min or max that only makes it larger."""
+        self._facts.append(fact)
+        for number, coefficient in fact.terms.items():
+            expr = self.table.exprs[number]
+            if isinstance(expr, ir.Binary) and expr.op == ("min" if coefficient > 0 else "max"):
+                rest = fact.plus(Affine({number: 1}), -coefficient)
+                for operand in (expr.a, expr.b):
+                    self._add_fact(rest.plus(self.table.affine(operand), coefficient))
+
+    def may_hold(self) -> bool:
+        """Tell whether what is assumed may hold at all: where it may not, no code is reached."""
+        return all(self._sum_interval(fact, 0).high >= 0 for fact in self._facts)
+
+    # asking ---------------------------------------------------------------------------------------------
+
+    def interval(self, expr: Expr, depth: int = 1) -> Interval:
+        """Return an interval that holds every value of an integer expression.
+
+        Parameters
+        ----------
+        expr : Expr
+        depth : int
+            How many conditions may be combined to sharpen each end.
+        """
+        if not dtypes.is_integer(expr.dtype):
+            return _limits(expr.dtype)
+        limits = _limits(expr.dtype)
+        if dtypes.lanes(expr.dtype) > 1:
+            return limits
+        found = self._sum_interval(self.table.affine(expr), depth)
+        # what may leave the dtype may wrap to anywhere in it
+        return found if found.within(limits.low, limits.high) else limits
+
+    def is_within(self, expr: Expr, low: int, high: int) -> bool:
+        """Tell whether an expression provably lies in ``[low, high]``."""
+        return any(self.interval(expr, depth).within(low, high) for depth in (0, 1, 2))
+
+    def result(self, expr: ir.Binary) -> Interval:
+        """Return where a sum, difference or product of integers lies before it wraps into its dtype.
+
+        Operands that may themselves leave it are taken to wrap, so they lie anywhere in it: this is asked of each
+        operation alone, as compilers see it, not of the sum that they make up together.
+        """
+        return _combined(expr.op, self.interval(expr.a), self.interval(expr.b))
+
+    def added(self, store: ir.Store) -> Interval | None:
+        """Return between which numbers that lies which a store adds to the element it writes; None if it does not."""
+        total = self.table.affine(store.value)
+        for number, coefficient in total.terms.items():
+            term = self.table.exprs[number]
+            if not isinstance(term, ir.Load) or term.buffer is not store.buffer or coefficient != 1:
+                continue
+            if all(map(same_expr, term.indices, store.indices)):
+                rest = Affine({key: value for key, value in total.terms.items() if key != number}, total.constant)
+                return self._sum_interval(rest, 1)
+        return None
+
+    def _sum_interval(self, total: Affine, depth: int) -> Interval:
+        low = high = total.constant
+        for number, coefficient in total.terms.items():
+            term = self.term(self.table.exprs[number], depth)
+            ends = (coefficient * term.low, coefficient * term.high)
+            low, high = low + min(ends), high + max(ends)
+        if depth and total.terms:
+            for fact in self._facts:
+                high = min(high, self._bound_by(total, fact, 1, depth))
+                low = max(low, self._bound_by(total, fact, -1, depth))
+            for side in self._without_extrema(total):
+                low, high = max(low, side.low), min(high, side.high)
+        return Interval(low, max(low, high))
+
+    def _without_extrema(self, total: Affine) -> Iterator[Interval]:
+        """Yield what follows for a sum from each operand of its min and max: ``max(x, 0) - x`` is not below zero."""
+        limits = _limits("int64")
+        for number, coefficient in total.terms.items():
+            expr = self.table.exprs[number]
+            if not isinstance(expr, ir.Binary) or expr.op not in ("min", "max"):
+                continue
+            rest = total.plus(Affine({number: 1}), -coefficient)
+            for operand in (expr.a, expr.b):
+                end = self._sum_interval(rest.plus(self.table.affine(operand), coefficient), 0)
+                above = (expr.op == "max") == (coefficient > 0)
+                yield Interval(end.low, limits.high) if above else Interval(limits.low, end.high)
+
+    def _bound_by(self, total: Affine, fact: Affine, sign: int, depth: int) -> int:
+        """Return the upper (sign 1) or lower (sign -1) end of ``total`` seen with ``fact >= 0`` added."""
+        best: int | None = None
+        for number, coefficient in fact.terms.items():
+            own = total.terms.get(number, 0)
+            # adding factor * fact cancels this term; the factor's sign must keep the inequality's direction
+            if own and own % coefficient == 0 and (factor := -own // coefficient) * sign > 0:
+                moved = self._sum_interval(total.plus(fact, factor), depth - 1)
+                end = moved.high if sign > 0 else moved.low
+                best = end if best is None else sign * min(sign * best, sign * end)
+        if best is None:
+            plain = self._sum_interval(total, 0)
+            return plain.high if sign > 0 else plain.low
+        return best
+
+    def term(self, expr: Expr, depth: int) -> Interval:
+        """Return the interval of an expression that is not a sum."""
+        if isinstance(expr, ir.Var):
+            return self._vars.get(id(expr), _limits(expr.dtype))
+        if isinstance(expr, ir.Binary):
+            return self._binary(expr, depth)
+        if isinstance(expr, ir.Select):
+            return self._select(expr, depth)
+        if isinstance(expr, ir.Cast) and not dtypes.is_float(expr.value.dtype):
+            inner = self.interval(expr.value, depth)
+            limits = _limits(expr.dtype)
+            return inner if inner.within(limits.low, limits.high) else limits
+        if isinstance(expr, ir.Load):
+            return self._held.get(id(expr.buffer), _limits(expr.dtype))
+        if isinstance(expr, ir.Call):
+            return _CALLS[expr.name](expr) if expr.name in _CALLS else _limits(expr.dtype)
+        return _limits(expr.dtype)
+
+    def _select(self, expr: ir.Select, depth: int) -> Interval:
+        arms = []
+        for arm, holds in ((expr.then, True), (expr.otherwise, False)):
+            with self.scope():
+                self.assume(expr.condition, holds)
+                arms.append(self.interval(arm, max(depth, 1)))
+        return arms[0].hull(arms[1])
+
+    def _binary(self, expr: ir.Binary, depth: int) -> Interval:
+        if expr.op in ir.COMPARISONS:
+            return Interval(0, 1)
+        a, b = self.interval(expr.a, depth), self.interval(expr.b, depth)
+        if expr.op == "min":
+            return Interval(min(a.low, b.low), min(a.high, b.high))
+        if expr.op == "max":
+            return Interval(max(a.low, b.low), max(a.high, b.high))
+        if expr.op == "mul":
+            return _combined("mul", a, b)
+        if expr.op in ("floordiv", "truncdiv") and b.low > 0 and (expr.op == "floordiv" or a.low >= 0):
+            ends = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+            return Interval(min(ends), max(ends))
+        if expr.op in ("floormod", "truncmod") and b.low > 0 and (expr.op == "floormod" or a.low >= 0):
+            if a.low >= 0:
+                return a if a.high < b.low else Interval(0, min(a.high, b.high - 1))
+            return Interval(0, b.high - 1)
+        if expr.op == "and" and (a.low >= 0 or b.low >= 0):
+            return Interval(0, min(x.high for x in (a, b) if x.low >= 0))
+        if expr.op == "shr" and b.within(0, 63):
+            ends = [x >> y for x in (a.low, a.high) for y in (b.low, b.high)]
+            return Interval(min(ends), max(ends))
+        if expr.op == "shl" and b.within(0, 63):
+            ends = [x << y for x in (a.low, a.high) for y in (b.low, b.high)]
+            if Interval(min(ends), max(ends)).within(*dtypes.limits(expr.dtype)):
+                return Interval(min(ends), max(ends))
+        return _limits(expr.dtype)

@@ -1,0 +1,341 @@
+"""Making loop-level code: expression constructors that fold constants, and a statement builder.
+
+`binary` and friends keep index arithmetic small: ``x*1``, ``x+0`` and literal arithmetic vanish, so that
+rules can be written plainly. `StmtBuilder` collects statements by ``with`` blocks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.float_range import float_range
+from mlfc.tir.ir import Buffer, Expr, Stmt, Var
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "floormod": operator.mod, "min": min, "max": max, "and": operator.and_, "or": operator.or_,
+    "xor": operator.xor, "shl": operator.lshift, "shr": operator.rshift, "eq": operator.eq,
+    "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "land": lambda a, b: bool(a and b), "lor": lambda a, b: bool(a or b),
+}  # fmt: skip
+_SHIFTS = ("shl", "shr")
+
+
+def const(value: float, dtype: str = "int32") -> Expr:
+    """Return a literal; a vector dtype gives a broadcast literal."""
+    scalar = dtypes.element(dtype)
+    number = float(value) if dtypes.is_float(scalar) else bool(value) if scalar == "bool" else int(value)
+    literal = ir.Const(number, scalar)
+    return literal if dtypes.lanes(dtype) == 1 else ir.Broadcast(literal, dtype)
+
+
+def as_expr(value: Any, like: Any = None) -> Expr:
+    """Return an expression as it is, a Python number as a literal of the dtype of `like` (else int32)."""
+    if isinstance(value, ir.ExprOps):
+        return value  # type: ignore[return-value]  # ExprOps is the base of exactly the nodes of Expr
+    return const(value, like.dtype if isinstance(like, ir.ExprOps) else "int32")
+
+
+def _is(value: Expr, number: int) -> bool:
+    return isinstance(value, ir.Const) and value.value == number
+
+
+def _wrapped(value: int, dtype: str) -> bool:
+    low, high = dtypes.limits(dtype)
+    return not low <= value <= high
+
+
+def binary(op: str, a: Any, b: Any) -> Expr:
+    """Return ``op(a, b)``; Python numbers take the other operand's dtype, a scalar is broadcast to a vector."""
+    a, b = as_expr(a, b), as_expr(b, a)
+    lanes = max(dtypes.lanes(a.dtype), dtypes.lanes(b.dtype))
+    a, b = broadcast(a, lanes), broadcast(b, lanes)
+    if a.dtype != b.dtype and op not in _SHIFTS:
+        raise InternalError(f"tir '{op}' on {a.dtype} and {b.dtype}")
+    result = dtypes.vector("bool", lanes) if op in ir.COMPARISONS else a.dtype
+    if dtypes.is_float(a.dtype):
+        return ir.Binary(op, a, b, result)
+    return _folded(op, a, b, result) or _identity(op, a, b) or ir.Binary(op, a, b, result)
+
+
+def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:
+    """Return the literal that integer `op` of two literals gives, or None."""
+    if not isinstance(a, ir.Const) or not isinstance(b, ir.Const) or op not in _FOLD:
+        return None
+    if op in ("floordiv", "floormod") and b.value == 0:
+        return None
+    value = _FOLD[op](a.value, b.value)
+    return const(value, result) if result == "bool" or not _wrapped(value, result) else None
+
+
+def _identity(op: str, a: Expr, b: Expr) -> Expr | None:
+    """Return the operand that integer `op` leaves unchanged, or None."""
+    if op == "add":
+        if _is(a, 0):
+            return b
+        if _is(b, 0):
+            return a
+        if isinstance(b, ir.Const) and isinstance(a, ir.Binary) and a.op == "add" and isinstance(a.b, ir.Const):
+            return binary("add", a.a, binary("add", a.b, b))
+    if op in ("sub", "shl", "shr") and _is(b, 0):
+        return a
+    if op == "mul":
+        if _is(a, 1):
+            return b
+        if _is(b, 1):
+            return a
+        if _is(a, 0) or _is(b, 0):
+            return const(0, a.dtype)
+    if op == "floordiv" and _is(b, 1):
+        return a
+    if op == "floormod" and _is(b, 1):
+        return const(0, a.dtype)
+    if op == "land":
+        if isinstance(a, ir.Const):
+            return b if a.value else a
+        if isinstance(b, ir.Const):
+            return a if b.value else b
+    return None
+
+
+def broadcast(value: Expr, lanes: int) -> Expr:
+    """Return `value` in every lane; a vector of that many lanes stays itself."""
+    have = dtypes.lanes(value.dtype)
+    if have == lanes:
+        return value
+    if have != 1:
+        raise InternalError(f"tir: {value.dtype} cannot become {lanes} lanes")
+    return ir.Broadcast(value, dtypes.vector(value.dtype, lanes))
+
+
+def minimum(a: Any, b: Any) -> Expr:
+    """Smaller of two; for floats C's ``a < b ? a : b``."""
+    return binary("min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Expr:
+    """Larger of two; for floats C's ``a > b ? a : b``."""
+    return binary("max", a, b)
+
+
+def clamp(value: Expr, low: Any, high: Any) -> Expr:
+    """Return `value` limited to [low, high]."""
+    return minimum(maximum(value, low), high)
+
+
+def land(*conditions: Expr) -> Expr:
+    """Return the conjunction of all conditions; of none, true."""
+    result: Expr = const(True, "bool")
+    for condition in conditions:
+        result = binary("land", result, condition)
+    return result
+
+
+def select(condition: Expr, then: Any, otherwise: Any) -> Expr:
+    """Return ``then if condition else otherwise``, lazily evaluated."""
+    taken, other = as_expr(then, otherwise), as_expr(otherwise, then)
+    if taken.dtype != other.dtype:
+        raise InternalError(f"tir select of {taken.dtype} and {other.dtype}")
+    if isinstance(condition, ir.Const):
+        return taken if condition.value else other
+    return ir.Select(condition, taken, other, taken.dtype)
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """Return `value` as `dtype` (element dtypes differ, lanes stay)."""
+    dtype = dtypes.vector(dtypes.element(dtype), dtypes.lanes(value.dtype))
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, ir.Const) and dtypes.is_integer(dtype) and isinstance(value.value, int):
+        return ir.Cast(value, dtype) if _wrapped(value.value, dtype) else const(value.value, dtype)
+    return ir.Cast(value, dtype)
+
+
+def truncated(x: Expr, dtype: str) -> Expr:
+    """Return a float as an int32, int64 or uint64; `tir.intrinsics` says what becomes of what these cannot hold."""
+    x = x if dtypes.element(x.dtype) == "float64" else cast(x, "float32")
+    if float_range(x).fits(dtype):
+        return cast(x, dtype)
+    return intrinsic(f"to_{dtype}", x, dtype=dtype)
+
+
+def load(buffer: Buffer, indices: Sequence[Any], lanes: int = 1) -> Expr:
+    """Read one element, or `lanes` consecutive ones along the last axis."""
+    if len(indices) != len(buffer.shape):
+        raise InternalError(f"tir: {len(indices)} indices into {buffer.name} of shape {buffer.shape}")
+    dtype = buffer.dtype if lanes == 1 else dtypes.vector(buffer.dtype, lanes)
+    return ir.Load(buffer, tuple(as_expr(index) for index in indices), dtype)
+
+
+def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
+    """Call an intrinsic; the result has the first argument's dtype unless `dtype` is given."""
+    return ir.Call(name, args, dtype or args[0].dtype)
+
+
+class StmtBuilder:
+    """Collects statements; blocks open with ``with`` and close where it ends.
+
+    Parameters
+    ----------
+    single_trips : bool
+        Keep loops of one trip.
+    """
+
+    def __init__(self, *, single_trips: bool = False) -> None:
+        self._single_trips = single_trips
+        self._blocks: list[list[Stmt]] = [[]]
+        self._names: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return `name`, numbered if it was given before in this function."""
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self.unique(f"{name}_{count}")
+
+    def append(self, stmt: Stmt) -> None:
+        """Add a statement to the open block."""
+        self._blocks[-1].append(stmt)
+
+    def store(self, buffer: Buffer, indices: Sequence[Any], value: Any) -> None:
+        """Write `value` (a number is taken as the buffer's dtype)."""
+        if not isinstance(value, ir.ExprOps):
+            value = const(value, buffer.dtype)
+        self.append(ir.Store(buffer, tuple(as_expr(index) for index in indices), value))
+
+    def comment(self, text: str) -> None:
+        """Add a line for the reader."""
+        self.append(ir.Comment(text))
+
+    def fence(self, text: str) -> None:
+        """Keep what comes after from being loaded before; `text` tells the reader why."""
+        self.append(ir.Fence(text))
+
+    @contextmanager
+    def _block(self) -> Iterator[list[Stmt]]:
+        self._blocks.append([])
+        try:
+            yield self._blocks[-1]
+        finally:
+            self._blocks.pop()
+
+    @contextmanager
+    def loop(self, extent: Any, name: str = "i", kind: str = "serial", step: int = 1) -> Iterator[Expr]:
+        """Open ``for name in range(0, extent, step)``; a loop of one trip is mostly the literal 0."""
+        extent = as_expr(extent)
+        if not self._single_trips and isinstance(extent, ir.Const) and 0 < extent.value <= step:
+            yield const(0)
+            return
+        var = Var(self.unique(name))
+        with self._block() as stmts:
+            yield var
+        self.append(ir.For(var, extent, seq(stmts), kind, step))
+
+    @contextmanager
+    def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
+        """Open one serial loop an axis; the last one is marked vectorized."""
+        with self._nest(tuple(shape), prefix, 0) as indices:
+            yield indices
+
+    @contextmanager
+    def _nest(self, shape: tuple[int, ...], prefix: str, axis: int) -> Iterator[tuple[Expr, ...]]:
+        if axis == len(shape):
+            yield ()
+            return
+        kind = "vectorized" if axis == len(shape) - 1 else "serial"
+        with self.loop(shape[axis], f"{prefix}{axis}", kind) as var:
+            with self._nest(shape, prefix, axis + 1) as rest:
+                yield (var, *rest)
+
+    @contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """Open ``if (condition)``."""
+        with self._block() as stmts:
+            yield
+        self.append(ir.If(condition, seq(stmts)))
+
+    def let(self, name: str, value: Any, dtype: str = "int32") -> Expr:
+        """Bind a name to a value for the rest of the open block; a literal is returned as it is."""
+        value = value if isinstance(value, ir.ExprOps) else const(value, dtype)
+        if isinstance(value, (ir.Const, ir.Var)):
+            return value
+        var = Var(self.unique(name), value.dtype)
+        self.append(ir.Let(var, value, ir.Seq(())))  # `seq` moves what follows into the body
+        return var
+
+    def local(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
+        """Give a stack buffer for the rest of the open block; a vector dtype gives registers."""
+        buffer = Buffer(self.unique(name), tuple(shape), dtype, "local")
+        self.append(ir.Allocate(buffer, ir.Seq(())))
+        return buffer
+
+    def shared(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
+        """Give a buffer that the work-items of a group have together, for the rest of the open block."""
+        buffer = Buffer(self.unique(name), tuple(shape), dtype, "shared")
+        self.append(ir.Allocate(buffer, ir.Seq(())))
+        return buffer
+
+    def barrier(self) -> None:
+        """Let the work-items of the group wait for each other."""
+        self.append(ir.Barrier())
+
+    @contextmanager
+    def launch(self, grid: Sequence[int], block: Sequence[int]) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+        """Open a launch; yield the places of the group and of the work-item, along as many axes as were given.
+
+        A grid with more groups along y or z than devices take is laid along x.
+        """
+        groups, items = (tuple(Var(self.unique(f"{name}_{axis}")) for axis in "xyz") for name in ("group", "item"))
+        whole = _three(grid)
+        in_line = max(whole[1:]) > ir.MOST_GROUPS_ACROSS
+        with self._block() as stmts:
+            places = self._unrolled_grid(groups[0], grid) if in_line else _places(groups, grid)
+            yield places, _places(items, block)
+        whole = (prod(whole), 1, 1) if in_line else whole
+        self.append(ir.Launch(whole, _three(block), groups, items, seq(stmts)))  # type: ignore[arg-type]  # three of each
+
+    def _unrolled_grid(self, number: Expr, grid: Sequence[int]) -> tuple[Expr, ...]:
+        """Write the places along the axes of a grid whose groups stand in one line, those along x side by side."""
+        places = []
+        for axis, extent in enumerate(grid):
+            place = number // prod(grid[:axis])
+            inner = place if axis == len(grid) - 1 else place % extent
+            places.append(const(0) if extent == 1 else self.let("group", inner))
+        return tuple(places)
+
+    def finish(self) -> Stmt:
+        """Return everything as one statement."""
+        if len(self._blocks) != 1:
+            raise InternalError("tir: a block is still open")
+        return seq(self._blocks[0])
+
+
+def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def _places(variables: Sequence[Var], extents: Sequence[int]) -> tuple[Expr, ...]:
+    return tuple(const(0) if extent == 1 else var for var, extent in zip(variables, extents, strict=False))
+
+
+def seq(stmts: Sequence[Stmt]) -> Stmt:
+    """Return statements in order; an open Let or Allocate takes what follows it as its body."""
+    done: list[Stmt] = []
+    for stmt in reversed(stmts):
+        if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_open(stmt):
+            body = ir.Seq(tuple(reversed(done)))
+            done = [ir.Let(stmt.var, stmt.value, body) if isinstance(stmt, ir.Let) else ir.Allocate(stmt.buffer, body)]
+        else:
+            done.append(stmt)
+    return done[0] if len(done) == 1 else ir.Seq(tuple(reversed(done)))
+
+
+def _is_open(stmt: ir.Let | ir.Allocate) -> bool:
+    return isinstance(stmt.body, ir.Seq) and not stmt.body.stmts

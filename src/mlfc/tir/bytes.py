@@ -1,0 +1,200 @@
+"""Splitting loops that compute in 32 bits and store bytes.
+
+C compilers take the width of a loop's vectors from its narrowest type: sixteen results of one byte fill 16 bytes, so
+everything that is computed for them is computed in registers of 16 bytes too, whatever the machine has. A short loop
+is therefore cut into loops of one width each: bytes are read into an array of int32, the results are computed
+into another one, and that one is narrowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
+from mlfc.tir.unroll import substitute
+from mlfc.tir.visitor import rebuilt, same_expr, walk_expr
+
+# fewer results are not worth three loops; from 32 bytes on, nothing is gained, and what a cut loop keeps in registers
+# may be missing in the loop around it
+LEAST_BYTES, MOST_BYTES = 8, 31
+MOST_ELEMENTS = 1024  # of a nest: each of its arrays takes four bytes an element of the stack
+
+_BYTES = ("int8", "uint8")
+
+
+def split_bytes(stmt: Stmt) -> Stmt:
+    """Return `stmt` with its short vectorized loops that end in the store of a byte cut by width.
+
+    A whole nest of constant loops is cut at once where its elements are few, because what is stored and read again
+    within the same few cycles stalls. Values, and the order of accesses to any one element, stay the same.
+    """
+    if isinstance(stmt, ir.For):
+        parts = _nest(stmt)
+        cut = _Cut(*parts).run() if parts else None
+        return cut or ir.For(stmt.var, stmt.extent, split_bytes(stmt.body), stmt.kind, stmt.step)
+    if isinstance(stmt, ir.Seq):
+        return ir.Seq(tuple(map(split_bytes, stmt.stmts)))
+    if isinstance(stmt, ir.Let):
+        return ir.Let(stmt.var, stmt.value, split_bytes(stmt.body))
+    if isinstance(stmt, ir.Allocate):
+        return ir.Allocate(stmt.buffer, split_bytes(stmt.body))
+    if isinstance(stmt, ir.If):
+        otherwise = None if stmt.otherwise is None else split_bytes(stmt.otherwise)
+        return ir.If(stmt.condition, split_bytes(stmt.then), otherwise)
+    return stmt
+
+
+def _nest(loop: For) -> tuple[list[For], list[ir.Let], ir.Store] | None:
+    """Return the loops, bindings and store of a nest worth cutting that does nothing else, or None."""
+    loops: list[For] = []
+    stmt: Stmt = loop
+    while isinstance(stmt, For) and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
+        loops.append(stmt)
+        stmt = _only(stmt.body)
+    lets: list[ir.Let] = []
+    while isinstance(stmt, ir.Let):
+        lets.append(stmt)
+        stmt = _only(stmt.body)
+    if not loops or loops[-1].kind != "vectorized" or not isinstance(stmt, ir.Store):
+        return None
+    extents = _extents(loops)
+    short = LEAST_BYTES <= extents[-1] <= MOST_BYTES and prod(extents) <= MOST_ELEMENTS
+    return (loops, lets, stmt) if short and stmt.value.dtype in _BYTES else None
+
+
+def _only(stmt: Stmt) -> Stmt:
+    """Return the one statement that a sequence of one holds."""
+    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
+
+
+def _extents(loops: Sequence[For]) -> tuple[int, ...]:
+    return tuple(int(loop.extent.value) for loop in loops if isinstance(loop.extent, ir.Const))
+
+
+class _Cut:
+    """The cutting of one nest."""
+
+    def __init__(self, loops: list[For], lets: list[ir.Let], store: ir.Store) -> None:
+        self._loops, self._lets, self._store = loops, lets, store
+        self._exprs = [store.value, *(let.value for let in lets)]
+        self._place = [loop.var for loop in loops]
+        self._copies: list[tuple[ir.Load, Buffer]] = []  # bytes that are read into an array of int32 first
+        self._narrow: dict[int, Expr] = {}  # what stands for a variable that was a byte
+        self._ranges = Ranges()
+        self._in_arm = False
+
+    def run(self) -> Stmt | None:
+        """Return the loops that replace the nest, or None where all is done in bytes or the value may not fit."""
+        if not any(_narrows(node) for expr in self._exprs for node in walk_expr(expr)):
+            return None
+        bindings = [self._binding(let) for let in self._lets]
+        value = self._widened(self._store.value)
+        if value is None or self._depends_on_results():
+            return None
+        results = self._array("wide")
+        place = tuple(self._place)
+        body: Stmt = ir.Store(results, place, value)
+        for var, bound in reversed(bindings):
+            body = ir.Let(var, bound, body)
+        nests = [self._copy_of(ir.Store(buffer, place, tb.cast(load, "int32"))) for load, buffer in self._copies]
+        nests.append(_around(self._loops, self._place, body))
+        narrowed = tb.cast(tb.load(results, self._place), self._store.value.dtype)
+        nests.append(self._copy_of(ir.Store(self._store.buffer, self._store.indices, narrowed)))
+        whole: Stmt = ir.Seq(tuple(nests))
+        for buffer in (results, *(buffer for _, buffer in self._copies)):
+            whole = ir.Allocate(buffer, whole)
+        return whole
+
+    def _array(self, name: str) -> Buffer:
+        return Buffer(name, _extents(self._loops), "int32", "local")
+
+    def _depends_on_results(self) -> bool:
+        """Tell whether where an element is stored follows from what is computed, or iterations read stored elements."""
+        bound = {id(let.var) for let in self._lets}
+        placed = (node for index in self._store.indices for node in walk_expr(index))
+        computed = (node for expr in self._exprs for node in walk_expr(expr))
+        reads = (node.buffer for node in computed if isinstance(node, ir.Load))
+        return any(id(node) in bound for node in placed) or any(buffer is self._store.buffer for buffer in reads)
+
+    def _copy_of(self, store: ir.Store) -> Stmt:
+        """Return the loops around `store`, with variables of their own."""
+        place = [Var(var.name) for var in self._place]
+        env = dict(zip(self._place, place, strict=True))
+        indices = tuple(substitute(index, env) for index in store.indices)
+        return _around(self._loops, place, ir.Store(store.buffer, indices, substitute(store.value, env)))
+
+    def _binding(self, let: ir.Let) -> tuple[Var, Expr]:
+        """Return what takes the place of a binding; of a byte, the int32 of the same value."""
+        wide = self._widened(let.value) if let.var.dtype in _BYTES else None
+        self._ranges.enter_let(let)
+        if wide is None:
+            return let.var, self._rewritten(let.value)
+        var = Var(let.var.name, "int32")
+        self._narrow[id(let.var)] = ir.Cast(var, let.var.dtype)
+        self._ranges.enter_let(ir.Let(var, wide, ir.Seq(())))
+        return var, wide
+
+    def _rewritten(self, expr: Expr) -> Expr:
+        """Return `expr` with what it reads as bytes, only to widen it, read as int32."""
+        if isinstance(expr, Var):
+            return self._narrow.get(id(expr), expr)
+        if isinstance(expr, ir.Cast) and expr.dtype == "int32" and expr.value.dtype in _BYTES:
+            wide = self._widened(expr.value)
+            return ir.Cast(self._rewritten(expr.value), "int32") if wide is None else wide
+        if isinstance(expr, ir.Select):
+            return self._select(expr)
+        return rebuilt(expr, self._rewritten)
+
+    def _select(self, expr: ir.Select) -> Expr:
+        """Rewrite a selection; a load in an arm of it may be legal only where that arm is taken."""
+        condition, before = self._rewritten(expr.condition), self._in_arm
+        self._in_arm = True
+        then, otherwise = self._rewritten(expr.then), self._rewritten(expr.otherwise)
+        self._in_arm = before
+        return ir.Select(condition, then, otherwise, expr.dtype)
+
+    def _widened(self, expr: Expr) -> Expr | None:
+        """Return the int32 expression of the same value as a byte, or None where there is none."""
+        if isinstance(expr, ir.Const):
+            return tb.const(expr.value)
+        if isinstance(expr, Var) and id(expr) in self._narrow:
+            return self._widened(self._narrow[id(expr)])
+        if isinstance(expr, ir.Cast) and expr.value.dtype == "int32":
+            fits = self._ranges.is_within(expr.value, *dtypes.limits(expr.dtype))
+            return self._rewritten(expr.value) if fits else None
+        if isinstance(expr, ir.Binary) and expr.op in ("min", "max"):
+            a, b = self._widened(expr.a), self._widened(expr.b)
+            return None if a is None or b is None else tb.binary(expr.op, a, b)
+        if isinstance(expr, ir.Load) and not self._in_arm:
+            return self._copied(expr)
+        return None
+
+    def _copied(self, load: ir.Load) -> Expr | None:
+        """Return the element of the array that `load` is copied to first, or None where its index is computed."""
+        own = {id(var) for var in self._place}
+        bound = {id(let.var) for let in self._lets}
+        used = {id(node) for index in load.indices for node in walk_expr(index) if isinstance(node, Var)}
+        if used & bound or not used & own:
+            return None
+        for known, buffer in self._copies:
+            if same_expr(known, load):
+                return tb.load(buffer, self._place)
+        buffer = self._array(f"wide_{load.buffer.name}")
+        self._copies.append((load, buffer))
+        return tb.load(buffer, self._place)
+
+
+def _narrows(expr: Expr) -> bool:
+    return isinstance(expr, ir.Cast) and expr.dtype in _BYTES and expr.value.dtype not in _BYTES
+
+
+def _around(loops: Sequence[For], place: Sequence[Var], body: Stmt) -> Stmt:
+    """Return `body` in loops like `loops` over the variables `place`."""
+    for loop, var in reversed(list(zip(loops, place, strict=True))):
+        body = For(var, loop.extent, body, loop.kind)
+    return body

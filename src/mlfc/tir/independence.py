@@ -1,0 +1,141 @@
+"""Which loops have iterations that touch different elements, so that they may run in any order or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlfc.tir.visitor import own_exprs, walk, walk_expr
+
+
+def of_function(prim: PrimFunc, reached: frozenset[int] = frozenset()) -> Independence:
+    """Return what tells the independent loops of a host's function, wherever its callers put output and inputs.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+    reached : frozenset of int
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes is up to
+        the memory plan, so no loop that stores results is independent.
+    """
+    same = {prim.inputs[position]: prim.output for position in prim.inplace}
+    astray = frozenset({prim.output}) if reached.difference(prim.inplace) else frozenset[Buffer]()
+    return Independence(prim.body, same, astray)
+
+
+@dataclass(frozen=True)
+class _Access:
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    lanes: int
+
+
+class Independence:
+    """Tells of which loops no iteration touches what another one writes.
+
+    Parameters
+    ----------
+    body : Stmt
+        What the loops stand in.
+    same : mapping of Buffer to Buffer
+        Buffers that may lie where another of their shape lies, each element at the other's, and that other.
+    astray : frozenset of Buffer
+        Buffers that may overlap others somehow: loops that write one are not independent.
+    local_is_own : bool
+        Whether all iterations reach what the function keeps in local buffers. Work-items have their own, so a loop that
+        writes one from outside is not theirs.
+    """
+
+    def __init__(
+        self,
+        body: Stmt,
+        same: Mapping[Buffer, Buffer] | None = None,
+        astray: frozenset[Buffer] = frozenset(),
+        *,
+        local_is_own: bool = True,
+    ) -> None:
+        self.ranges = Ranges()
+        self._same = same or {}
+        self._astray = astray
+        self._local_is_own = local_is_own
+        self._known: dict[int, bool] = {}
+        with self.ranges.scope():  # ranges of variables stay, conditions go
+            for stmt in walk(body):
+                if isinstance(stmt, ir.For):
+                    self.ranges.enter_loop(stmt)
+                elif isinstance(stmt, ir.Let):
+                    self.ranges.enter_let(stmt)
+                elif isinstance(stmt, ir.Launch):
+                    self.ranges.enter_launch(stmt)
+
+    def holds(self, loop: ir.For) -> bool:
+        """Tell whether the iterations of a loop may run in any order."""
+        if id(loop) not in self._known:
+            self._known[id(loop)] = self._independent(loop)
+        return self._known[id(loop)]
+
+    def _independent(self, loop: ir.For) -> bool:
+        stmts = list(walk(loop.body))
+        if any(isinstance(stmt, ir.Launch) for stmt in stmts):
+            return False
+        own = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Allocate)}
+        written = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Store)} - own
+        if not self._astray.isdisjoint(written):
+            return False
+        if not self._local_is_own and any(buffer.scope == "local" for buffer in written):
+            return False
+        inner = {id(stmt.var) for stmt in stmts if isinstance(stmt, (ir.For, ir.Let))}
+        accesses: dict[Buffer, list[_Access]] = {buffer: [] for buffer in written}
+        for stmt in stmts:
+            for access in _accesses(stmt):
+                buffer = self._same.get(access.buffer, access.buffer)
+                if buffer in written:
+                    accesses[buffer].append(access)
+        return all(
+            any(self._apart(loop, inner, found, axis) for axis in range(len(buffer.shape)))
+            for buffer, found in accesses.items()
+        )
+
+    def _apart(self, loop: ir.For, inner: set[int], accesses: Sequence[_Access], axis: int) -> bool:
+        """Tell whether along an axis every iteration has a stretch of indices of its own, the same for all accesses."""
+        known: tuple[int, frozenset[tuple[int, int]]] | None = None
+        low = high = 0
+        for position, access in enumerate(accesses):
+            total = self.ranges.table.affine(access.indices[axis])
+            own_factor = 0
+            fixed: list[tuple[int, int]] = []
+            start = end = total.constant
+            for number, factor in total.terms.items():
+                term = self.ranges.table.exprs[number]
+                names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
+                reads = any(isinstance(node, ir.Load) for node in walk_expr(term))
+                if term is loop.var:
+                    own_factor = factor
+                elif id(loop.var) in names or (reads and not names & inner):
+                    return False
+                elif names & inner:
+                    span = self.ranges.term(term, 0)
+                    ends = (factor * span.low, factor * span.high)
+                    start, end = start + min(ends), end + max(ends)
+                else:
+                    fixed.append((number, factor))
+            if axis == len(access.indices) - 1:
+                end += access.lanes - 1
+            if not own_factor or known not in (None, (own_factor, frozenset(fixed))):
+                return False
+            known = own_factor, frozenset(fixed)
+            low, high = (start, end) if position == 0 else (min(low, start), max(high, end))
+        return known is not None and high - low < abs(known[0]) * loop.step
+
+
+def _accesses(stmt: Stmt) -> Iterator[_Access]:
+    if isinstance(stmt, ir.Store):
+        yield _Access(stmt.buffer, stmt.indices, dtypes.lanes(stmt.value.dtype))
+    for expr in own_exprs(stmt):
+        for node in walk_expr(expr):
+            if isinstance(node, ir.Load):
+                yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))

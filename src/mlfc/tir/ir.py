@@ -1,0 +1,483 @@
+"""The loop-level IR: plain data for one fused function, and the program that calls such functions.
+
+Everything that looks at generated code (printers, the bounds proof, the interpreter, cost and stack
+models) reads these nodes and nothing else. Nodes are immutable and compared by identity.
+Index arithmetic is int32. `Select` evaluates only the branch it takes, so a guarded load is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+
+BINARY = (
+    "add", "sub", "mul", "div",  # div: floats only
+    "floordiv", "floormod", "truncdiv", "truncmod",  # integers only
+    "min", "max", "and", "or", "xor", "shl", "shr",  # shr keeps the sign of signed values
+    "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",  # result bool
+)  # fmt: skip
+COPY = "__copy"
+"""Name of kernels that bring a tensor to another device: no code, executors do it."""
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"})
+
+
+class ExprOps:
+    """Operators of Python on expressions; they fold constants (see `builder`)."""
+
+    dtype: str
+
+    def __add__(self, other: Any) -> Expr:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return _binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return _binary("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return _binary("floormod", self, other)
+
+    def __and__(self, other: Any) -> Expr:
+        return _binary("and", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return _binary("or", self, other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return _binary("xor", self, other)
+
+    def __lshift__(self, other: Any) -> Expr:
+        return _binary("shl", self, other)
+
+    def __rshift__(self, other: Any) -> Expr:
+        return _binary("shr", self, other)
+
+    def __neg__(self) -> Expr:
+        return _binary("sub", 0, self)
+
+
+def _binary(op: str, a: Any, b: Any) -> Expr:
+    from mlfc.tir import builder
+
+    return builder.binary(op, a, b)
+
+
+@dataclass(frozen=True, eq=False)
+class Var(ExprOps):
+    """A scalar (or vector) bound once by a loop or a Let."""
+
+    name: str
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class Const(ExprOps):
+    """A literal of an integer, float or bool scalar dtype."""
+
+    value: int | float
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(ExprOps):
+    """`op` of BINARY on two operands of one dtype; shifts take an int32 amount."""
+
+    op: str
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Select(ExprOps):
+    """``then`` where ``condition`` (bool) holds, else ``otherwise``; lazy, like C's ``?:``."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(ExprOps):
+    """Convert as C does; float to integer truncates (`tir.verify` proves that it fits), to bool tests against zero."""
+
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Load(ExprOps):
+    """Read a buffer; with a vector dtype, that many elements from the given one on along the last axis.
+
+    On a buffer whose own dtype is a vector, ``dtype`` equals the buffer's and one element is read.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast(ExprOps):
+    """A scalar in every lane of a vector."""
+
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Call(ExprOps):
+    """An intrinsic of `tir.intrinsics` applied to arguments."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Call"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Memory of static shape, row-major.
+
+    Attributes
+    ----------
+    scope : str
+        ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan),
+        ``local`` (on the stack or in registers, made by Allocate; each work-item of a launch has its own),
+        ``shared`` (made by Allocate in a launch: the work-items of a group have it together).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "param"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.size * dtypes.nbytes(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """``for var in range(0, extent, step)``.
+
+    `kind`: ``serial``; ``unrolled`` (the printer may spell out the copies; extent is constant and
+    small); ``vectorized`` (iterations are independent and unit-stride: the compiler may use lanes);
+    ``parallel`` (iterations are independent); ``rolled`` (the compiler must not spell it out).
+    """
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: str = "serial"
+    step: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Write `value`; a vector value writes that many elements along the last axis."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """Run `then` where `condition` holds, else `otherwise`."""
+
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """Bind `var` to `value` within `body`."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Allocate:
+    """Give `buffer` (scope ``local`` or ``shared``) life within `body`; its contents start undefined."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Seq:
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Comment:
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fence(Comment):
+    """A comment that compilers read too: they keep nothing that memory holds in registers across it.
+
+    It ends a loop that needs all registers: compilers load early, around that loop, what only later loops use.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class External:
+    """What an external code generator wrote in the place of loops; the whole body of a function.
+
+    Attributes
+    ----------
+    generator : str
+        Its name, in `byoc.GENERATORS`.
+    text : str
+        C statements; ``${name}`` stands for the pointer to the function's buffer of that name. Empty where `module`
+        computes the function.
+    declarations : tuple of str
+        What stands before functions with such text, each once a file: includes, prototypes.
+    objects : tuple of bytes
+        Relocatable objects that are linked with it.
+    module : bytes or None
+        What the generator makes a runtime module of, which then has the function.
+    """
+
+    generator: str
+    text: str = ""
+    declarations: tuple[str, ...] = ()
+    objects: tuple[bytes, ...] = ()
+    module: bytes | None = None
+
+
+MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535
+"""Groups that a launch may have along x, and along y and z: CUDA's limits, the lowest that there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """Run `body` once for each work-item of a grid of work-groups, in any order and side by side: a device's kernel.
+
+    It stands at the top of a function, or in a Seq that does; launches of a function run one after another. No
+    work-item may touch an element of a parameter or scratch buffer that another one writes; what a work-item wrote to
+    a shared buffer before a `Barrier` may be read by the others of its group behind it.
+
+    Attributes
+    ----------
+    grid : tuple of int
+        Groups along x, y and z.
+    block : tuple of int
+        Work-items of a group along x, y and z; neighbours along x run together.
+    groups, items : tuple of Var
+        The place of the group in the grid, and of the work-item in its group.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    groups: tuple[Var, Var, Var]
+    items: tuple[Var, Var, Var]
+    body: Stmt
+
+    @property
+    def ranges(self) -> tuple[tuple[Var, int], ...]:
+        """The six variables, each with its number of values."""
+        return tuple(zip((*self.groups, *self.items), (*self.grid, *self.block), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    """Wait until all work-items of the group are here; what they wrote to shared buffers is seen by all.
+
+    All work-items of a group must reach it, or none: no loop or condition around it depends on the work-item.
+    """
+
+
+Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External"
+
+
+@dataclass(frozen=True, eq=False)
+class PrimFunc:
+    """One fused function at loop level.
+
+    The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
+    `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
+    of `scratch_offsets`.
+
+    Attributes
+    ----------
+    name : str
+        Readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program.
+    inplace : tuple of int
+        Positions in `inputs` that may share memory with `output`: every element is read before the
+        element at the same byte is written, and never after.
+    macs : int
+        Multiply-accumulates of one call.
+    device : str or None
+        The kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    constants: tuple[Buffer, ...]
+    output: Buffer
+    scratch: tuple[Buffer, ...]
+    body: Stmt
+    inplace: tuple[int, ...] = ()
+    macs: int = 0
+    device: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<PrimFunc {self.name}>"
+
+    @property
+    def external(self) -> External | None:
+        """The body, where an external code generator wrote it."""
+        return self.body if isinstance(self.body, External) else None
+
+    @property
+    def params(self) -> tuple[Buffer, ...]:
+        """Pointer parameters in order."""
+        return (*self.inputs, *self.constants, self.output)
+
+    @property
+    def scratch_offsets(self) -> tuple[int, ...]:
+        """Byte offset of each scratch buffer from the workspace pointer, each aligned to 64."""
+        offsets, end = [], 0
+        for buffer in self.scratch:
+            offsets.append(end)
+            end += -(-buffer.nbytes // 64) * 64
+        return tuple(offsets)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of workspace that one call needs."""
+        if not self.scratch:
+            return 0
+        return self.scratch_offsets[-1] + self.scratch[-1].nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a program: model input or output, constant, or intermediate.
+
+    `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
+    `device`: the kind of device in whose memory it lies; None for the host's. That of `root` counts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str  # input | output | constant | intermediate
+    data: npt.NDArray[np.generic] | None = None
+    alias_of: Value | None = None
+    start: int = 0
+    device: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return prod(self.shape) * dtypes.nbytes(self.dtype)
+
+    @property
+    def root(self) -> Value:
+        """The value that owns the bytes."""
+        value = self
+        while value.alias_of is not None:
+            value = value.alias_of
+        return value
+
+    @property
+    def root_start(self) -> int:
+        """Where the bytes begin in those of `root`."""
+        return self.start + (self.alias_of.root_start if self.alias_of is not None else 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all bytes of `root`."""
+        return self.nbytes == self.root.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """One call of a kernel: arguments by position, and the original nodes it computes."""
+
+    kernel: PrimFunc
+    inputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    output: Value
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it brings a tensor from one device to another; its kernel is none of `Program.kernels`."""
+        return self.kernel.name == COPY
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A whole model at loop level: values, kernels (each once) and calls in execution order.
+
+    Attributes
+    ----------
+    meta : dict
+        ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
+        ``overlap``: whether outputs may reach into the place of inputs that die (default: they may not).
+        ``stripes``: which layers are computed in stripes of rows, and what that saves (default: none).
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    kernels: tuple[PrimFunc, ...]
+    calls: tuple[KernelCall, ...]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name} of {len(self.calls)} calls>"
+
+    def intermediates(self) -> Iterator[Value]:
+        """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
+        roots = [value.root for value in (*self.inputs, *(call.output for call in self.calls))]
+        yield from dict.fromkeys(root for root in roots if root.kind == "intermediate")

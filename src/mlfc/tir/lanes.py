@@ -1,0 +1,182 @@
+"""Writing loops over elements as loops over vectors of four int32.
+
+Compilers do not find these vectors by themselves where the arithmetic is fixed-point. A ``vectorized`` loop that only
+binds names and stores one element is rewritten if everything it computes has a form for four int32: narrow integers
+are widened where they are loaded and narrowed where they are stored, so every value is the same as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Expr, For, Stmt, Var
+from mlfc.tir.unroll import substitute
+from mlfc.tir.visitor import same_expr, walk_expr
+
+LANES = 4
+_VECTOR = f"int32x{LANES}"
+_NARROW = ("int8", "uint8", "int16", "uint16")
+_ANY_WIDTH = frozenset({"min", "max"})  # of narrow operands these are what they are of the same numbers as int32
+_OPERATORS = _ANY_WIDTH | {"add", "sub", "mul"}
+_ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at once where they shift far to the right
+_CALLS = frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)})
+
+
+class _NoVectorsError(Exception):
+    """A loop has no form in vectors; it stays as it is."""
+
+
+def vectorize(stmt: Stmt) -> Stmt:
+    """Return `stmt` with those of its vectorized loops in vectors that have such a form."""
+    if isinstance(stmt, For):
+        if stmt.kind == "vectorized":
+            return _loop(stmt)
+        return replace(stmt, body=vectorize(stmt.body))
+    if isinstance(stmt, ir.Seq):
+        return ir.Seq(tuple(map(vectorize, stmt.stmts)))
+    if isinstance(stmt, (ir.Let, ir.Allocate)):
+        return replace(stmt, body=vectorize(stmt.body))
+    if isinstance(stmt, ir.If):
+        otherwise = None if stmt.otherwise is None else vectorize(stmt.otherwise)
+        return ir.If(stmt.condition, vectorize(stmt.then), otherwise)
+    return stmt
+
+
+def _loop(loop: For) -> Stmt:
+    if loop.step != 1 or not isinstance(loop.extent, ir.Const) or loop.extent.value < LANES:
+        return loop
+    try:
+        body = _Lanes(loop).run()
+    except _NoVectorsError:
+        return loop
+    extent = int(loop.extent.value)
+    whole = extent // LANES * LANES
+    vectors: Stmt = For(loop.var, tb.const(whole), body, "rolled", LANES)
+    if whole == LANES:
+        vectors = _at(body, loop.var, tb.const(0))
+    if whole == extent:
+        return vectors
+    rest = Var(loop.var.name)
+    tail = For(rest, tb.const(extent - whole), _at(loop.body, loop.var, rest + whole), "vectorized")
+    return ir.Seq((vectors, tail))
+
+
+def _at(stmt: Stmt, var: Var, value: Expr) -> Stmt:
+    """Return a copy of a body, with variables of its own, for one value of the loop's variable."""
+    return _copied(stmt, {var: value})
+
+
+def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
+    if isinstance(stmt, ir.Seq):
+        return ir.Seq(tuple(_copied(item, env) for item in stmt.stmts))
+    if isinstance(stmt, ir.Let):
+        var = Var(stmt.var.name, stmt.var.dtype)
+        return ir.Let(var, substitute(stmt.value, env), _copied(stmt.body, {**env, stmt.var: var}))
+    if isinstance(stmt, ir.Store):
+        indices = tuple(substitute(index, env) for index in stmt.indices)
+        return ir.Store(stmt.buffer, indices, substitute(stmt.value, env))
+    return stmt
+
+
+class _Lanes:
+    """The rewriting of the body of one loop."""
+
+    def __init__(self, loop: For) -> None:
+        self._loop = loop
+        self._ranges = Ranges()
+        self._ranges.enter_loop(loop)
+        self._moving: set[int] = {id(loop.var)}  # variables that differ between iterations
+        self._vectors: dict[int, Var] = {}  # vectors that stand for variables
+
+    def run(self) -> Stmt:
+        return self._stmt(self._loop.body)
+
+    def _stmt(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1:
+            return self._stmt(stmt.stmts[0])
+        if isinstance(stmt, ir.Let):
+            return self._let(stmt)
+        if isinstance(stmt, ir.Store):
+            return self._store(stmt)
+        raise _NoVectorsError
+
+    def _let(self, let: ir.Let) -> Stmt:
+        self._ranges.enter_let(let)
+        if not self._moves(let.value):
+            return replace(let, body=self._stmt(let.body))
+        value = self._vector(let.value)
+        var = Var(let.var.name, _VECTOR)
+        self._vectors[id(let.var)] = var
+        self._moving.add(id(let.var))
+        return ir.Let(var, value, self._stmt(let.body))
+
+    def _store(self, store: ir.Store) -> Stmt:
+        self._require_row(store.buffer, store.indices)
+        for node in walk_expr(store.value):
+            stored = isinstance(node, ir.Load) and node.buffer is store.buffer
+            if isinstance(node, ir.Load) and stored and not all(map(same_expr, node.indices, store.indices)):
+                raise _NoVectorsError
+        value = self._vector(store.value)
+        dtype = store.buffer.dtype
+        return replace(store, value=value if dtype == "int32" else ir.Cast(value, dtypes.vector(dtype, LANES)))
+
+    def _moves(self, expr: Expr) -> bool:
+        return any(id(node) in self._moving for node in walk_expr(expr) if isinstance(node, Var))
+
+    def _require_row(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> None:
+        """Require that iterations access one element after another."""
+        if buffer.dtype not in (*_NARROW, "int32") or any(map(self._moves, indices[:-1])):
+            raise _NoVectorsError
+        table = self._ranges.table
+        moving = {
+            number: step for number, step in table.affine(indices[-1]).terms.items() if self._moves(table.exprs[number])
+        }
+        if moving != {table.number(self._loop.var): 1}:
+            raise _NoVectorsError
+
+    def _vector(self, expr: Expr) -> Expr:
+        """Return the vector of the values of an integer expression, which is int32 or narrower."""
+        if expr.dtype not in (*_NARROW, "int32"):
+            raise _NoVectorsError
+        if not self._moves(expr):
+            return ir.Broadcast(tb.cast(expr, "int32"), _VECTOR)
+        if isinstance(expr, Var):
+            return self._variable(expr)
+        if isinstance(expr, ir.Load):
+            self._require_row(expr.buffer, expr.indices)
+            load = replace(expr, dtype=dtypes.vector(expr.dtype, LANES))
+            return load if expr.dtype == "int32" else ir.Cast(load, _VECTOR)
+        if isinstance(expr, ir.Binary):
+            return self._binary(expr)
+        if isinstance(expr, ir.Cast):
+            return self._cast(expr)
+        if isinstance(expr, ir.Call):
+            return self._call(expr)
+        raise _NoVectorsError
+
+    def _variable(self, var: Var) -> Expr:
+        if id(var) not in self._vectors:  # the loop's own, as a number
+            raise _NoVectorsError
+        return self._vectors[id(var)]
+
+    def _binary(self, expr: ir.Binary) -> Expr:
+        if expr.op not in (_OPERATORS if expr.dtype == "int32" else _ANY_WIDTH):
+            raise _NoVectorsError
+        return ir.Binary(expr.op, self._vector(expr.a), self._vector(expr.b), _VECTOR)
+
+    def _cast(self, expr: ir.Cast) -> Expr:
+        if not self._ranges.is_within(expr.value, *dtypes.limits(expr.dtype)):
+            raise _NoVectorsError
+        return self._vector(expr.value)
+
+    def _call(self, expr: ir.Call) -> Expr:
+        name, args = expr.name, expr.args
+        if name in _ONE_ROUNDING and isinstance(args[2], ir.Const) and args[2].value <= -2:
+            name, args = f"{name}_down", (*args[:2], tb.const(-2 - int(args[2].value)))
+        if name not in _CALLS:
+            raise _NoVectorsError
+        return ir.Call(name, tuple(map(self._vector, args)), _VECTOR)

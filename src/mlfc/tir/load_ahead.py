@@ -1,0 +1,104 @@
+"""Loading before a choice what only one of its branches reads.
+
+To a C compiler, a load in one branch of a ``?:`` is a load under a condition. In vectors it becomes a masked load, and
+gcc 12 may take the address of such a load from a register that holds something else by then. Where an element may be
+read whatever the condition says, it is read first, and the choice is one between values.
+"""
+
+from __future__ import annotations
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Expr, Stmt, Var
+from mlfc.tir.visitor import children, rebuilt, same_expr, walk_expr
+
+
+def load_ahead(stmt: Stmt) -> Stmt:
+    """Return a statement in which scalar choices read no memory, but for what only their conditions keep in bounds."""
+    return _Loader().run(stmt)
+
+
+class _Loader:
+    def __init__(self) -> None:
+        self._ranges = Ranges()
+
+    def run(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, ir.Seq):
+            return ir.Seq(tuple(map(self.run, stmt.stmts)))
+        if isinstance(stmt, ir.For):
+            with self._ranges.scope():
+                self._ranges.enter_loop(stmt)
+                return ir.For(stmt.var, stmt.extent, self.run(stmt.body), stmt.kind, stmt.step)
+        if isinstance(stmt, ir.If):
+            return self._branch(stmt)
+        if isinstance(stmt, ir.Allocate):
+            return ir.Allocate(stmt.buffer, self.run(stmt.body))
+        if isinstance(stmt, ir.Let):
+            loaded, value = self._loaded(stmt.value)
+            self._ranges.enter_let(stmt)
+            return _bound(loaded, ir.Let(stmt.var, value, self.run(stmt.body)))
+        if isinstance(stmt, ir.Store):
+            loaded, value = self._loaded(stmt.value)
+            return _bound(loaded, ir.Store(stmt.buffer, stmt.indices, value))
+        return stmt
+
+    def _branch(self, stmt: ir.If) -> Stmt:
+        with self._ranges.scope():
+            self._ranges.assume(stmt.condition)
+            then = self.run(stmt.then)
+        if stmt.otherwise is None:
+            return ir.If(stmt.condition, then)
+        with self._ranges.scope():
+            self._ranges.assume(stmt.condition, holds=False)
+            return ir.If(stmt.condition, then, self.run(stmt.otherwise))
+
+    def _loaded(self, value: Expr) -> tuple[list[tuple[Var, Expr]], Expr]:
+        """Return what is read first, in order, and the value that is computed of it."""
+        if not any(_chooses(node) for node in walk_expr(value)):
+            return [], value
+        loaded: list[tuple[Var, Expr]] = []
+        changed: dict[tuple[int, bool], Expr] = {}
+
+        def change(expr: Expr, chosen: bool) -> Expr:
+            key = id(expr), chosen
+            if key not in changed:
+                changed[key] = renewed(expr, chosen)
+            return changed[key]
+
+        def renewed(expr: Expr, chosen: bool) -> Expr:
+            if isinstance(expr, ir.Load) and chosen and self._may_be_read(expr):
+                found = (var for var, known in loaded if same_expr(known, expr))
+                var = next(found, None) or Var("loaded", expr.dtype)
+                if not any(var is known for known, _ in loaded):
+                    loaded.append((var, expr))
+                return var
+            if _chooses(expr):
+                first, *others = children(expr)
+                operands = iter((change(first, chosen), *(change(item, True) for item in others)))
+                return rebuilt(expr, lambda _: next(operands))
+            return rebuilt(expr, lambda item: change(item, chosen))
+
+        return loaded, change(value, False)
+
+    def _may_be_read(self, load: ir.Load) -> bool:
+        """Tell whether an element of memory that callers own may be read whatever choices are made."""
+        if load.buffer.scope == "local" or dtypes.lanes(load.dtype) > 1:
+            return False
+        if any(isinstance(node, (ir.Load, ir.Select)) for index in load.indices for node in walk_expr(index)):
+            return False
+        return all(
+            self._ranges.interval(index).within(0, extent - 1)
+            for index, extent in zip(load.indices, load.buffer.shape, strict=True)
+        )
+
+
+def _chooses(expr: Expr) -> bool:
+    """Tell whether C computes the first operand, and looks at it before it computes others."""
+    return isinstance(expr, ir.Select) or (isinstance(expr, ir.Binary) and expr.op in ("land", "lor"))
+
+
+def _bound(loaded: list[tuple[Var, Expr]], stmt: Stmt) -> Stmt:
+    for var, load in reversed(loaded):
+        stmt = ir.Let(var, load, stmt)
+    return stmt

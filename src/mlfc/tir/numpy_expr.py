@@ -1,0 +1,162 @@
+"""The values of loop-level expressions in numpy, in exactly the dtypes that compiled code computes in.
+
+A variable may stand for an array of values, and every node gives the array of its results. A vector value has its lanes
+as the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.intrinsics import INTRINSICS
+from mlfc.tir.ir import Buffer, Expr, Var
+
+Array = npt.NDArray[Any]
+
+
+def _truncdiv(a: Array, b: Array) -> Array:
+    quotient = np.floor_divide(a, b)
+    inexact = (a - quotient * b != 0) & ((a < 0) != (b < 0))
+    return np.asarray(quotient + inexact.astype(quotient.dtype))
+
+
+def _shift(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: np.asarray(function(a, b.astype(a.dtype)))
+
+
+_BINARY: dict[str, Callable[[Array, Array], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
+    "floormod": np.mod, "truncdiv": _truncdiv, "truncmod": np.fmod, "min": lambda a, b: np.where(a < b, a, b),
+    "max": lambda a, b: np.where(a > b, a, b), "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "shl": _shift(np.left_shift), "shr": _shift(np.right_shift), "eq": np.equal,
+    "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "land": np.logical_and, "lor": np.logical_or,
+}  # fmt: skip
+
+
+class Evaluator:
+    """Evaluates expressions in one environment, each node once."""
+
+    def __init__(self, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> None:
+        self._env = env
+        self._memory = memory
+        self._known: dict[tuple[int, bool], Array] = {}
+
+    def run(self, expr: Expr, guarded: bool = False) -> Array:
+        """Return the value; `guarded` limits indices of loads, for a branch that is not always taken."""
+        key = (id(expr), guarded)
+        if key not in self._known:
+            self._known[key] = self._compute(expr, guarded)
+        return self._known[key]
+
+    def _compute(self, expr: Expr, guarded: bool) -> Array:
+        if isinstance(expr, ir.Const):
+            return np.asarray(expr.value, dtypes.to_numpy(expr.dtype))
+        if isinstance(expr, ir.Var):
+            if expr not in self._env:
+                raise InternalError(f"tir: {expr.name} is read outside the statement that binds it")
+            return np.asarray(self._env[expr], dtypes.to_numpy(expr.dtype))
+        if isinstance(expr, ir.Binary):
+            operands = self.run(expr.a, guarded), self.run(expr.b, guarded)
+            return np.asarray(_BINARY[expr.op](*operands)).astype(dtypes.to_numpy(expr.dtype), copy=False)
+        if isinstance(expr, ir.Select):
+            return self._select(expr, guarded)
+        if isinstance(expr, ir.Cast):
+            return _converted(self.run(expr.value, guarded), expr.dtype)
+        if isinstance(expr, ir.Load):
+            return self._load(expr, guarded)
+        if isinstance(expr, ir.Broadcast):
+            value = self.run(expr.value, guarded)[..., None]
+            return np.broadcast_to(value, (*value.shape[:-1], dtypes.lanes(expr.dtype)))
+        args = [self.run(arg, guarded) for arg in expr.args]
+        result = INTRINSICS.get(expr.name).evaluate(*args)
+        return np.asarray(result).astype(dtypes.to_numpy(expr.dtype), copy=False)
+
+    def _select(self, expr: ir.Select, guarded: bool) -> Array:
+        condition = self.run(expr.condition, guarded)
+        if condition.ndim == 0:
+            return self.run(expr.then if condition else expr.otherwise, guarded)
+        if dtypes.lanes(expr.condition.dtype) < dtypes.lanes(expr.dtype):
+            condition = condition[..., None]
+        return np.where(condition, self.run(expr.then, True), self.run(expr.otherwise, True))
+
+    def _load(self, expr: ir.Load, guarded: bool) -> Array:
+        array = self._memory[expr.buffer]
+        indices = [self.run(index, guarded) for index in expr.indices]
+        if guarded:
+            # which elements are really read is decided above; the others only must not fail
+            ends = [extent - 1 for extent in expr.buffer.shape]
+            if ends:
+                ends[-1] -= _lanes(expr.buffer, expr.dtype) - 1
+            indices = [np.clip(index, 0, max(0, end)) for index, end in zip(indices, ends, strict=True)]
+            if array.size == 0:
+                shape = np.broadcast_shapes(*(index.shape for index in indices))
+                return np.zeros(shape, array.dtype)
+        else:
+            check_bounds(expr.buffer, indices, expr.dtype)
+        return np.asarray(array[access_key(expr.buffer, indices, expr.dtype)])
+
+
+def _converted(value: Array, dtype: str) -> Array:
+    if dtypes.element(dtype) == "bool":
+        return np.asarray(value != 0)
+    return value.astype(dtypes.to_numpy(dtype), copy=False)
+
+
+def _lanes(buffer: Buffer, dtype: str) -> int:
+    """Return how many elements of `buffer` one access of `dtype` touches."""
+    return 1 if dtypes.lanes(buffer.dtype) > 1 else dtypes.lanes(dtype)
+
+
+def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
+    """Raise InternalError where an access of `dtype` leaves the buffer."""
+    lanes = _lanes(buffer, dtype)
+    for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+        last = extent - lanes if axis == len(buffer.shape) - 1 else extent - 1
+        if index.size and (index.min() < 0 or index.max() > last):
+            raise InternalError(f"tir: index {axis} of {buffer.name}{list(buffer.shape)} leaves its bounds")
+
+
+def access_key(buffer: Buffer, indices: Sequence[Array], dtype: str) -> tuple[Array, ...]:
+    """Return the numpy index of an access; lanes over a scalar buffer run along its last axis."""
+    lanes = _lanes(buffer, dtype)
+    if lanes == 1:
+        return tuple(indices)
+    wide = [index[..., None] for index in indices]
+    wide[-1] = wide[-1] + np.arange(lanes, dtype=np.int32)
+    return tuple(wide)
+
+
+def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> Array:
+    """Return the value of an expression.
+
+    Parameters
+    ----------
+    expr : Expr
+    env : mapping of Var to scalar or ndarray
+        Arrays must broadcast against each other; the result has their common shape (or a smaller one, where
+        the expression does not depend on all of them).
+    memory : mapping of Buffer to ndarray
+        Contents, in the buffers' shapes.
+
+    Raises
+    ------
+    InternalError
+        If a load that is not guarded by a Select leaves its buffer.
+    """
+    with np.errstate(all="ignore"):
+        return Evaluator(env, memory).run(expr)
+
+
+def undefined(buffer: Buffer) -> Array:
+    """Return contents that a test cannot mistake for a result."""
+    lanes, dtype = dtypes.lanes(buffer.dtype), dtypes.to_numpy(buffer.dtype)
+    shape = (*buffer.shape, lanes) if lanes > 1 else buffer.shape
+    return np.full(shape, np.nan if dtypes.is_float(buffer.dtype) else dtypes.limits(buffer.dtype)[1], dtype)

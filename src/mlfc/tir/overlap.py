@@ -1,0 +1,297 @@
+"""How far an output may reach into the place of an input that the same kernel reads for the last time.
+
+Kernels go through their input and their output in the same direction, so what is written soon lies where nothing will
+be read any more. `lead` finds by how many bytes the output must start before the input for that to hold. Loops are
+followed iteration by iteration from the outside, all iterations at once in numpy; loops further in count as one moment
+in which everything that they touch is read and written in any order. Indices become intervals, so the result holds
+whatever a kernel's conditions let through.
+
+The idea is that of Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
+from mlfc.tir.spans import Span, Spans
+from mlfc.tir.visitor import below, own_exprs, walk, walk_expr
+
+_Numbers: TypeAlias = "npt.NDArray[np.int64]"
+# iterations that are followed one by one; what lies further in counts as one moment
+_MOST = 1 << 14
+_OUTSIDE = -1
+# C compilers may take pointers to different types for apart, but for those to bytes
+_BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far before an input the output may start that overwrites it.
+
+    Attributes
+    ----------
+    nbytes : int
+        At least so many bytes.
+    step : int
+        The distance must be a multiple of so many bytes, or so large that the two do not meet.
+    """
+
+    nbytes: int
+    step: int = 1
+
+    def allows(self, distance: int) -> bool:
+        """Tell whether the output may start `distance` bytes before the input."""
+        return distance >= self.nbytes and distance % self.step == 0
+
+
+_known: WeakKeyDictionary[PrimFunc, dict[int, Lead | None]] = WeakKeyDictionary()
+
+
+def lead(prim: PrimFunc, position: int) -> Lead | None:
+    """Return how far before an input the output must start so that no byte is written before its last read.
+
+    Parameters
+    ----------
+    prim : PrimFunc
+    position : int
+        Of the input.
+
+    Returns
+    -------
+    Lead or None
+        None where nothing is won: the output may as well end where the input starts.
+    """
+    known = _known.setdefault(prim, {})
+    if position not in known:
+        known[position] = _lead(prim, prim.inputs[position])
+    return known[position]
+
+
+@dataclass(frozen=True, eq=False)
+class _Accesses:
+    """Reads or writes of one buffer: arrays with an element an access and iteration.
+
+    Attributes
+    ----------
+    time : ndarray
+        When; equal times are in no order.
+    low, high : ndarray
+        Bytes from the start of the buffer; `high` is the first one behind.
+    first, last : ndarray
+        Indices of the last axis, both included.
+    owner : ndarray
+        Which iteration of an outermost loop it belongs to, -1 for none.
+    """
+
+    time: _Numbers
+    low: _Numbers
+    high: _Numbers
+    first: _Numbers
+    last: _Numbers
+    owner: _Numbers
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> _Accesses:
+        return _Accesses(*(values[chosen] for values in vars(self).values()))
+
+
+def _joined(parts: Sequence[_Accesses]) -> _Accesses:
+    return _Accesses(*(np.concatenate(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+def _lead(prim: PrimFunc, buffer: Buffer) -> Lead | None:
+    if buffer.dtype != prim.output.dtype and not {buffer.dtype, prim.output.dtype}.intersection(_BYTES):
+        return None
+    follower = _Follower(buffer, prim.output)
+    follower.follow(prim.body)
+    if not follower.reads or not follower.writes:
+        return None
+    read, written = _joined(follower.reads), _joined(follower.writes)
+    found = Lead(_distance(read, written))
+    if found.nbytes and _keeps_apart(buffer, prim.output, read, written):
+        # bytes of different channels never meet if the distance is a whole number of pixels
+        pixel = buffer.shape[-1] * dtypes.nbytes(buffer.dtype)
+        owners = np.unique(written.owner)
+        most = max(_distance(read.where(read.owner == o), written.where(written.owner == o)) for o in owners)
+        whole = -(-most // pixel) * pixel
+        if whole < found.nbytes:
+            found = Lead(whole, pixel)
+    return found if found.nbytes < prim.output.nbytes else None
+
+
+def _distance(read: _Accesses, written: _Accesses) -> int:
+    """Return how far ahead of what is still to be read the writing gets, at most."""
+    order = np.argsort(read.time, kind="stable")
+    still_to_read = np.minimum.accumulate(read.low[order][::-1])[::-1]
+    following = np.searchsorted(read.time[order], written.time, side="left")
+    relevant = following < len(order)
+    if not relevant.any():
+        return 0
+    return max(0, int((written.high[relevant] - still_to_read[following[relevant]]).max()))
+
+
+def _keeps_apart(source: Buffer, output: Buffer, read: _Accesses, written: _Accesses) -> bool:
+    """Tell whether each iteration of the outermost loops has channels of its own, the same in input and output."""
+    if source.shape[-1:] != output.shape[-1:] or dtypes.nbytes(source.dtype) != dtypes.nbytes(output.dtype):
+        return False
+    owner = np.concatenate([read.owner, written.owner])
+    if owner.min() == _OUTSIDE or owner.min() == owner.max():
+        return False
+    first, last = np.concatenate([read.first, written.first]), np.concatenate([read.last, written.last])
+    count = int(owner.max()) + 1
+    begins, ends = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(begins, owner, first)
+    np.maximum.at(ends, owner, last)
+    order = np.argsort(begins, kind="stable")
+    return bool((ends[order][:-1] < begins[order][1:]).all())
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where the walk is: what is known of variables, the time, and which outermost iteration owns it.
+
+    The arrays have an element an iteration that is followed.
+    """
+
+    spans: Spans
+    time: _Numbers
+    owner: _Numbers
+
+    def later(self, moments: int) -> _Place:
+        """Return the place so many moments on."""
+        return replace(self, time=self.time + moments)
+
+    def iterated(self, loop: ir.For, moments: int, first_owner: int) -> _Place:
+        """Return the place inside a loop whose iterations are followed; those of an outermost one become owners."""
+        times = _times(loop)
+        number = np.tile(np.arange(times), self.spans.count)
+        owner = np.repeat(self.owner, times)
+        if times > 1:
+            owner = np.where(owner == _OUTSIDE, first_owner + number, owner)
+        spans = self.spans.with_loop(loop.var, times, loop.step)
+        return _Place(spans, np.repeat(self.time, times) + number * moments, owner)
+
+    def inside(self, loop: ir.For) -> _Place:
+        """Return the place inside a loop all of whose iterations count as one moment."""
+        high = self.spans.of(loop.extent).high
+        return replace(self, spans=self.spans.with_var(loop.var, Span(np.zeros_like(high), np.maximum(high - 1, 0))))
+
+    def bound(self, let: ir.Let) -> _Place:
+        """Return the place inside a Let."""
+        if not dtypes.is_integer(let.var.dtype):
+            return self
+        return replace(self, spans=self.spans.with_var(let.var, self.spans.of(let.value)))
+
+
+def _times(loop: ir.For) -> int:
+    """Return how often a loop of constant extent runs."""
+    assert isinstance(loop.extent, ir.Const)
+    return len(range(0, int(loop.extent.value), loop.step))
+
+
+class _Follower:
+    """Collects the accesses of two buffers."""
+
+    def __init__(self, source: Buffer, output: Buffer) -> None:
+        self.reads: list[_Accesses] = []
+        self.writes: list[_Accesses] = []
+        self._source, self._output = source, output
+        self._owners = 0
+        self._moments: dict[int, int] = {}
+
+    def follow(self, body: Stmt) -> None:
+        """Collect what a function's body accesses."""
+        self._count(body, 1)
+        self._visit(body, _Place(Spans(), np.zeros(1, np.int64), np.full(1, _OUTSIDE)))
+
+    def _count(self, stmt: Stmt, iterations: int) -> int:
+        """Note how many moments a statement takes, which stands in so many iterations; 0 if it touches nothing."""
+        if isinstance(stmt, ir.For) and isinstance(stmt.extent, ir.Const) and iterations * _times(stmt) <= _MOST:
+            moments = _times(stmt) * self._count(stmt.body, iterations * _times(stmt))
+        elif isinstance(stmt, ir.For):
+            moments = int(any(self._accesses(item) for item in walk(stmt)))
+        else:
+            moments = sum(self._count(item, iterations) for item in below(stmt))
+            if moments or self._accesses(stmt):
+                moments += 2
+        self._moments[id(stmt)] = moments
+        return moments
+
+    def _accesses(self, stmt: Stmt) -> bool:
+        """Tell whether the statement itself, without those below it, reads or writes one of the buffers."""
+        if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
+            return True
+        return any(self._is_read(node) for expr in own_exprs(stmt) for node in walk_expr(expr))
+
+    def _is_read(self, node: Expr) -> bool:
+        return isinstance(node, ir.Load) and node.buffer is self._source
+
+    def _visit(self, stmt: Stmt, place: _Place) -> None:
+        if not self._moments[id(stmt)]:
+            return
+        if isinstance(stmt, ir.For):
+            self._loop(stmt, place)
+            return
+        self._collect(own_exprs(stmt), place)
+        place = place.later(1)
+        if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
+            # vectors are read and written in parts, one after another
+            whole = dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype)
+            self._write(stmt, place if whole else place.later(-1))
+        elif isinstance(stmt, ir.Let):
+            place = place.bound(stmt)
+        for item in below(stmt):
+            self._visit(item, place)
+            place = place.later(self._moments[id(item)])
+
+    def _loop(self, loop: ir.For, place: _Place) -> None:
+        if id(loop.body) not in self._moments:
+            self._gather(loop, place)
+            return
+        inside = place.iterated(loop, self._moments[id(loop.body)], self._owners)
+        self._owners += _times(loop)
+        self._visit(loop.body, inside)
+
+    def _gather(self, stmt: Stmt, place: _Place) -> None:
+        """Collect all accesses below a statement as of one moment."""
+        self._collect(own_exprs(stmt), place)
+        if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
+            self._write(stmt, place)
+        elif isinstance(stmt, ir.Let):
+            place = place.bound(stmt)
+        elif isinstance(stmt, ir.For):
+            place = place.inside(stmt)
+        for item in below(stmt):
+            self._gather(item, place)
+
+    def _collect(self, exprs: Iterable[Expr], place: _Place) -> None:
+        for expr in exprs:
+            for node in walk_expr(expr):
+                if isinstance(node, ir.Load) and self._is_read(node):
+                    self.reads.append(_accessed(self._source, node.indices, node.dtype, place))
+
+    def _write(self, stmt: ir.Store, place: _Place) -> None:
+        self.writes.append(_accessed(self._output, stmt.indices, stmt.value.dtype, place))
+
+
+def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Place) -> _Accesses:
+    """Return what a load or store of one element, or of the lanes from it on, accesses."""
+    # what a kernel accesses lies inside its buffers: the bounds proof says so
+    spans = [place.spans.of(index).clipped(0, extent - 1) for index, extent in zip(indices, buffer.shape, strict=True)]
+    low = high = np.zeros(place.spans.count, np.int64)
+    for span, extent in zip(spans, buffer.shape, strict=True):
+        low, high = low * extent + span.low, high * extent + span.high
+    lanes = dtypes.lanes(dtype) // dtypes.lanes(buffer.dtype)
+    size = dtypes.nbytes(buffer.dtype)
+    channels, depth = (spans[-1], buffer.shape[-1]) if spans else (place.spans.constant(0, 0), 1)
+    last = channels.high + lanes - 1
+    first = np.where(last < depth, channels.low, 0)
+    return _Accesses(place.time, low * size, (high + lanes) * size, first, last, place.owner)

@@ -1,0 +1,121 @@
+"""Between which integers expressions lie, in many iterations of loops at once.
+
+`bounds.Ranges` proves one interval with all that conditions say; this is the simpler question for thousands of
+iterations: loop variables that are followed have one value an iteration, all others have an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.ir import Expr, Var
+
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
+# wider than any index, and far from where int64 ends
+_WIDEST = 1 << 40
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The ends of an interval, both included: arrays with an element an iteration."""
+
+    low: Numbers
+    high: Numbers
+
+    def repeated(self, times: int) -> Span:
+        """Return the span where each iteration has become `times` iterations."""
+        return Span(np.repeat(self.low, times), np.repeat(self.high, times))
+
+    def clipped(self, low: int, high: int) -> Span:
+        """Return what of the span lies between `low` and `high`, of which something must."""
+        return Span(np.clip(self.low, low, high), np.clip(self.high, low, high))
+
+
+class Spans:
+    """Spans of expressions, given those of the variables in scope.
+
+    Parameters
+    ----------
+    count : int
+        Iterations.
+    known : dict of Var to Span
+    """
+
+    def __init__(self, count: int = 1, known: dict[Var, Span] | None = None) -> None:
+        self.count = count
+        self._known = known or {}
+
+    def with_var(self, var: Var, span: Span) -> Spans:
+        """Return the same with one more variable."""
+        return Spans(self.count, {**self._known, var: span})
+
+    def with_loop(self, var: Var, times: int, step: int) -> Spans:
+        """Return the same inside a loop of which every iteration is followed."""
+        values = np.tile(np.arange(times, dtype=np.int64) * step, self.count)
+        known = {name: span.repeated(times) for name, span in self._known.items()}
+        return Spans(self.count * times, {**known, var: Span(values, values)})
+
+    def constant(self, low: int, high: int) -> Span:
+        """Return the same interval for all iterations."""
+        return Span(np.full(self.count, low, np.int64), np.full(self.count, high, np.int64))
+
+    def of(self, expr: Expr) -> Span:
+        """Return the span of an integer expression; one that is not known is as wide as its dtype."""
+        if isinstance(expr, ir.Const):
+            return self.constant(int(expr.value), int(expr.value))
+        if isinstance(expr, Var):
+            return self._known.get(expr) or self._unknown(expr)
+        if isinstance(expr, ir.Binary) and expr.op in _RULES:
+            return _RULES[expr.op](self.of(expr.a), self.of(expr.b)) or self._unknown(expr)
+        if isinstance(expr, ir.Select):
+            then, otherwise = self.of(expr.then), self.of(expr.otherwise)
+            return Span(np.minimum(then.low, otherwise.low), np.maximum(then.high, otherwise.high))
+        return self._unknown(expr)
+
+    def _unknown(self, expr: Expr) -> Span:
+        if expr.dtype == "bool":
+            return self.constant(0, 1)
+        scalar = dtypes.element(expr.dtype)
+        low, high = dtypes.limits(scalar) if dtypes.is_integer(scalar) else (-_WIDEST, _WIDEST)
+        return self.constant(max(low, -_WIDEST), min(high, _WIDEST))
+
+
+def _hull(ends: list[Numbers]) -> Span:
+    return Span(np.minimum.reduce(ends), np.maximum.reduce(ends))
+
+
+def _product(a: Span, b: Span) -> Span | None:
+    if max(np.abs(end).max(initial=0) for end in (a.low, a.high, b.low, b.high)) > 1 << 30:
+        return None
+    return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
+
+
+def _quotient(a: Span, b: Span) -> Span | None:
+    if b.low.min(initial=1) <= 0:
+        return None
+    return _hull([x // y for x in (a.low, a.high) for y in (b.low, b.high)])
+
+
+def _remainder(a: Span, b: Span) -> Span | None:
+    if b.low.min(initial=1) <= 0 or (b.low != b.high).any():
+        return None
+    whole = a.low // b.low == a.high // b.low
+    return Span(np.where(whole, a.low % b.low, 0), np.where(whole, a.high % b.low, b.low - 1))
+
+
+_RULES: dict[str, Callable[[Span, Span], Span | None]] = {
+    "add": lambda a, b: Span(a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: Span(a.low - b.high, a.high - b.low),
+    "mul": _product,
+    "floordiv": _quotient,
+    "floormod": _remainder,
+    "min": lambda a, b: Span(np.minimum(a.low, b.low), np.minimum(a.high, b.high)),
+    "max": lambda a, b: Span(np.maximum(a.low, b.low), np.maximum(a.high, b.high)),
+}

@@ -1,0 +1,58 @@
+"""How many bytes of each of its buffers a function moves: what makes a tensor hot or cold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Buffer, PrimFunc, Stmt
+from mlfc.tir.visitor import own_exprs, walk_expr
+
+
+def traffic(prim: PrimFunc) -> Mapping[Buffer, int]:
+    """Return the bytes that one call loads from and stores to each buffer, at most.
+
+    Both branches of a condition count, and a loop counts as often as it can run: this tells hot buffers from cold
+    ones, it is no measure of time.
+    """
+    counter = _Counter()
+    counter.count(prim.body, 1)
+    return counter.moved
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.moved: Counter[Buffer] = Counter()
+        self._ranges = Ranges()
+
+    def count(self, stmt: Stmt, times: int) -> None:
+        for expr in own_exprs(stmt):
+            for node in walk_expr(expr):
+                if isinstance(node, ir.Load):
+                    self.moved[node.buffer] += times * dtypes.nbytes(node.dtype)
+        if isinstance(stmt, ir.Store):
+            self.moved[stmt.buffer] += times * dtypes.nbytes(stmt.value.dtype)
+        elif isinstance(stmt, ir.For):
+            longest = max(0, self._ranges.interval(stmt.extent).high)
+            with self._ranges.scope():
+                self._ranges.enter_loop(stmt)
+                self.count(stmt.body, times * -(-longest // stmt.step))
+        elif isinstance(stmt, ir.Seq):
+            for item in stmt.stmts:
+                self.count(item, times)
+        elif isinstance(stmt, ir.Let):
+            self._ranges.enter_let(stmt)
+            self.count(stmt.body, times)
+        elif isinstance(stmt, ir.Allocate):
+            self.count(stmt.body, times)
+        elif isinstance(stmt, ir.Launch):
+            self._ranges.enter_launch(stmt)
+            self.count(stmt.body, times * prod(stmt.grid) * prod(stmt.block))
+        elif isinstance(stmt, ir.If):
+            self.count(stmt.then, times)
+            if stmt.otherwise is not None:
+                self.count(stmt.otherwise, times)

@@ -1,0 +1,98 @@
+"""Spelling out loops that are marked ``unrolled``.
+
+C compilers keep a small array in registers only if every index into it is a literal, and they do not
+agree on when to unroll; after this pass they need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.ir import Expr, PrimFunc, Stmt
+from mlfc.tir.visitor import walk
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """Replace loops of kind ``unrolled`` by their copies.
+
+    Attributes
+    ----------
+    max_stmts : int
+        A loop whose copies would have more statements stays a loop.
+    """
+
+    max_stmts: int = 1024
+
+    def __call__(self, prim: PrimFunc) -> PrimFunc:
+        """Return the function with its small unrolled loops spelled out."""
+        return replace(prim, body=self._stmt(prim.body, {}))
+
+    def _stmt(self, stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
+        if isinstance(stmt, ir.For):
+            return self._loop(stmt, env)
+        if isinstance(stmt, ir.Store):
+            indices = tuple(substitute(index, env) for index in stmt.indices)
+            return ir.Store(stmt.buffer, indices, substitute(stmt.value, env))
+        if isinstance(stmt, ir.If):
+            return self._branch(stmt, env)
+        if isinstance(stmt, ir.Let):
+            value = substitute(stmt.value, env)
+            if isinstance(value, ir.Const):
+                return self._stmt(stmt.body, {**env, stmt.var: value})
+            var = ir.Var(stmt.var.name, stmt.var.dtype)
+            return ir.Let(var, value, self._stmt(stmt.body, {**env, stmt.var: var}))
+        if isinstance(stmt, ir.Allocate):
+            return ir.Allocate(stmt.buffer, self._stmt(stmt.body, env))
+        if isinstance(stmt, ir.Seq):
+            return ir.Seq(tuple(self._stmt(item, env) for item in stmt.stmts))
+        if isinstance(stmt, ir.Launch):
+            return replace(stmt, body=self._stmt(stmt.body, env))
+        return stmt
+
+    def _loop(self, stmt: ir.For, env: Mapping[ir.Var, Expr]) -> Stmt:
+        extent = substitute(stmt.extent, env)
+        if stmt.kind == "unrolled" and isinstance(extent, ir.Const):
+            values = range(0, int(extent.value), stmt.step)
+            # a buffer of the body would be one buffer in all copies, where each copy may rely on its own
+            alone = not any(isinstance(item, ir.Allocate) for item in walk(stmt.body))
+            if alone and len(values) * sum(1 for _ in walk(stmt.body)) <= self.max_stmts:
+                return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
+        var = ir.Var(stmt.var.name, stmt.var.dtype)
+        return ir.For(var, extent, self._stmt(stmt.body, {**env, stmt.var: var}), stmt.kind, stmt.step)
+
+    def _branch(self, stmt: ir.If, env: Mapping[ir.Var, Expr]) -> Stmt:
+        condition = substitute(stmt.condition, env)
+        if isinstance(condition, ir.Const):
+            taken = stmt.then if condition.value else stmt.otherwise
+            return self._stmt(taken, env) if taken is not None else ir.Seq(())
+        otherwise = self._stmt(stmt.otherwise, env) if stmt.otherwise is not None else None
+        return ir.If(condition, self._stmt(stmt.then, env), otherwise)
+
+
+def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
+    """Return `expr` with variables replaced; literal arithmetic that appears is folded."""
+    if not env or isinstance(expr, ir.Const):
+        return expr
+    if isinstance(expr, ir.Var):
+        return env.get(expr, expr)
+    if isinstance(expr, ir.Binary):
+        return tb.binary(expr.op, substitute(expr.a, env), substitute(expr.b, env))
+    if isinstance(expr, ir.Select):
+        arms = (substitute(expr.then, env), substitute(expr.otherwise, env))
+        return tb.select(substitute(expr.condition, env), *arms)
+    if isinstance(expr, ir.Cast):
+        return tb.cast(substitute(expr.value, env), expr.dtype)
+    if isinstance(expr, ir.Load):
+        return replace(expr, indices=tuple(substitute(index, env) for index in expr.indices))
+    if isinstance(expr, ir.Broadcast):
+        return replace(expr, value=substitute(expr.value, env))
+    return replace(expr, args=tuple(substitute(arg, env) for arg in expr.args))
+
+
+def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
+    """Return a copy of a statement with variables replaced; what it binds are new variables, loops stay loops."""
+    return Unroll(0)._stmt(stmt, env)

@@ -1,0 +1,184 @@
+"""Walking loop-level code: iteration over nodes, and a text that equal functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the direct operands of an expression."""
+    if isinstance(expr, ir.Binary):
+        return (expr.a, expr.b)
+    if isinstance(expr, ir.Select):
+        return (expr.condition, expr.then, expr.otherwise)
+    if isinstance(expr, (ir.Cast, ir.Broadcast)):
+        return (expr.value,)
+    if isinstance(expr, ir.Load):
+        return expr.indices
+    if isinstance(expr, ir.Call):
+        return expr.args
+    return ()
+
+
+def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Return the expression with `change` applied to its direct operands."""
+    if isinstance(expr, ir.Binary):
+        return replace(expr, a=change(expr.a), b=change(expr.b))
+    if isinstance(expr, ir.Select):
+        return ir.Select(change(expr.condition), change(expr.then), change(expr.otherwise), expr.dtype)
+    if isinstance(expr, (ir.Cast, ir.Broadcast)):
+        return replace(expr, value=change(expr.value))
+    if isinstance(expr, ir.Load):
+        return replace(expr, indices=tuple(map(change, expr.indices)))
+    if isinstance(expr, ir.Call):
+        return replace(expr, args=tuple(map(change, expr.args)))
+    return expr
+
+
+def walk_expr(expr: Expr) -> Iterator[Expr]:
+    """Yield the expression and everything below it."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def is_small(expr: Expr, limit: int = 16) -> bool:
+    """Tell whether an expression, spelled out, has at most `limit` nodes and calls nothing."""
+    return all(count < limit and not isinstance(node, ir.Call) for count, node in enumerate(walk_expr(expr)))
+
+
+def below(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements directly below a statement, in program order."""
+    if isinstance(stmt, ir.Seq):
+        return stmt.stmts
+    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate, ir.Launch)):
+        return (stmt.body,)
+    if isinstance(stmt, ir.If):
+        return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
+    return ()
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt]:
+    """Yield the statement and every statement below it, in program order."""
+    yield stmt
+    for item in below(stmt):
+        yield from walk(item)
+
+
+def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions that stand in the statement itself, not in statements below it."""
+    if isinstance(stmt, ir.For):
+        return (stmt.extent,)
+    if isinstance(stmt, ir.Store):
+        return (*stmt.indices, stmt.value)
+    if isinstance(stmt, ir.If):
+        return (stmt.condition,)
+    if isinstance(stmt, ir.Let):
+        return (stmt.value,)
+    return ()
+
+
+def loads(stmt: Stmt) -> Iterator[ir.Load]:
+    """Yield every load below the statement."""
+    for item in walk(stmt):
+        for expr in own_exprs(item):
+            for node in walk_expr(expr):
+                if isinstance(node, ir.Load):
+                    yield node
+
+
+def mentions(prim: PrimFunc, dtype: str) -> bool:
+    """Tell whether a function has a buffer of a dtype, or computes a value of it."""
+    if any(dtypes.element(buffer.dtype) == dtype for buffer in (*prim.params, *prim.scratch)):
+        return True
+    exprs = (expr for stmt in walk(prim.body) for own in own_exprs(stmt) for expr in walk_expr(own))
+    return any(dtypes.element(expr.dtype) == dtype for expr in exprs)
+
+
+class _Signature:
+    """Spells a function with variables and buffers numbered by first use, so names do not matter."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def _number(self, node: object) -> int:
+        return self._numbers.setdefault(id(node), len(self._numbers))
+
+    def buffer(self, buffer: Buffer) -> str:
+        return f"b{self._number(buffer)}"
+
+    def declaration(self, buffer: Buffer) -> str:
+        return f"{self.buffer(buffer)}:{buffer.dtype}{list(buffer.shape)}{buffer.scope}"
+
+    def expr(self, node: Expr) -> str:
+        if isinstance(node, ir.Var):
+            return f"v{self._number(node)}"
+        if isinstance(node, ir.Const):
+            return f"{node.value!r}:{node.dtype}"
+        inner = ",".join(map(self.expr, children(node)))
+        if isinstance(node, ir.Load):
+            return f"{self.buffer(node.buffer)}[{inner}]:{node.dtype}"
+        label = {ir.Binary: "op", ir.Call: "name"}.get(type(node))
+        head = getattr(node, label) if label else type(node).__name__
+        return f"{head}({inner}):{node.dtype}"
+
+    def stmt(self, node: Stmt) -> str:
+        exprs = ",".join(map(self.expr, own_exprs(node)))
+        if isinstance(node, ir.Seq):
+            return "".join(map(self.stmt, node.stmts))
+        if isinstance(node, ir.Comment):
+            return ""
+        if isinstance(node, ir.External):
+            stored = [sha256(data).hexdigest() for data in (*node.objects, node.module or b"")]
+            return f"{node.generator}{{{node.text}}}{node.declarations}{stored}"
+        if isinstance(node, ir.Barrier):
+            return "barrier;"
+        if isinstance(node, ir.Launch):
+            variables = ",".join(self.expr(var) for var, _ in node.ranges)
+            return f"launch {node.grid}{node.block} {variables}{{{self.stmt(node.body)}}}"
+        if isinstance(node, ir.Store):
+            return f"{self.buffer(node.buffer)}<-{exprs}:{node.value.dtype};"
+        if isinstance(node, ir.For):
+            return f"for {self.expr(node.var)} {exprs} {node.kind} {node.step}{{{self.stmt(node.body)}}}"
+        if isinstance(node, ir.Let):
+            return f"let {self.expr(node.var)}={exprs};{self.stmt(node.body)}"
+        if isinstance(node, ir.Allocate):
+            return f"{self.declaration(node.buffer)};{self.stmt(node.body)}"
+        otherwise = self.stmt(node.otherwise) if node.otherwise is not None else ""
+        return f"if {exprs}{{{self.stmt(node.then)}}}{{{otherwise}}}"
+
+
+def signature(prim: PrimFunc) -> str:
+    """Return a text that is the same for functions that do the same to arguments of the same types."""
+    spell = _Signature()
+    declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]
+    counts = f"{len(prim.inputs)},{len(prim.constants)},{len(prim.scratch)}"
+    return f"{counts};{';'.join(declared)};{prim.inplace};{spell.stmt(prim.body)}"
+
+
+def same_expr(a: Expr, b: Expr) -> bool:
+    """Tell whether two expressions are the same computation on the same variables and buffers."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or a.dtype != b.dtype:
+        return False
+    if isinstance(a, ir.Const) and isinstance(b, ir.Const):
+        return a.value == b.value
+    if isinstance(a, ir.Var):
+        return False
+    if isinstance(a, ir.Binary) and isinstance(b, ir.Binary) and a.op != b.op:
+        return False
+    if isinstance(a, ir.Call) and isinstance(b, ir.Call) and a.name != b.name:
+        return False
+    if isinstance(a, ir.Load) and isinstance(b, ir.Load) and a.buffer is not b.buffer:
+        return False
+    below_a, below_b = children(a), children(b)
+    return len(below_a) == len(below_b) and all(map(same_expr, below_a, below_b))

@@ -1,0 +1,80 @@
+"""NHWC inside: every convolution, pool and image operator reads and writes channels last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Tuple, TupleGetItem
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import post_order, with_children
+from mlfc.transform.layout_forms import Forms
+from mlfc.transform.layout_rules import convert_call
+from mlfc.transform.matching import Array, Rule, apply_rules, match_call, reshaped, scalar_of, shape_of, value_of
+
+
+@dataclass(frozen=True)
+class ConvertLayout:
+    """Turn channels-first operators to channels last, weights to HWIO (depthwise: HWOI).
+
+    Transposes stay where inputs and outputs of the model have both channels and a spatial extent, and where
+    an operator needs another order; between layers there are none. Dense layers behind a flattened image
+    get their weights' columns in the order of channels last.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the converted module."""
+        return apply_rules(module.with_main(_converted(module.main)), _RULES)
+
+
+def _converted(function: Function) -> Function:
+    forms = Forms()
+    for node in post_order(function.body):
+        if isinstance(node, Call):
+            convert_call(forms, node)
+        elif isinstance(node, TupleGetItem):
+            forms.put(node, with_children(node, [forms.logical(node.value)]))
+        elif not isinstance(node, Tuple):
+            forms.put(node, node)
+    return Function(function.params, forms.logical(function.body), function.attrs, function.span)
+
+
+def _flattened_dense(call: Call) -> Expr | None:
+    """Let a dense layer read a flattened tensor in the order in which it lies, instead of transposing it."""
+    weights, chain, data = value_of(call.args[1]), _pointwise_chain(call.args[0]), call.args[0]
+    if chain:
+        data = chain[-1].args[0]
+    view = match_call(data, "reshape")
+    turned = match_call(view.args[0], "transpose") if view else None
+    if weights is None or view is None or turned is None or len(shape_of(view)) != 2:
+        return None
+    axes, shape = turned.attrs["axes"], shape_of(turned)
+    if axes is None or axes[0] != 0 or shape[0] != shape_of(view)[0]:
+        return None
+    result = reshaped(turned.args[0], shape_of(view), view.span)
+    for step in reversed(chain):
+        result = with_children(step, [result, *step.args[1:]])
+    columns = _reordered_columns(weights, shape, axes)
+    name = call.args[1].name if isinstance(call.args[1], Constant) else None
+    packed = Constant(columns, name, call.args[1].span)
+    return with_children(call, [result, packed, *call.args[2:]])
+
+
+def _reordered_columns(weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """Return weights of (units, inputs) for inputs in the order before the transpose to `shape` by `axes`."""
+    wide = weights.reshape(weights.shape[0], *shape[1:])
+    return wide.transpose([axes.index(axis) for axis in range(len(axes))]).reshape(weights.shape)
+
+
+def _pointwise_chain(expr: Expr) -> list[Call]:
+    """Return the operators, last first, that map each element of a tensor alike."""
+    chain: list[Call] = []
+    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.ELEMENTWISE:
+        first, *rest = expr.args
+        if shape_of(first) != shape_of(expr) or any(scalar_of(arg) is None for arg in rest):
+            break
+        chain.append(expr)
+        expr = first
+    return chain
+
+
+_RULES: dict[str, Rule] = {"nn.dense": _flattened_dense, "qnn.dense": _flattened_dense}

@@ -1,0 +1,82 @@
+"""Operators with several results become ones with a single result, which is all that the loop level knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, TupleGetItem, op_name
+from mlfc.relay.visitor import rewrite_body
+from mlfc.transform.matching import dtype_of, reshaped, shape_of, value_of
+
+
+@dataclass(frozen=True)
+class Decompose:
+    """Rewrite split, nn.batch_norm and nn.dropout; take fields out of tuples where they are known."""
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module without these operators."""
+        return module.with_main(rewrite_body(module.main, _visit))
+
+
+def _visit(node: Expr) -> Expr:
+    if not isinstance(node, TupleGetItem):
+        return node
+    source = node.value
+    if isinstance(source, Tuple):
+        return source.fields[node.index]
+    name = op_name(source)
+    if isinstance(source, Call):
+        if name == "split":
+            return _slice(node, source)
+        if name == "nn.dropout" and node.index == 0:
+            return source.args[0]
+        if name == "nn.batch_norm" and node.index == 0:
+            return _batch_norm(node, source)
+    return node
+
+
+def _span(item: TupleGetItem, source: Call) -> ir.Span:
+    return item.span if item.span.nodes or item.span.tensor else source.span
+
+
+def _slice(item: TupleGetItem, split: Call) -> Expr:
+    data, shape = split.args[0], shape_of(split.args[0])
+    axis, sections = split.attrs["axis"] % len(shape), split.attrs["indices_or_sections"]
+    if isinstance(sections, int):
+        cuts = [shape[axis] // sections * index for index in range(1, sections)]
+    else:
+        cuts = [min(cut, shape[axis]) for cut in sections]
+    edges = [0, *cuts, shape[axis]]
+    begin, end = edges[item.index], edges[item.index + 1]
+    return ir.call(
+        "strided_slice", [data], begin=(begin,), end=(end,), strides=(1,), axes=(axis,), span=_span(item, split)
+    )
+
+
+def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
+    """Return ``data * scale + shift``; both are computed here, in float64, if the statistics are known."""
+    data, gamma, beta, mean, variance = norm.args
+    attrs, dtype, rank = norm.attrs, dtype_of(data), len(shape_of(data))
+    axis = attrs["axis"] % rank
+    shape = [shape_of(data)[axis]] + [1] * (rank - 1 - axis)
+    values = [value_of(arg) for arg in norm.args[1:]]
+    if all(value is not None for value in values):
+        wide = [np.asarray(value, np.float64) for value in values]
+        with np.errstate(all="ignore"):  # of a negative variance: NaN, as the operator itself gives
+            factor = (wide[0] if attrs["scale"] else 1.0) / np.sqrt(wide[3] + attrs["epsilon"])
+        offset = (wide[1] if attrs["center"] else 0.0) - wide[2] * factor
+        scale: Expr = Constant(factor.astype(dtype).reshape(shape))
+        shift: Expr = Constant(offset.astype(dtype).reshape(shape))
+    else:
+        root = ir.call("sqrt", [ir.call("add", [variance, ir.const(attrs["epsilon"], dtype)])])
+        numerator = gamma if attrs["scale"] else ir.const(1.0, dtype)
+        factor_expr = ir.call("divide", [numerator, root])
+        moved = ir.call("multiply", [mean, factor_expr])
+        offset_expr = ir.call("subtract", [beta if attrs["center"] else ir.const(0.0, dtype), moved])
+        scale, shift = reshaped(factor_expr, shape), reshaped(offset_expr, shape)
+    span = _span(item, norm)
+    product = ir.call("multiply", [data, scale], span=ir.Span(span.nodes))
+    return ir.call("add", [product, shift], span=span)

@@ -1,0 +1,188 @@
+"""Constant scales and shifts behind a convolution or dense layer move into its weights and its bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, IRModule
+from mlfc.relay.op import Operator
+from mlfc.support import dtypes
+from mlfc.transform.matching import (
+    Array,
+    RuleRewriter,
+    dtype_of,
+    match_call,
+    per_channel,
+    shape_of,
+    value_of,
+)
+
+_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose")
+_ANCHORS = (*_CONVOLUTIONS, *_TRANSPOSED, "nn.dense")
+
+
+@dataclass(frozen=True)
+class FoldScale:
+    """Fold ``multiply`` and ``add`` of constants, in float arithmetic.
+
+    A factor for each output channel goes into constant weights, a summand for each becomes ``nn.bias_add``,
+    which kernels start their sums with. Chains of both on anything else become one ``multiply`` and one ``add``.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module with those operators folded."""
+        return module.with_main(_Folding().function(module.main))
+
+
+class _Folding(RuleRewriter):
+    """The rules. What is read by others too is left alone: folding would compute it twice."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "multiply": self.multiply,
+                "add": self.add,
+                "subtract": self.subtract,
+                "nn.bias_add": self.bias_add,
+            }
+        )
+
+    def _alone(self, expr: Expr) -> bool:
+        return self.reads(expr) <= 1
+
+    def multiply(self, call: Call) -> Expr | None:
+        data, factor = _split(call)
+        if data is None or factor is None or not self._alone(data):
+            return None
+        if isinstance(data, Call) and match_call(data, *_ANCHORS):
+            scale = per_channel(factor, shape_of(data), _channel_axis(data))
+            return None if scale is None else _scaled_anchor(data, scale, call.span)
+        if isinstance(data, Call) and match_call(data, "nn.bias_add"):
+            return self._scaled_bias_add(data, factor, call)
+        inner, known = _split(data)
+        if inner is None or known is None:
+            return None
+        if match_call(data, "multiply"):
+            return _binary("multiply", inner, _product(known, factor), _joined(data, call))
+        product = self.apply(_binary("multiply", inner, factor, ir.Span(data.span.nodes)))
+        return _binary("add", product, _product(known, factor), call.span)
+
+    def _scaled_bias_add(self, data: Call, factor: Array, call: Call) -> Expr | None:
+        anchor, bias = data.args[0], value_of(data.args[1])
+        if not isinstance(anchor, Call) or not match_call(anchor, *_ANCHORS) or not self._alone(anchor):
+            return None
+        axis = data.attrs["axis"] % len(shape_of(data))
+        scale = per_channel(factor, shape_of(data), axis)
+        if scale is None or bias is None or axis != _channel_axis(anchor):
+            return None
+        scaled = _scaled_anchor(anchor, scale, data.span)
+        if scaled is None:
+            return None
+        return ir.call("nn.bias_add", [scaled, Constant(_product(bias, scale))], axis=axis, span=_joined(data, call))
+
+    def add(self, call: Call) -> Expr | None:
+        data, shift = _split(call)
+        if data is None or shift is None:
+            return None
+        if isinstance(data, Call) and match_call(data, *_ANCHORS, "nn.bias_add"):
+            bias_add = match_call(data, "nn.bias_add")
+            axis = bias_add.attrs["axis"] % len(shape_of(data)) if bias_add else _channel_axis(data)
+            vector = per_channel(shift, shape_of(data), axis)
+            return (
+                None if vector is None else ir.call("nn.bias_add", [data, Constant(vector)], axis=axis, span=call.span)
+            )
+        inner, known = _split(data)
+        if inner is not None and known is not None and match_call(data, "add") and self._alone(data):
+            return _binary("add", inner, _sum(known, shift), _joined(data, call))
+        return None
+
+    def subtract(self, call: Call) -> Expr | None:
+        """Rewrite ``x - c`` as ``x + -c``, which is the same number in float arithmetic."""
+        shift = value_of(call.args[1])
+        if shift is None or not dtypes.is_float(dtype_of(call)):
+            return None
+        return ir.call("add", [call.args[0], Constant(-shift)], span=call.span)
+
+    def bias_add(self, call: Call) -> Expr | None:
+        """Merge two biases of one axis."""
+        inner, bias = match_call(call.args[0], "nn.bias_add"), value_of(call.args[1])
+        if inner is None or bias is None or not dtypes.is_float(dtype_of(call)) or not self._alone(inner):
+            return None
+        first, rank = value_of(inner.args[1]), len(shape_of(call))
+        if first is None or inner.attrs["axis"] % rank != call.attrs["axis"] % rank:
+            return None
+        total = Constant(_sum(first, bias))
+        return ir.call("nn.bias_add", [inner.args[0], total], call.attrs, span=_joined(inner, call))
+
+
+def _joined(inner: Expr, outer: Expr) -> ir.Span:
+    """Return the span of both, in order, with the tensor of the outer one."""
+    return ir.Span(inner.span.merged(outer.span).nodes, outer.span.tensor)
+
+
+def _split(expr: Expr) -> tuple[Expr | None, Array | None]:
+    """Return the tensor and the constant of a float ``multiply`` or ``add`` that keeps the tensor's shape."""
+    call = match_call(expr, "multiply", "add")
+    if call is None or not dtypes.is_float(dtype_of(call)):
+        return None, None
+    for data, other in (call.args, call.args[::-1]):
+        value = value_of(other)
+        if value is not None and not isinstance(data, Constant) and data.type == call.type:
+            return data, value
+    return None, None
+
+
+def _binary(name: str, data: Expr, value: Array, span: ir.Span) -> Expr:
+    return ir.call(name, [data, Constant(value)], span=span)
+
+
+def _product(a: Array, b: Array) -> Array:
+    return (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
+
+
+def _sum(a: Array, b: Array) -> Array:
+    return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
+
+
+def _channel_axis(anchor: Call) -> int:
+    """Return the axis of the result that counts output channels."""
+    if match_call(anchor, "nn.dense"):
+        return len(shape_of(anchor)) - 1
+    layout: str = anchor.attrs["out_layout"] or anchor.attrs["data_layout"]
+    return layout.index("C")
+
+
+def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
+    """Return the anchor with the weights of each output channel multiplied, or None if they are not known."""
+    weights = value_of(anchor.args[1])
+    shape = None if weights is None else _scale_shape(anchor, weights)
+    if weights is None or shape is None or not isinstance(anchor.op, Operator):
+        return None
+    name = anchor.args[1].name if isinstance(anchor.args[1], Constant) else None
+    scaled = Constant(_product(weights, scale.reshape(shape)), name, anchor.args[1].span)
+    joined = ir.Span(anchor.span.merged(span).nodes, span.tensor)
+    return ir.call(anchor.op.name, [anchor.args[0], scaled], anchor.attrs, span=joined)
+
+
+def _scale_shape(anchor: Call, weights: Array) -> list[int] | None:
+    """Return the shape under which one number an output channel broadcasts over the weights."""
+    if match_call(anchor, "nn.dense"):
+        return [-1, 1]
+    layout, groups = anchor.attrs["kernel_layout"], anchor.attrs["groups"]
+    channel_letters = "O"
+    if match_call(anchor, *_TRANSPOSED):
+        if groups != 1:
+            return None
+    elif is_depthwise(anchor):
+        channel_letters = "OI"  # O counts the input channels, I the filters of each
+    return [extent if letter in channel_letters else 1 for letter, extent in zip(layout, weights.shape, strict=True)]
+
+
+def is_depthwise(conv: Call) -> bool:
+    """Tell whether a convolution has a kernel of the form HWOI: O counts input channels, I filters of each."""
+    channels = shape_of(conv.args[0])[conv.attrs["data_layout"].index("C")]
+    return bool(conv.attrs["groups"] == channels > 1 and conv.attrs["kernel_layout"].endswith("OI"))

@@ -1,0 +1,240 @@
+"""Which operators share one loop nest: the decisions of fusion, without the rewriting.
+
+A group has one exit, the only member that anything outside reads, and every member leads to it. That alone
+keeps the graph of groups free of cycles: a path that left a group and came back would start and end at the exit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mlfc.errors import InternalError
+from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name
+from mlfc.relay.op import Kind, Operator
+from mlfc.transform.matching import flat_args, shape_of
+from mlfc.transform.spelling import Spelling, spelling_of
+
+_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+_LOOPS = (Kind.ANCHOR, Kind.REDUCE)
+
+# What reads each element of its input once; other operators of kind REDUCE may do so several times.
+_SINGLE_READS = frozenset(
+    {"concatenate", "stack", "sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"}
+)
+_SEVERAL_READS = 3
+# Results of interpolation depend on that many elements each.
+_SAMPLES = {"image.resize2d": 4, "image.resize1d": 2, "image.resize3d": 8}
+_EXPENSIVE = frozenset({
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "divide", "erf", "exp", "floor_divide",
+    "floor_mod", "log", "log10", "log2", "mod", "power", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+    "trunc_divide", "trunc_mod", "qnn.add", "qnn.subtract", "qnn.mul", "qnn.requantize", "qnn.quantize",
+    "qnn.abs", "qnn.sigmoid", "qnn.tanh", "qnn.exp", "qnn.log", "qnn.sqrt", "qnn.rsqrt", "qnn.erf",
+    "qnn.hardswish", "qnn.leaky_relu",
+})  # fmt: skip
+_MAX_CHEAP_REPEATS = 4.0
+_MAX_DIAMOND = 32
+# Most times that a kernel's text may repeat a producer, with the indices at which it reads.
+_MAX_COPIES = 32
+
+
+@dataclass(eq=False)
+class Group:
+    """Calls that become one function.
+
+    Attributes
+    ----------
+    exit : Call
+        The member whose value is the group's.
+    members : list of Call
+    master : Call or None
+        The one member with loops of its own.
+    evaluations : dict of Call to float
+        How many elements of a member are computed.
+    at_store : set of Call
+        Members of which each element is computed once, into a local, where the result is stored.
+    copies, index_copies : dict of Call to int
+        How often the group's text names a member computed elsewhere, and an index in one such place.
+    """
+
+    exit: Call
+    members: list[Call]
+    master: Call | None = None
+    evaluations: dict[Call, float] = field(default_factory=dict)
+    at_store: set[Call] = field(default_factory=set)
+    copies: dict[Call, int] = field(default_factory=dict)
+    index_copies: dict[Call, int] = field(default_factory=dict)
+
+
+def kind_of(call: Call) -> Kind:
+    """Return how the called operator may be fused."""
+    if isinstance(call.op, Function) and "Compiler" in call.op.attrs:
+        return Kind.EXTERNAL
+    if not isinstance(call.op, Operator):
+        raise InternalError("the graph was fused before")
+    return call.op.kind
+
+
+class Grouping:
+    """Finds the groups of a graph.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        Every operator call, what is read before what reads it.
+    outputs : sequence of Expr
+        What must exist in memory in any case.
+    max_depth : int
+        Most members of a group.
+    """
+
+    def __init__(self, calls: Sequence[Call], outputs: Sequence[Expr], max_depth: int) -> None:
+        self._calls = [call for call in calls if kind_of(call) not in (Kind.VIEW, Kind.EXTERNAL)]
+        self._index = {call: index for index, call in enumerate(calls)}
+        self._outputs = set(outputs)
+        self._max_depth = max_depth
+        self._group: dict[Call, Group] = {}
+        self._users: dict[Expr, list[Call]] = {}
+        self._spellings: dict[Call, Spelling] = {}
+        for call in calls:
+            for arg in flat_args(call):
+                self._users.setdefault(arg, []).append(call)
+
+    def find(self) -> list[Group]:
+        """Return the groups in the order of their exits; each call but views and external ones is in exactly one."""
+        # the later of two producers takes what joins them: then the other one's value is already there
+        for call in reversed(self._calls):
+            if kind_of(call) in _LOOPS:
+                self._claim_consumers(call)
+        for call in reversed(self._calls):
+            if call not in self._group:
+                self._place_producer(call)
+        groups = {id(self._group[call]): self._group[call] for call in self._calls}
+        for group in groups.values():
+            group.members.sort(key=self._index.__getitem__)
+        return sorted(groups.values(), key=lambda group: self._index[group.exit])
+
+    def _claim_consumers(self, master: Call) -> None:
+        """Make a group of `master` and the pointwise operators of its shape that follow it."""
+        group = Group(master, [master], master)
+        self._group[master] = group
+        while (found := self._next_exit(group, master)) is not None:
+            for call in found:
+                group.members.append(call)
+                self._group[call] = group
+            group.exit = found[-1]
+        self._measure_tail(group)
+
+    def _next_exit(self, group: Group, master: Call) -> list[Call] | None:
+        """Return the calls up to the next one through which all that reads the exit passes, or None."""
+        if group.exit in self._outputs:
+            return None
+        waiting = set(self._users.get(group.exit, ()))
+        taken: list[Call] = []
+        while waiting and len(taken) < _MAX_DIAMOND:
+            call = min(waiting, key=self._index.__getitem__)
+            fits = kind_of(call) in _POINTWISE and shape_of(call) == shape_of(master) and call not in self._group
+            if not fits or len(group.members) + len(taken) >= self._max_depth:
+                return None
+            taken.append(call)
+            if len(waiting) == 1:
+                return taken
+            if call in self._outputs or not self._users.get(call):
+                return None
+            waiting.remove(call)
+            waiting.update(self._users[call])
+        return None
+
+    def _measure_tail(self, group: Group) -> None:
+        """Note that what follows the master is computed once, where the result is stored."""
+        for call in group.members:
+            group.evaluations[call] = _size(call)
+            if call is not group.master:
+                group.at_store.add(call)
+
+    def _place_producer(self, call: Call) -> None:
+        """Let `call` be computed where its only reader reads it, or start a group."""
+        group = self._joinable(call)
+        if group is None:
+            group = Group(call, [], None)
+            group.evaluations[call] = _size(call)
+            group.at_store.add(call)
+        elif call not in group.evaluations:
+            group.evaluations[call] = self._evaluations(call, group)
+            if self._is_at_store(call, group):
+                group.at_store.add(call)
+            group.copies[call], group.index_copies[call] = self._copies(call, group)
+        group.members.append(call)
+        self._group[call] = group
+
+    def _joinable(self, call: Call) -> Group | None:
+        if call in self._outputs:
+            return None
+        readers = self._users.get(call, [])
+        groups = {id(self._group[reader]): self._group[reader] for reader in readers if reader in self._group}
+        if len(groups) != 1 or any(reader not in self._group for reader in readers):
+            return None
+        (group,) = groups.values()
+        if len(group.members) >= self._max_depth or any(kind_of(reader) is Kind.ANCHOR for reader in readers):
+            return None
+        repeats = self._evaluations(call, group) / max(_size(call), 1)
+        limit = 1.0 if op_name(call) in _EXPENSIVE else _MAX_CHEAP_REPEATS
+        if repeats > limit and not _moves_data(call):
+            return None
+        copies, index_copies = self._copies(call, group)
+        return group if copies * index_copies <= _MAX_COPIES else None
+
+    def _is_at_store(self, call: Call, group: Group) -> bool:
+        return all(
+            reader in group.at_store and kind_of(reader) in _POINTWISE and shape_of(reader) == shape_of(call)
+            for reader in self._users[call]
+        )
+
+    def _copies(self, call: Call, group: Group) -> tuple[int, int]:
+        """Return how often the group's text would name `call`, and each index where it reads it."""
+        if self._is_at_store(call, group):
+            return 1, 1
+        copies, index_copies = 0, 1
+        for reader in dict.fromkeys(self._users[call]):
+            names, growth = 1, 1
+            if reader is not group.master:
+                spelling = self._spelling(reader)
+                names, growth = spelling.names.get(call, 0), spelling.index_growth
+            copies += group.copies.get(reader, 1) * names
+            index_copies = max(index_copies, group.index_copies.get(reader, 1) * growth)
+        return copies, index_copies
+
+    def _spelling(self, call: Call) -> Spelling:
+        if call not in self._spellings:
+            self._spellings[call] = spelling_of(call)
+        return self._spellings[call]
+
+    def _evaluations(self, call: Call, group: Group) -> float:
+        """Return how many elements of `call` are computed if it is computed where it is read."""
+        if self._is_at_store(call, group):
+            return _size(call)
+        total = 0.0
+        for reader in self._users[call]:
+            total += group.evaluations[reader] / max(_size(reader), 1) * _reads(reader, call)
+        return total
+
+
+def _size(call: Call) -> float:
+    size = 1
+    for extent in shape_of(call):
+        size *= extent
+    return float(size)
+
+
+def _moves_data(call: Call) -> bool:
+    return kind_of(call) is Kind.INJECTIVE and op_name(call) not in _SAMPLES
+
+
+def _reads(reader: Call, source: Call) -> float:
+    """Return how many elements of `source` one whole evaluation of `reader` reads."""
+    name = op_name(reader) or ""
+    if kind_of(reader) is Kind.REDUCE:
+        return _size(source) * (1 if name in _SINGLE_READS else _SEVERAL_READS)
+    if any(isinstance(arg, Tuple) for arg in reader.args):
+        return _size(source)
+    return _size(reader) * _SAMPLES.get(name, 1)

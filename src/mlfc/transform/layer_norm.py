@@ -1,0 +1,104 @@
+"""Layer normalization spelled out in elementary operators becomes `nn.layer_norm`, which is one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
+from mlfc.support import dtypes
+from mlfc.transform.matching import apply_rules, dtype_of, match_call, per_channel, scalar_of, shape_of, value_of
+
+
+@dataclass(frozen=True)
+class RecognizeLayerNorm:
+    """Recognize ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * gamma + beta`` along one axis.
+
+    That is how exporters write it for ONNX before opset 17.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module with those expressions replaced."""
+        return apply_rules(module, {"divide": _normalization, "multiply": _scaled, "add": _shifted})
+
+
+def _normalization(call: Call) -> Expr | None:
+    distance, root = match_call(call.args[0], "subtract"), match_call(call.args[1], "sqrt")
+    inside = match_call(root.args[0], "add") if root else None
+    if distance is None or inside is None or not dtypes.is_float(dtype_of(call)):
+        return None
+    data, mean = distance.args[0], match_call(distance.args[1], "mean")
+    variance, epsilon = match_call(inside.args[0], "mean"), scalar_of(inside.args[1])
+    if mean is None or variance is None or epsilon is None or mean.args[0] is not data:
+        return None
+    axis = _single_axis(mean)
+    if axis is None or axis != _single_axis(variance) or not _is_square(variance.args[0], distance):
+        return None
+    ones = np.ones(shape_of(data)[axis], dtype_of(data))
+    attrs = {"axis": axis, "epsilon": epsilon, "center": False, "scale": False}
+    span = _joined(mean, distance, variance.args[0], variance, inside, root, call)
+    return ir.call("nn.layer_norm", [data, Constant(ones), Constant(0 * ones)], attrs, span=span)
+
+
+def _joined(*exprs: Expr | None) -> Span:
+    """Return a span of the nodes of all expressions that has the last one's tensor."""
+    spans = [expr.span for expr in exprs if expr is not None]
+    nodes = [name for span in spans for name in span.nodes]
+    return Span(tuple(dict.fromkeys(nodes)), spans[-1].tensor)
+
+
+def _single_axis(mean: Call) -> int | None:
+    """Return the one axis of a mean that keeps its dimensions, else None."""
+    axis, rank = mean.attrs["axis"], len(shape_of(mean.args[0]))
+    if not mean.attrs["keepdims"] or mean.attrs["exclude"] or axis is None:
+        return None
+    axes = (axis,) if isinstance(axis, int) else axis
+    return axes[0] % rank if len(axes) == 1 else None
+
+
+def _is_square(expr: Expr, distance: Call) -> bool:
+    """Tell whether `expr` is the square of `distance`, or of the same difference written again."""
+    power, product = match_call(expr, "power"), match_call(expr, "multiply")
+    if power is not None and scalar_of(power.args[1]) == 2:
+        return _same_difference(power.args[0], distance)
+    return product is not None and all(_same_difference(arg, distance) for arg in product.args)
+
+
+def _same_difference(expr: Expr, distance: Call) -> bool:
+    other = match_call(expr, "subtract")
+    if other is None or other is distance:
+        return other is distance
+    means = match_call(other.args[1], "mean"), match_call(distance.args[1], "mean")
+    return (
+        other.args[0] is distance.args[0]
+        and means[0] is not None
+        and means[1] is not None
+        and means[0].args[0] is means[1].args[0]
+        and _single_axis(means[0]) == _single_axis(means[1]) is not None
+    )
+
+
+def _scaled(call: Call) -> Expr | None:
+    return _absorbed(call, "scale", 1, ("scale", "center"))
+
+
+def _shifted(call: Call) -> Expr | None:
+    return _absorbed(call, "center", 2, ("center",))
+
+
+def _absorbed(call: Call, name: str, position: int, unused: tuple[str, ...]) -> Expr | None:
+    """Let the normalization take the constant vector that follows it, unless it has one already."""
+    for norm, other in (call.args, call.args[::-1]):
+        found, value = match_call(norm, "nn.layer_norm"), value_of(other)
+        if found is None or value is None or any(found.attrs[attr] for attr in unused):
+            continue
+        if shape_of(found) != shape_of(call) or dtype_of(other) != dtype_of(found):
+            continue
+        vector = per_channel(value, shape_of(found), found.attrs["axis"])
+        if vector is not None:
+            args = list(found.args)
+            args[position] = Constant(np.ascontiguousarray(vector))
+            return ir.call("nn.layer_norm", args, {**found.attrs, name: True}, span=_joined(found, call))
+    return None

@@ -1,0 +1,125 @@
+"""From a stage of layers to calls of kernels, stripe by stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from mlfc.relay import ir as relay
+from mlfc.support import dtypes
+from mlfc.tir.ir import Value
+from mlfc.transform.stripes import Layer, Piece, schedule, striped_function
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Layers to be computed in stripes.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        A chain; see `stripes.find_stage`.
+    rows : int
+        Rows of the last layer that a stripe computes.
+    functions : dict
+        Functions on stripes that have been made, which stages of the same layers share.
+    """
+
+    layers: tuple[Layer, ...]
+    rows: int
+    functions: dict[tuple[Layer | None, int, int, int], relay.Function] = field(default_factory=dict)
+
+    def function(self, layer: Layer, piece: Piece) -> relay.Function:
+        """Return a layer's function on the rows of a stripe: the same one for the same sizes."""
+        rows = piece.needs_end - piece.needs_first
+        key = (layer, rows, *layer.padding(piece))
+        if key not in self.functions:
+            self.functions[key] = striped_function(layer, rows, layer.padding(piece))
+        return self.functions[key]
+
+    def copying(self, size: int, dtype: str) -> relay.Function:
+        """Return the function that copies so many elements."""
+        key = (None, size, dtypes.nbytes(dtype), 0)
+        if key not in self.functions:
+            param = relay.Var("rows", relay.TensorType((size,), dtype))
+            self.functions[key] = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
+        return self.functions[key]
+
+
+@dataclass(eq=False)
+class StageLowering:
+    """Writes the calls of one stage.
+
+    Attributes
+    ----------
+    stage : Stage
+    emit : callable ``(function, input, output, nodes)``
+        Adds a call of the kernel of a fused group.
+    """
+
+    stage: Stage
+    emit: Callable[[relay.Function, Value, Value, tuple[str, ...]], None]
+    _carried: dict[int, Value] = field(default_factory=dict)
+
+    def run(self, source: Value, result: Value) -> None:
+        """Compute `result`, the last layer's output, from `source`, the first layer's input."""
+        layers = self.stage.layers
+        stripes = schedule(layers, self.stage.rows)
+        for number, pieces in enumerate(stripes):
+            later = stripes[number + 1 :]
+            current: Value | None = None
+            for index, (layer, piece) in enumerate(zip(layers, pieces, strict=True)):
+                if piece is None:
+                    continue
+                data = rows_of(source, piece.needs_first, piece.needs_end) if index == 0 else current
+                if data is None:
+                    data = self._carried[index]
+                output, current = self._output(layers, pieces, index, result)
+                self.emit(self.stage.function(layer, piece), data, output, layer.call.span.nodes)
+                if index:
+                    self._carry(index, data, piece, _next(later, index))
+
+    def _output(
+        self, layers: Sequence[Layer], pieces: Sequence[Piece | None], index: int, result: Value
+    ) -> tuple[Value, Value]:
+        """Return where a layer writes its rows, and the input of the next layer, of which they are the last rows."""
+        piece = pieces[index]
+        assert piece is not None
+        if index + 1 == len(layers):
+            return rows_of(result, piece.first, piece.end), result
+        following = pieces[index + 1]
+        assert following is not None
+        kind = layers[index].output
+        title = layers[index].call.span.tensor or "rows"
+        name = f"{title}, rows {following.needs_first} to {following.needs_end}"
+        rows = following.needs_end - following.needs_first
+        buffer = Value(name, (1, rows, *kind.shape[2:]), kind.dtype, "intermediate")
+        carried = following.carried
+        if carried:
+            self._copy(self._carried.pop(index + 1), rows_of(buffer, 0, carried))
+        return rows_of(buffer, carried, rows), buffer
+
+    def _carry(self, index: int, data: Value, piece: Piece, following: Piece | None) -> None:
+        """Keep the input rows of a layer that its next piece needs again."""
+        if following is None or not following.carried:
+            return
+        kept = rows_of(data, following.needs_first - piece.needs_first, data.shape[1])
+        self._carried[index] = Value(f"{data.name}, kept", kept.shape, kept.dtype, "intermediate")
+        self._copy(kept, self._carried[index])
+
+    def _copy(self, source: Value, target: Value) -> None:
+        self.emit(self.stage.copying(prod(source.shape), source.dtype), source, target, ())
+
+
+def _next(stripes: Sequence[Sequence[Piece | None]], index: int) -> Piece | None:
+    return next((pieces[index] for pieces in stripes if pieces[index] is not None), None)
+
+
+def rows_of(value: Value, first: int, end: int) -> Value:
+    """Return rows of channels-last data of one image as a value: a part of the whole, or the whole itself."""
+    if (first, end) == (0, value.shape[1]):
+        return value
+    row = prod(value.shape[2:]) * dtypes.nbytes(value.dtype)
+    shape = (1, end - first, *value.shape[2:])
+    return Value(value.name, shape, value.dtype, value.kind, None, value, first * row)

@@ -1,0 +1,152 @@
+"""Questions that the passes ask about expressions, and small expressions that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.relay import ir
+from mlfc.relay.ir import NO_SPAN, Call, Constant, Expr, Function, IRModule, Span, TensorType, Tuple, op_name
+from mlfc.relay.visitor import Rewriter
+
+Array: TypeAlias = npt.NDArray[Any]
+Rule: TypeAlias = Callable[[Call], "Expr | None"]
+
+
+def match_call(expr: Expr, *names: str) -> Call | None:
+    """Return the expression as a Call if it applies one of the operators, else None."""
+    return expr if isinstance(expr, Call) and op_name(expr) in names else None
+
+
+def value_of(expr: Expr) -> Array | None:
+    """Return the value of a Constant, else None."""
+    return expr.data if isinstance(expr, Constant) else None
+
+
+def scalar_of(expr: Expr) -> float | None:
+    """Return the value of a Constant whose elements are all the same number, else None."""
+    data = value_of(expr)
+    if data is None or data.size == 0:
+        return None
+    first = data.reshape(-1)[0]
+    return first.item() if data.size == 1 or bool(np.all(data == first)) else None
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    """Return the shape of a tensor expression."""
+    return ir.tensor_type(expr).shape
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return the dtype of a tensor expression."""
+    return ir.tensor_type(expr).dtype
+
+
+def flat_args(call: Call) -> list[Expr]:
+    """Return the arguments of a call with tuples spelled out."""
+    flat: list[Expr] = []
+    for arg in call.args:
+        flat.extend(arg.fields if isinstance(arg, Tuple) else (arg,))
+    return flat
+
+
+def reshaped(expr: Expr, shape: Sequence[int], span: Span = NO_SPAN) -> Expr:
+    """Return `expr` under another shape; a constant at once, and nothing at all for its own shape."""
+    target = tuple(shape)
+    if target == shape_of(expr):
+        return expr
+    if isinstance(expr, Constant):
+        return Constant(expr.data.reshape(target), expr.name, expr.span)
+    return ir.call("reshape", [expr], newshape=target, allowzero=0 in target, span=span)
+
+
+def transposed(expr: Expr, axes: Sequence[int], span: Span = NO_SPAN) -> Expr:
+    """Return `expr` with its axes in another order, as a view where only axes of extent one move."""
+    order, shape = tuple(axes), shape_of(expr)
+    if isinstance(expr, Constant):
+        return Constant(expr.data.transpose(order), expr.name, expr.span)
+    if order == tuple(range(len(order))):
+        return expr
+    if moves_nothing(shape, order):
+        return reshaped(expr, [shape[axis] for axis in order], span)
+    return ir.call("transpose", [expr], axes=order, span=span)
+
+
+def moves_nothing(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Tell whether transposing by `axes` keeps the elements in their order in memory."""
+    long_axes = [axis for axis in axes if shape[axis] != 1]
+    return long_axes == sorted(long_axes)
+
+
+def matching_axes(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one."""
+    left = [axis for axis, extent in enumerate(before) if extent != 1]
+    right = [axis for axis, extent in enumerate(after) if extent != 1]
+    pieces: list[tuple[list[int], list[int]]] = []
+    while left and right:
+        mine, theirs = [left.pop(0)], [right.pop(0)]
+        while (a := prod(before[axis] for axis in mine)) != (b := prod(after[axis] for axis in theirs)):
+            if a < b:
+                mine.append(left.pop(0))
+            else:
+                theirs.append(right.pop(0))
+        pieces.append((mine, theirs))
+    return pieces
+
+
+def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:
+    """Return `value`, broadcast to `shape`, as one number a position of `axis`; None if it varies elsewhere."""
+    rank, extent = len(shape), shape[axis]
+    axis %= rank
+    if value.ndim > rank:
+        return None
+    wide = (1,) * (rank - value.ndim) + value.shape
+    if any(wide[other] != 1 for other in range(rank) if other != axis) or wide[axis] not in (1, extent):
+        return None
+    return np.broadcast_to(value.reshape(-1), (extent,))
+
+
+def same_quantization(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    """Tell whether two ``(scale, zero_point)`` pairs of constants are equal, element for element."""
+    pairs = [(value_of(x), value_of(y)) for x, y in zip(a, b, strict=True)]
+    return all(x is not None and y is not None and np.array_equal(x, y) for x, y in pairs)
+
+
+def typed_like(expr: Expr, original: Expr) -> bool:
+    """Tell whether `expr` can stand in the place of `original`."""
+    return isinstance(expr.type, TensorType) and expr.type == original.type
+
+
+class RuleRewriter(Rewriter):
+    """Replaces each operator call by what the rule of its name makes of it.
+
+    What a rule returns is given to the rules again, until none applies.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        super().__init__(self.apply)
+        self._rules = rules
+
+    def apply(self, node: Expr) -> Expr:
+        """Return what the rules make of one expression."""
+        while isinstance(node, Call):
+            rule = self._rules.get(op_name(node) or "")
+            found = rule(node) if rule else None
+            if found is None or found is node:
+                return node
+            node = found
+        return node
+
+    def function(self, function: Function) -> Function:
+        """Return `function` with its body rewritten."""
+        body = self(function.body)
+        return function if body is function.body else Function(function.params, body, function.attrs, function.span)
+
+
+def apply_rules(module: IRModule, rules: Mapping[str, Rule]) -> IRModule:
+    """Return `module` with the rules applied to ``main``."""
+    return module.with_main(RuleRewriter(rules).function(module.main))

@@ -1,0 +1,92 @@
+"""Views give way to what could otherwise fuse, so that no kernel ends only because the shape changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import rewrite_body
+from mlfc.transform.matching import match_call, matching_axes, reshaped, shape_of
+
+_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+
+
+@dataclass(frozen=True)
+class MoveViews:
+    """Move reshapes behind arithmetic with scalars, and before slices.
+
+    The arithmetic then joins the product or convolution in front of it, and the slice the transpose behind it: both
+    are common between the matrix products of attention.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module with those reshapes moved."""
+        return module.with_main(rewrite_body(module.main, _moved))
+
+
+def _moved(node: Expr) -> Expr:
+    if not isinstance(node, Call):
+        return node
+    found = _before_slice(node) if match_call(node, "reshape") else _behind_pointwise(node)
+    return node if found is None else found
+
+
+def _behind_pointwise(call: Call) -> Expr | None:
+    """Return ``reshape(op(x))`` for ``op(reshape(x))``, where the other operands are single numbers."""
+    if not isinstance(call.op, Operator) or call.op.kind not in _POINTWISE or "axis" in call.attrs:
+        return None
+    views = [arg for arg in call.args if match_call(arg, "reshape")]
+    others = [arg for arg in call.args if arg not in views]
+    if len(views) != 1 or shape_of(views[0]) != shape_of(call):
+        return None
+    if not all(isinstance(arg, Constant) and arg.data.size == 1 for arg in others):
+        return None
+    view = match_call(views[0], "reshape")
+    if view is None or not _follows_product(view.args[0]):
+        return None
+    args = [view.args[0] if arg is view else reshaped(arg, ()) for arg in call.args]
+    moved = ir.call(call.op.name, args, call.attrs, span=Span(call.span.nodes))
+    return reshaped(moved, shape_of(call), call.span)
+
+
+def _follows_product(expr: Expr) -> bool:
+    """Tell whether an operator that takes arithmetic behind it computes `expr`, or did before such arithmetic."""
+    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind in _POINTWISE:
+        expr = expr.args[0]
+    return isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.ANCHOR
+
+
+def _before_slice(call: Call) -> Expr | None:
+    """Return ``slice(reshape(x))`` for ``reshape(slice(x))`` that splits the sliced axis into whole pieces."""
+    part = match_call(call.args[0], "strided_slice")
+    if part is None or 0 in shape_of(part) or any(step != 1 for step in part.attrs["strides"] or ()):
+        return None
+    before, sliced, after = shape_of(part.args[0]), shape_of(part), shape_of(call)
+    cut = [axis for axis, (whole, kept) in enumerate(zip(before, sliced, strict=True)) if whole != kept]
+    if len(cut) != 1:
+        return None
+    (axis,) = cut
+    piece = next((theirs for mine, theirs in matching_axes(sliced, after) if mine == [axis]), None)
+    if piece is None or len(piece) < 2:
+        return None
+    begin = _begin(part, axis)
+    size = prod(after[item] for item in piece[1:])
+    if begin % size or before[axis] % size:
+        return None
+    first, count = piece[0], after[piece[0]]
+    shape = (*after[:first], before[axis] // size, *after[first + 1 :])
+    cuts = {"begin": (begin // size,), "end": (begin // size + count,), "strides": (1,), "axes": (first,)}
+    return ir.call("strided_slice", [reshaped(part.args[0], shape)], cuts, span=call.span)
+
+
+def _begin(part: Call, axis: int) -> int:
+    """Return where a slice that takes a part of `axis` begins."""
+    rank = len(shape_of(part))
+    axes = part.attrs["axes"]
+    given = range(len(part.attrs["begin"])) if axes is None else [item % rank for item in axes]
+    begin: int = part.attrs["begin"][list(given).index(axis)]
+    extent = shape_of(part.args[0])[axis]
+    return min(max(begin + extent if begin < 0 else begin, 0), extent)

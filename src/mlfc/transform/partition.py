@@ -1,0 +1,134 @@
+"""Which parts of a graph go to external code generators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlfc.byoc.generator import Composite, Generator
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Expr, Function, IRModule, Tuple
+from mlfc.relay.visitor import children, post_order, users, with_children
+from mlfc.target.features import Features
+from mlfc.transform.extract import as_function
+
+
+@dataclass(eq=False)
+class _Region:
+    """A match: its calls, the last of which alone is read from outside."""
+
+    generator: Generator
+    composite: Composite
+    calls: list[Call]
+    merged: bool = False
+
+    @property
+    def last(self) -> Call:
+        return self.calls[-1]
+
+
+@dataclass(frozen=True)
+class PartitionGraph:
+    """Make a function of each part that a generator takes; it has the attributes ``Compiler`` and ``Composite``.
+
+    Attributes
+    ----------
+    generators : tuple of Generator
+        Asked in this order. The calls nearest to the outputs are looked at first.
+    features : Features
+        Of the target.
+    """
+
+    generators: tuple[Generator, ...]
+    features: Features = field(default_factory=Features)
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the partitioned module."""
+        body = module.main.body
+        order = post_order(body)
+        readers = users(body)
+        outputs: set[Expr] = set(body.fields) if isinstance(body, Tuple) else {body}
+        regions = self._regions(order, readers, outputs)
+        if not regions:
+            return module
+        merged = _merged(regions, order, readers, outputs)
+        main = module.main
+        return module.with_main(Function(main.params, _rewritten(body, order, merged), main.attrs, main.span))
+
+    def _regions(
+        self, order: Sequence[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
+    ) -> dict[Call, _Region]:
+        """Return the matches by their last calls; none has a call of another one."""
+        claimed: set[Expr] = set()
+        found: dict[Call, _Region] = {}
+        for expr in reversed(order):
+            if not isinstance(expr, Call) or expr in claimed:
+                continue
+            region = self._match(expr, claimed, readers, outputs)
+            if region is not None:
+                claimed.update(region.calls)
+                found[expr] = region
+        return found
+
+    def _match(
+        self, expr: Call, claimed: set[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
+    ) -> _Region | None:
+        for generator in self.generators:
+            for composite in generator.table:
+                calls = composite.pattern.match(expr)
+                if not calls or not claimed.isdisjoint(calls):
+                    continue
+                inner = set(calls)
+                closed = all(
+                    call not in outputs and inner.issuperset(_through_tuples(call, readers)) for call in calls[:-1]
+                )
+                if closed and composite.accepts(calls, self.features):
+                    return _Region(generator, composite, list(calls))
+        return None
+
+
+def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[Expr]:
+    """Return who reads an expression; a tuple's readers in its place."""
+    found: list[Expr] = []
+    for reader in readers[expr]:
+        found.extend(_through_tuples(reader, readers) or [reader] if isinstance(reader, Tuple) else [reader])
+    return found
+
+
+def _merged(
+    regions: Mapping[Call, _Region],
+    order: Sequence[Expr],
+    readers: Mapping[Expr, Sequence[Expr]],
+    outputs: set[Expr],
+) -> dict[Call, _Region]:
+    """Return the regions with each joined to the one that alone reads it, where their generator merges."""
+    home = {call: region for region in regions.values() for call in region.calls}
+    place = {expr: index for index, expr in enumerate(order)}
+    for last in sorted(regions, key=place.__getitem__, reverse=True):
+        region = regions[last]
+        into = {id(home[reader]): home[reader] for reader in _through_tuples(last, readers) if reader in home}
+        outside = any(reader not in home for reader in _through_tuples(last, readers))
+        if outside or last in outputs or len(into) != 1 or not region.generator.merges:
+            continue
+        (other,) = into.values()
+        if other.generator is region.generator:
+            other.calls = sorted([*region.calls, *other.calls], key=place.__getitem__)
+            home.update(dict.fromkeys(region.calls, other))
+            region.merged = True
+    return {last: region for last, region in regions.items() if not region.merged}
+
+
+def _rewritten(body: Expr, order: Sequence[Expr], regions: Mapping[Call, _Region]) -> Expr:
+    inside = {call for region in regions.values() for call in region.calls if call is not region.last}
+    done: dict[Expr, Expr] = {}
+    for expr in order:
+        if expr in inside:
+            continue
+        region = regions.get(expr) if isinstance(expr, Call) else None
+        if region is None:
+            done[expr] = with_children(expr, (done.get(child, child) for child in children(expr)))
+            continue
+        attrs = {"Compiler": region.generator.name, "Composite": region.composite.name}
+        function, args = as_function(region.calls, region.last, attrs)
+        done[expr] = ir.call_function(function, [done[arg] for arg in args], span=function.span)
+    return done[body]

@@ -1,0 +1,155 @@
+"""Which groups run on a device, and which stay on the host beside it.
+
+The rule: a group runs on the device if it can be lowered for it. But a few small operators whose tensors the host has
+or wants anyway are computed there: a round trip costs more than they do. So groups that do little, connected ones
+together and then single ones, move to the host where fewer tensors have to be copied then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mlfc.errors import UnsupportedError
+from mlfc.relay import ir as relay
+from mlfc.relay.visitor import post_order
+from mlfc.target.features import Features
+from mlfc.tir.launches import launches
+from mlfc.transform.lower import LoweredGroup, lower_group, storage_owner
+
+SMALL_WORK = 1 << 16
+"""Elements computed and multiply-accumulates up to which a group is small: what a host does in the time of a copy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What of a module lies on a device.
+
+    Attributes
+    ----------
+    device : str
+        The kind of device.
+    groups : mapping of Call to LoweredGroup
+        The groups that run there, lowered for it.
+    inputs : frozenset of Var
+        The inputs that lie there: those that such a group reads.
+    """
+
+    device: str
+    groups: Mapping[relay.Call, LoweredGroup]
+    inputs: frozenset[relay.Expr]
+
+    def device_of(self, expr: relay.Expr) -> str | None:
+        """Return the kind of device where an input or the result of a group lies; None for the host."""
+        return self.device if expr in self.inputs or expr in self.groups else None
+
+
+def place(module: relay.IRModule, device: str, features: Features) -> Places:
+    """Choose where the groups of a fused module run.
+
+    Parameters
+    ----------
+    module : IRModule
+        The result of fusion.
+    device : str
+        The kind of device.
+    features : Features
+        What it can do.
+    """
+    flow = _Flow(module.main)
+    known: dict[relay.Function, LoweredGroup | None] = {}
+    groups: dict[relay.Call, LoweredGroup] = {}
+    for call, function in flow.groups.items():
+        if function not in known:
+            known[function] = _lowered(function, device, features)
+        group = known[function]
+        if group is not None:
+            groups[call] = group
+    kept = _without_islands(flow, groups)
+    inputs = frozenset(param for param in module.main.params if any(user in kept for user in flow.readers[param]))
+    return Places(device, {call: group for call, group in groups.items() if call in kept}, inputs)
+
+
+def _lowered(function: relay.Function, device: str, features: Features) -> LoweredGroup | None:
+    if "Compiler" in function.attrs:  # external generators write code of hosts
+        return None
+    try:
+        group = lower_group(function, features)
+    except UnsupportedError:
+        return None
+    # a result without elements has no kernel
+    return replace(group, prim=replace(group.prim, device=device)) if launches(group.prim) else None
+
+
+@dataclass(eq=False)
+class _Flow:
+    """Which groups read which tensors; a view is the tensor that it is a view of.
+
+    Attributes
+    ----------
+    groups : dict of Call to Function
+        In the order of the graph.
+    sources : dict of Call to list of Expr
+        The inputs and groups whose results a group reads, each once.
+    readers : dict of Expr to list of Call
+        The groups that read an input or the result of a group.
+    """
+
+    main: relay.Function
+    groups: dict[relay.Call, relay.Function] = field(default_factory=dict)
+    sources: dict[relay.Call, list[relay.Expr]] = field(default_factory=dict)
+    readers: dict[relay.Expr, list[relay.Call]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.readers = {param: [] for param in self.main.params}
+        for expr in post_order(self.main.body):
+            if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
+                owners = dict.fromkeys(storage_owner(arg) for arg in expr.args)
+                self.groups[expr] = expr.op
+                self.sources[expr] = [owner for owner in owners if not isinstance(owner, relay.Constant)]
+                self.readers[expr] = []
+                for owner in self.sources[expr]:
+                    self.readers[owner].append(expr)
+
+    def copies(self, tensors: Iterable[relay.Expr], on_device: Collection[relay.Call]) -> int:
+        """Return how many of these tensors have to be copied: callers write inputs where they are read, if they can."""
+        count = 0
+        for tensor in tensors:
+            sides = {reader in on_device for reader in self.readers[tensor]}
+            if isinstance(tensor, relay.Call):
+                sides.add(tensor in on_device)
+            count += len(sides) == 2
+        return count
+
+
+def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> set[relay.Call]:
+    """Return the groups that stay on the device when small ones have moved to where that saves copies."""
+    on_device = set(groups)
+    small = [call for call, group in groups.items() if _work(call, group) <= SMALL_WORK]
+    islands = [*_connected(flow, small), *([call] for call in small)]
+    moved = True
+    while moved:
+        moved = False
+        for island in islands:
+            leaving = on_device.intersection(island)
+            touched = dict.fromkeys(tensor for call in island for tensor in (*flow.sources[call], call))
+            if leaving and flow.copies(touched, on_device - leaving) < flow.copies(touched, on_device):
+                on_device -= leaving
+                moved = True
+    return on_device
+
+
+def _work(call: relay.Call, group: LoweredGroup) -> int:
+    operators = sum(isinstance(expr, relay.Call) for expr in post_order(call.op.body))  # type: ignore[union-attr]
+    return group.prim.macs + operators * math.prod(relay.tensor_type(call).shape)
+
+
+def _connected(flow: _Flow, calls: Iterable[relay.Call]) -> list[list[relay.Call]]:
+    """Return groups that read each other's results together."""
+    members: dict[relay.Expr, list[relay.Call]] = {}
+    for call in calls:
+        parts = {id(members[source]): members[source] for source in flow.sources[call] if source in members}
+        joined = [*(member for part in parts.values() for member in part), call]
+        members.update(dict.fromkeys(joined, joined))
+    return list({id(part): part for part in members.values()}.values())

@@ -1,0 +1,173 @@
+"""Operators that do nothing vanish, chains of data movement become one, shape changes become `reshape`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple
+from mlfc.relay.op import OPERATORS, Operator
+from mlfc.support import dtypes
+from mlfc.transform.matching import (
+    Rule,
+    apply_rules,
+    dtype_of,
+    match_call,
+    moves_nothing,
+    reshaped,
+    same_quantization,
+    scalar_of,
+    shape_of,
+    transposed,
+    typed_like,
+    value_of,
+)
+
+_VIEWS = ("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Remove operators without effect and merge chains of reshapes and transposes.
+
+    Quantizing and dequantizing again is not such an operator: it rounds.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the simplified module."""
+        return apply_rules(module, _RULES)
+
+
+def _merge_view(call: Call) -> Expr | None:
+    source = call.args[0]
+    while (inner := match_call(source, *_VIEWS)) is not None:
+        source = inner.args[0]
+    shape = shape_of(call)
+    if shape == shape_of(source):
+        return source
+    if source is call.args[0] and call.op is OPERATORS.get("reshape") and call.attrs["newshape"] == shape:
+        return None
+    return reshaped(source, shape, call.span)
+
+
+def _axes(call: Call) -> tuple[int, ...]:
+    rank, axes = len(shape_of(call)), call.attrs["axes"]
+    return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
+
+
+def _merge_transpose(call: Call) -> Expr | None:
+    source, axes = call.args[0], _axes(call)
+    inner = match_call(source, "transpose")
+    if inner is not None:
+        first = _axes(inner)
+        return transposed(inner.args[0], [first[axis] for axis in axes], call.span)
+    if isinstance(source, Constant) or moves_nothing(shape_of(source), axes):
+        return transposed(source, axes, call.span)
+    return None
+
+
+def _absorb_transpose(call: Call) -> Expr | None:
+    """Let a product of matrices read them as they lie instead of transposing them."""
+    args, changed = list(call.args), dict(call.attrs)
+    for index, name in enumerate(("transpose_a", "transpose_b")):
+        turned = match_call(args[index], "transpose")
+        if turned is not None and _axes(turned) == (0, 2, 1):
+            args[index], changed[name] = turned.args[0], not changed[name]
+    if changed == call.attrs or not isinstance(call.op, Operator):
+        return None
+    return ir.call(call.op.name, args, changed, span=call.span)
+
+
+def _drop_same_type(call: Call) -> Expr | None:
+    """Drop an operator that cannot change values and did not change the type: cast, broadcast_to, tile."""
+    return call.args[0] if typed_like(call.args[0], call) else None
+
+
+def _drop_pad(call: Call) -> Expr | None:
+    return call.args[0] if not np.any(call.attrs["pad_width"]) else None
+
+
+def _drop_slice(call: Call) -> Expr | None:
+    forward = call.attrs["strides"] is None or all(step > 0 for step in call.attrs["strides"])
+    return call.args[0] if forward and typed_like(call.args[0], call) else None
+
+
+def _slice_for_take(call: Call) -> Expr | None:
+    """Replace the choice of one position by a slice, which moves with layouts and fuses."""
+    data, position = call.args[0], value_of(call.args[1])
+    axis = call.attrs["axis"]
+    if axis is None or call.attrs["batch_dims"] or position is None or position.size != 1:
+        return None
+    shape = shape_of(data)
+    axis %= len(shape)
+    begin = int(position.reshape(()))
+    if not 0 <= begin < shape[axis]:
+        return None
+    cut = {"begin": (begin,), "end": (begin + 1,), "strides": (1,), "axes": (axis,)}
+    part = ir.call("strided_slice", [data], cut, span=ir.Span(call.span.nodes))
+    return reshaped(part, shape_of(call), call.span)
+
+
+def _drop_concatenate(call: Call) -> Expr | None:
+    fields = call.args[0].fields if isinstance(call.args[0], Tuple) else ()
+    return fields[0] if len(fields) == 1 else None
+
+
+def _drop_zero(call: Call) -> Expr | None:
+    """Drop ``x + 0`` and, for additions, ``0 + x``."""
+    orders = [(0, 1), (1, 0)] if match_call(call, "add") else [(0, 1)]
+    return _drop_neutral(call, orders, 0)
+
+
+def _drop_one(call: Call) -> Expr | None:
+    """Drop ``x * 1``, ``1 * x`` and ``x / 1``; dividing by a power of two becomes multiplying, which is exact."""
+    orders = [(0, 1), (1, 0)] if match_call(call, "multiply") else [(0, 1)]
+    kept = _drop_neutral(call, orders, 1)
+    divisor = value_of(call.args[1])
+    if kept is None and divisor is not None and match_call(call, "divide") and _exact_reciprocal(divisor):
+        return ir.call("multiply", [call.args[0], Constant(1 / divisor)], span=call.span)
+    return kept
+
+
+def _drop_neutral(call: Call, orders: list[tuple[int, int]], neutral: float) -> Expr | None:
+    for kept, other in orders:
+        if scalar_of(call.args[other]) == neutral and typed_like(call.args[kept], call):
+            return call.args[kept]
+    return None
+
+
+def _exact_reciprocal(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+    if value.dtype not in (np.float32, np.float64) or value.size > 1 or not np.all(np.isfinite(value)):
+        return False
+    mantissa, exponent = math.frexp(float(value.reshape(())))
+    return abs(mantissa) == 0.5 and abs(exponent) < 100
+
+
+def _drop_quantize(call: Call) -> Expr | None:
+    """Drop quantize(dequantize(x)) with equal parameters: up to 16 bits, float32 brings each integer back."""
+    inner = match_call(call.args[0], "qnn.dequantize")
+    if inner is None or not typed_like(inner.args[0], call) or dtypes.bits(dtype_of(call)) > 16:
+        return None
+    if call.attrs["axis"] != inner.attrs["axis"] and shape_of(call.args[1]):
+        return None
+    return inner.args[0] if same_quantization(call.args[1:], inner.args[1:]) else None
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_VIEWS, _merge_view),
+    "transpose": _merge_transpose,
+    **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
+    **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
+    "nn.pad": _drop_pad,
+    "strided_slice": _drop_slice,
+    "take": _slice_for_take,
+    "concatenate": _drop_concatenate,
+    "add": _drop_zero,
+    "subtract": _drop_zero,
+    "multiply": _drop_one,
+    "divide": _drop_one,
+    "qnn.quantize": _drop_quantize,
+}

@@ -1,0 +1,46 @@
+"""Narrow tensors are widened where they are read, not once for several readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlfc.relay.ir import Call, Expr, IRModule, Tuple, tensor_type
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import Rewriter, children, with_children, with_span
+from mlfc.transform.matching import match_call
+
+
+@dataclass(frozen=True)
+class WidenLate:
+    """Give every reader its own ``qnn.dequantize`` or widening ``cast``, which fusion then puts into it.
+
+    Otherwise several readers would share the wide tensor in memory. Operators that need their input in
+    memory in any case share it.
+    """
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module with those operators repeated."""
+        main = module.main
+        rewriter = Rewriter(lambda node: self._visit(rewriter, node))
+        body = rewriter(main.body)
+        return module if body is main.body else module.with_main(type(main)(main.params, body, main.attrs, main.span))
+
+    def _visit(self, rewriter: Rewriter, node: Expr) -> Expr:
+        fuses = isinstance(node, Call) and isinstance(node.op, Operator) and node.op.kind not in _IN_MEMORY
+        if not fuses:
+            return node
+        return with_children(node, [_own(rewriter, arg) for arg in children(node)])
+
+
+_IN_MEMORY = (Kind.ANCHOR, Kind.VIEW, Kind.OPAQUE, Kind.EXTERNAL)
+
+
+def _own(rewriter: Rewriter, arg: Expr) -> Expr:
+    if isinstance(arg, Tuple):
+        return with_children(arg, [_own(rewriter, item) for item in arg.fields])
+    call = match_call(arg, "qnn.dequantize", "cast")
+    if call is None or rewriter.reads(call) < 2:
+        return arg
+    if tensor_type(call).nbytes <= tensor_type(call.args[0]).nbytes:
+        return arg
+    return with_span(call, call.span)

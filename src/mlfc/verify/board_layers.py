@@ -1,0 +1,142 @@
+"""Every operator's result on a board, told by checksums, with those of this machine beside them.
+
+The code is the one that ships: nothing is compiled otherwise to be looked at. A tensor is fetched from the board only
+where its checksum is another than that of the same C on this machine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlfc.archive.profile import profiled_factory
+from mlfc.compiler import Factory
+from mlfc.errors import InternalError
+from mlfc.micro.emulator import EmulatedModule
+from mlfc.runtime import ProfiledModule
+from mlfc.runtime.arrays import Array
+from mlfc.support.dtypes import to_numpy
+from mlfc.verify.reference import Reference
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An operator of a program, by what it computes.
+
+    Attributes
+    ----------
+    name : str
+        Of its output: the original tensor's, if it is one, made unique.
+    shape : tuple of int
+    dtype : str
+    nodes : tuple of str
+        The original nodes.
+    function : str
+        The generated C function.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nodes: tuple[str, ...]
+    function: str
+
+    def array(self, data: bytes) -> Array:
+        """Return its output from bytes."""
+        return np.frombuffer(data, to_numpy(self.dtype)).reshape(self.shape)
+
+
+class BoardLayers:
+    """A compiled model on a board and on this machine, operator by operator.
+
+    Parameters
+    ----------
+    factory : Factory
+    firmware : EmulatedModule
+        Of the same module, traced.
+
+    Attributes
+    ----------
+    inputs, outputs : sequence of TensorInfo
+    layers : dict of str to Layer
+        By name, in the order of computation.
+    unlike_host : set of str
+        The layers that, with any of the inputs until now, came out otherwise on the board than on this machine.
+    """
+
+    def __init__(self, factory: Factory, firmware: EmulatedModule) -> None:
+        host = profiled_factory(factory)
+        if not isinstance(host, ProfiledModule):
+            raise InternalError("operators of the graph executor are no calls of one program")
+        self._host, self._firmware = host, firmware
+        self.inputs, self.outputs = firmware.inputs, firmware.outputs
+        self.layers = {layer.name: layer for layer in program_layers(factory)}
+        self.unlike_host: set[str] = set()
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Return what the board computes, by name: of every layer, and the model's outputs."""
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        here = self._host.operator_outputs(given)
+        measured = self._firmware.measure(given)
+        unlike = [
+            index
+            for index, (data, checksum) in enumerate(zip(here, measured.checksums, strict=True))
+            if zlib.crc32(data) != checksum
+        ]
+        sizes = {index: len(here[index]) for index in unlike}
+        fetched = self._firmware.operator_outputs(given, sizes) if unlike else {}
+        found = {}
+        for index, layer in enumerate(self.layers.values()):
+            if index in fetched:
+                self.unlike_host.add(layer.name)
+            found[layer.name] = layer.array(fetched.get(index, here[index]))
+        return {**found, **measured.outputs}
+
+    def on_host(self, inputs: Mapping[str, Array] | Sequence[Array]) -> dict[str, Array]:
+        """Return what this machine computes of every layer, by name."""
+        here = self._host.operator_outputs(inputs)
+        return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
+
+
+class BesideHost:
+    """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
+
+    Parameters
+    ----------
+    reference : Reference
+    compiled : BoardLayers
+    known : sequence of str or None
+        The tensors whose values are taken from `reference`; None for all that it has.
+    """
+
+    def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
+        self._reference, self._compiled, self._known = reference, compiled, known
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors by name."""
+        expected = self._reference.run(inputs)
+        if self._known is not None:
+            expected = {name: expected[name] for name in self._known}
+        here = self._compiled.on_host(inputs)
+        # an operator may compute a part of the tensor that it is named after
+        whole = {name: array for name, array in expected.items() if name not in here or array.size == here[name].size}
+        return {**here, **whole}
+
+
+def program_layers(factory: Factory) -> list[Layer]:
+    """Return what each operator of compiled code computes, in the order of the calls."""
+    outputs = {value.root: value.name for value in factory.program.outputs}
+    taken, found = set(outputs.values()), []
+    for index, call in enumerate(factory.program.calls):
+        value = call.output
+        own = outputs.pop(value.root, None) if value.nbytes == value.root.nbytes else None
+        name = own or value.name
+        if own is None and name in taken:
+            name = f"{name} (operator {index})"
+        taken.add(name)
+        found.append(Layer(name, value.shape, value.dtype, call.nodes, factory.code.function_names[call.kernel.name]))
+    return found

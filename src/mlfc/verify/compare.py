@@ -1,0 +1,305 @@
+"""Runs a compiled model and its reference on the same inputs and measures the differences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from mlfc.archive.load import load, load_factory
+from mlfc.compiler import Factory, build
+from mlfc.errors import OptionError
+from mlfc.frontend import import_model
+from mlfc.micro.board import Board, find_board
+from mlfc.micro.emulator import emulated_archive, emulated_factory
+from mlfc.micro.trace import check_traces
+from mlfc.relay.ir import IRModule
+from mlfc.runtime.arrays import Array
+from mlfc.runtime.runnable import Computes
+from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.verify.accuracy import Accuracy, Labels
+from mlfc.verify.board_layers import BesideHost, BoardLayers
+from mlfc.verify.difference import Difference, Tolerance, difference
+from mlfc.verify.groups import differing_groups
+from mlfc.verify.inputs import read_sets
+from mlfc.verify.judge import Judge, Subject
+from mlfc.verify.layers import with_all_tensors
+from mlfc.verify.reference import LITERT, Reference, open_reference
+from mlfc.verify.samples import sample_inputs
+
+Sets = Sequence[tuple[str, dict[str, Array]]]
+Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `verify`.
+
+    Attributes
+    ----------
+    reference : str
+        ``LiteRT`` or ``ONNX Runtime``.
+    samples : int
+        How many sets of inputs were run.
+    outputs : tuple of Difference
+        Of the model's outputs, as the code that ships computes them.
+    layers : tuple of Difference
+        Of every layer in the order of computation, where that was asked for. On this machine each layer is compiled by
+        itself for that, on a board it is what ships.
+    groups : tuple of Difference
+        Where layers were asked for, and the outputs of the code that ships differ: its fused groups that do.
+    accuracy : Accuracy or None
+        Where labels were given.
+    """
+
+    reference: str
+    samples: int
+    outputs: tuple[Difference, ...]
+    layers: tuple[Difference, ...] = ()
+    groups: tuple[Difference, ...] = ()
+    accuracy: Accuracy | None = None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether every tensor counts as equal to its reference."""
+        return all(item.is_within for item in (*self.outputs, *self.layers))
+
+    @property
+    def first_differing(self) -> Difference | None:
+        """The first layer, else fused group, else output that differs."""
+        return next((item for item in (*self.layers, *self.groups, *self.outputs) if not item.is_within), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """What `verify` was asked for, but for the model."""
+
+    module: str | None
+    samples: int
+    seed: int
+    shapes: Mapping[str, tuple[int, ...]] | None
+    target: str
+    optimize: str
+    numerics: str
+    byoc: Sequence[str]
+    tolerance: Tolerance | None
+    inputs: Path | None
+    labels: Path | None
+    limit_factor: float
+
+    def sets(self, infos: Sequence[TensorInfo]) -> Sets:
+        if self.inputs is not None:
+            return read_sets(self.inputs, infos)
+        return list(sample_inputs(infos, self.samples, self.seed))
+
+    def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:
+        return build(
+            module,
+            target or self.target,
+            params,
+            optimize=self.optimize,
+            numerics=self.numerics,
+            module_name="verified",
+            byoc=self.byoc,
+            limit_factor=self.limit_factor,
+        )
+
+
+@dataclass(eq=False)
+class _Comparing:
+    """One compiled model beside one reference."""
+
+    compiled: Computes
+    reference: Reference
+    sets: Sets
+    tolerance: Tolerance | None
+    judge: Judge | None
+    labels: Labels | None = None
+    worst: dict[str, Difference] = field(default_factory=dict)
+
+    def run(self) -> list[Difference]:
+        """Return the worst difference of every tensor."""
+        for sample, inputs in self.sets:
+            expected, found = self.reference.run(inputs), self.compiled.run(inputs)
+            for name, array in found.items():
+                if name in expected:
+                    self._note(sample, name, inputs, array, expected[name])
+            if self.labels is not None:
+                self.labels.count(found, expected)
+        return list(self.worst.values())
+
+    def _note(self, sample: str, name: str, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> None:
+        item = difference(name, ours, theirs, sample, self.tolerance)
+        if not item.is_within and self.judge is not None:
+            item = self.judge(item, inputs, ours, theirs)
+        known = self.worst.get(name)
+        nans = max(item.nans, known.nans if known else 0)
+        if known is None or _badness(item) > _badness(known):
+            known = item
+        self.worst[name] = replace(known, nans=nans)
+
+
+def verify(
+    model: str | os.PathLike[str],
+    artifact: str | os.PathLike[str] | None = None,
+    *,
+    module: str | None = None,
+    samples: int = 10,
+    seed: int = 0,
+    layers: bool = False,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "c",
+    optimize: str = "speed",
+    numerics: str = "litert",
+    board: str | Board | None = None,
+    byoc: Sequence[str] = (),
+    inputs: str | os.PathLike[str] | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    limit_factor: float = 1.0,
+) -> Comparison:
+    """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
+
+    Parameters
+    ----------
+    model : path
+        The original TFLite or ONNX model.
+    artifact : path, optional
+        What it was compiled to; compiled here where it is not given.
+    module : str, optional
+        Which module of the artifact.
+    samples : int
+        Random sets of inputs, besides the three special ones.
+    seed : int
+    layers : bool
+        Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code that
+        ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
+        are compared, by checksums (`board_layers`).
+    shapes, target, optimize, numerics, byoc, limit_factor
+        As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
+        LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
+    board : str or Board, optional
+        Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board`
+        makes one of a file whose author is trusted.
+    inputs : path, optional
+        Sets of inputs to compare on, instead of made-up ones; see `mlfc.verify.inputs.read_sets`.
+    labels : path, optional
+        The right class of each set of `inputs`; then the result has an accuracy.
+    rtol, atol : float, optional
+        Allow ``atol + rtol * abs(reference)`` for each element, and judge by that alone. Otherwise see
+        `mlfc.verify.difference.difference` and `mlfc.verify.judge`.
+
+    Raises
+    ------
+    MlfcError
+        If the model cannot be compiled or the reference is not installed or refuses it.
+    """
+    _check_options(samples, layers=layers, artifact=artifact, inputs=inputs, labels=labels, tolerances=(rtol, atol))
+    tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
+    asked = _Request(
+        module, samples, seed, shapes, target, optimize, numerics, byoc, tolerance,
+        Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
+    )  # fmt: skip
+    path = Path(model)
+    title, reference = open_reference(path, layers=layers)
+    chosen = None if board is None else find_board(board)
+    if artifact is not None:
+        compiled = _loaded(artifact, module, chosen)
+        known = {info.name: info.shape for info in compiled.inputs}
+        imported = cache(lambda: import_model(path, shapes=known, numerics=numerics, limit_factor=limit_factor))
+        return _compared(asked, path, title, reference, compiled, imported)
+    imported = cache(lambda: import_model(path, shapes=shapes, numerics=numerics, byoc=byoc, limit_factor=limit_factor))
+    factory = asked.built(*imported(), chosen.target if chosen else None)
+    if chosen and layers:
+        return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
+    compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
+    result = _compared(asked, path, title, reference, compiled, imported)
+    return _with_layers(asked, path, reference, factory, imported, result) if layers else result
+
+
+def _check_options(
+    samples: int,
+    *,
+    layers: bool,
+    artifact: str | os.PathLike[str] | None,
+    inputs: str | os.PathLike[str] | None,
+    labels: str | os.PathLike[str] | None,
+    tolerances: Sequence[float | None],
+) -> None:
+    if samples < 0:
+        raise OptionError(f"{samples} samples are too few", next_step="Use 0 or more")
+    if layers and artifact is not None:
+        raise OptionError(
+            "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
+        )
+    if labels is not None and inputs is None:
+        raise OptionError("option --labels requires --inputs", next_step="Give the inputs that the labels belong to")
+    for name, value in zip(("--rtol", "--atol"), tolerances, strict=True):
+        if value is not None and not value >= 0:  # NaN, too
+            raise OptionError(f"expected a number of 0 or more, got {value}", place=name)
+
+
+def _compared(
+    asked: _Request, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
+) -> Comparison:
+    """Compare the outputs of compiled code."""
+    sets = asked.sets(compiled.inputs)
+    judge = None if asked.tolerance else Judge(Subject(path, title, False, asked.target, imported))
+    labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
+    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels).run()
+    return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None)
+
+
+def _with_layers(
+    asked: _Request, path: Path, reference: Reference, factory: Factory, imported: Imported, result: Comparison
+) -> Comparison:
+    """Compare every layer, compiled by itself; and if what ships differs, its fused groups."""
+    module, params = imported()
+    every = with_all_tensors(module)
+    compiled = load_factory(asked.built(every, params))
+    sets = asked.sets(compiled.inputs)
+    subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
+    judge = None if asked.tolerance else Judge(subject)
+    layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge).run())
+    wrong = {item.sample for item in result.outputs if not item.is_within}
+    groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
+    return replace(result, layers=layers, groups=groups)
+
+
+def _compared_on_board(
+    asked: _Request,
+    path: Path,
+    title: str,
+    reference: Reference,
+    factory: Factory,
+    board: Board,
+    imported: Imported,
+) -> Comparison:
+    """Compare every operator on a board."""
+    check_traces(board)
+    compiled = BoardLayers(factory, emulated_factory(factory, board, trace=True))
+    outputs = [info.name for info in compiled.outputs]
+    # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
+    known = None if title == LITERT else outputs
+    sets = asked.sets(compiled.inputs)
+    judge = None if asked.tolerance else Judge(Subject(path, title, True, asked.target, imported))
+    found = _Comparing(compiled, BesideHost(reference, compiled, known), sets, asked.tolerance, judge).run()
+    named = tuple(_with_nodes(item, compiled) for item in found)
+    return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
+
+
+def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
+    layer = compiled.layers.get(item.tensor)
+    nodes = layer.nodes if layer else ()
+    return replace(item, nodes=nodes, is_unlike_host=item.tensor in compiled.unlike_host)
+
+
+def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
+    return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
+
+
+def _badness(item: Difference) -> tuple[bool, float]:
+    return not item.is_within, item.largest

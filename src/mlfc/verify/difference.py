@@ -1,0 +1,184 @@
+"""How far one tensor is from another, and what of that is allowed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlfc.runtime.arrays import Array
+from mlfc.support import dtypes
+
+FLOAT_TOLERANCE = 1e-5
+"""Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a user allows: ``atol + rtol * abs(reference)`` for each element, as `numpy.testing.assert_allclose`.
+
+    Attributes
+    ----------
+    rtol, atol : float
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the model in float64, and a reference with its weights off by one last bit, say of a difference.
+
+    Attributes
+    ----------
+    error : float
+        Largest |difference| between the compiled model and float64.
+    reference_error : float
+        That between the reference and float64.
+    rounding : float
+        Largest |difference| between results of the reference for inputs and weights that differ in last bits.
+    """
+
+    error: float
+    reference_error: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor is from its reference, over all sets of inputs.
+
+    Attributes
+    ----------
+    tensor : str
+    dtype : str
+    largest : float
+        Largest absolute difference; infinite where one has a NaN that the other has not.
+    tolerance : float
+        What is allowed, for the element that has the largest.
+    sample : str
+        Which set of inputs that is.
+    elements : int
+        How many elements of that set differ by more than is allowed.
+    element : int
+        Which one differs most, counted in C order.
+    nodes : tuple of str
+        The original nodes that compute it, where operators of compiled code are looked at.
+    is_unlike_host : bool
+        Whether a board computes another tensor than this machine does from the same C.
+    cosine : float
+        Cosine of the angle between the two, over the elements that are finite in both.
+    snr : float
+        Signal-to-noise ratio in dB: the reference's power over that of the difference.
+    nans : int
+        How many elements are NaN in both.
+    lone_nans : int
+        How many are NaN in one of the two.
+    excuse : str
+        Why a difference beyond the tolerance counts as equal; empty where it does not.
+    evidence : Evidence or None
+        What that was judged by.
+    note : str
+        What else a reader should know.
+    """
+
+    tensor: str
+    dtype: str
+    largest: float
+    tolerance: float
+    sample: str
+    elements: int = 0
+    element: int = 0
+    nodes: tuple[str, ...] = ()
+    is_unlike_host: bool = False
+    cosine: float = 1.0
+    snr: float = math.inf
+    nans: int = 0
+    lone_nans: int = 0
+    excuse: str = ""
+    evidence: Evidence | None = None
+    note: str = ""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the tensor counts as equal to its reference."""
+        return self.largest <= self.tolerance or bool(self.excuse)
+
+
+def difference(name: str, ours: Array, theirs: Array, sample: str, tolerance: Tolerance | None = None) -> Difference:
+    """Compare a tensor with its reference.
+
+    Integers and booleans must be equal, floats within `FLOAT_TOLERANCE`; a `tolerance` takes the place of both, but for
+    booleans. NaN equals NaN.
+    """
+    if ours.size != theirs.size:
+        note = f"{ours.size:,} elements against {theirs.size:,}"
+        return Difference(name, ours.dtype.name, math.inf, 0.0, sample, ours.size, cosine=0.0, snr=-math.inf, note=note)
+    a, b = _comparable(ours), _comparable(theirs)
+    apart = _apart(a, b)
+    allowed = _allowed(ours, b, tolerance)
+    # by how much it is too large, and of what is allowed, the largest
+    element = int(np.argmax(apart - allowed)) if (apart > allowed).any() else int(apart.argmax()) if apart.size else 0
+    cosine, snr = _likeness(a, b)
+    return Difference(
+        name, ours.dtype.name, float(apart[element]) if apart.size else 0.0,
+        float(allowed[element]) if apart.size else 0.0, sample, int((apart > allowed).sum()), element,
+        cosine=cosine, snr=snr, nans=int((_is_nan(a) & _is_nan(b)).sum()),
+        lone_nans=int((_is_nan(a) ^ _is_nan(b)).sum()),
+    )  # fmt: skip
+
+
+def largest_difference(a: Array, b: Array) -> float:
+    """Return the largest |difference| of two tensors of one size; NaN equals NaN and nothing else."""
+    return difference("", a, b, "").largest
+
+
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are floats: bfloat16 is one, though numpy does not know it."""
+    return dtypes.is_float(dtypes.from_numpy(dtype))
+
+
+def _comparable(array: Array) -> Array:
+    wide: Any = np.float64 if is_real(array.dtype) else np.uint64 if array.dtype == np.uint64 else np.int64
+    return array.astype(wide).ravel()
+
+
+def _apart(a: Array, b: Array) -> Array:
+    same = (a == b) | (_is_nan(a) & _is_nan(b))
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    if a.dtype != np.float64:
+        apart = np.maximum(apart, 1)  # of two large integers that differ, float64 may make one number
+    # infinities of one sign are equal, though their difference is not a number
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
+
+def _is_nan(array: Array) -> Array:
+    return np.isnan(array) if array.dtype == np.float64 else np.zeros(array.shape, np.bool_)
+
+
+def _allowed(ours: Array, theirs: Array, tolerance: Tolerance | None) -> Array:
+    real = is_real(ours.dtype)
+    sizes = np.abs(theirs.astype(np.float64))
+    sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+    if tolerance is not None and ours.dtype.kind != "b":
+        return np.asarray(tolerance.atol + tolerance.rtol * sizes)
+    return np.full(sizes.shape, FLOAT_TOLERANCE * float(sizes.max(initial=0.0)) if real else 0.0)
+
+
+def _likeness(a: Array, b: Array) -> tuple[float, float]:
+    """Return the cosine of two tensors, and the second one's power over that of the difference in dB."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(x) & np.isfinite(y)
+    x, y = x[finite], y[finite]
+    # squares of large values must not overflow
+    scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
+    x, y = x / scale, y / scale
+    lengths = math.sqrt(float(x @ x) * float(y @ y))
+    noise, signal = float((x - y) @ (x - y)), float(y @ y)
+    cosine = min(1.0, float(x @ y) / lengths) if lengths else float(noise == 0)
+    snr = math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
+    return cosine, snr

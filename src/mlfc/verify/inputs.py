@@ -1,0 +1,110 @@
+"""Inputs and labels from a user's files: ``.npz``, ``.npy``, raw bytes, text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlfc.errors import InputError
+from mlfc.runtime.arrays import Array
+from mlfc.runtime.npz import read_batches, read_npy
+from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.support.plain_file import open_plain
+
+_MOST_LABELS = 1 << 27  # bytes
+_MOST_BYTES = 1 << 31
+
+
+def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Array]]]:
+    """Read sets of inputs, each with a name: ``set 0``, ``set 1``, ...
+
+    Parameters
+    ----------
+    path : path
+        ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
+        leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
+        row by row in the machine's byte order, one set behind the other.
+    infos : sequence of TensorInfo
+        The inputs.
+
+    Raises
+    ------
+    InputError, ProblemsError
+        If they do not fit.
+    """
+    batches: Mapping[str, Array]
+    if path.suffix == ".npz":
+        batches = read_batches(path, infos)
+    elif path.suffix == ".npy":
+        if len(infos) != 1:
+            raise InputError(
+                f"the model has {len(infos)} inputs, a .npy file one",
+                place=str(path),
+                next_step="Write .npz: numpy.savez(path, **{name: array})",
+            )
+        batches = {infos[0].name: read_npy(path, infos[0])}
+    else:
+        batches = _raw(path, infos)
+    counts = {len(array) for array in batches.values()}
+    if len(counts) > 1:
+        found = ", ".join(f"{name}: {len(array)}" for name, array in batches.items())
+        raise InputError(f"the inputs have different numbers of sets: {found}", place=str(path))
+    return [(f"set {index}", {name: array[index] for name, array in batches.items()}) for index in range(*counts)]
+
+
+def read_labels(path: Path, count: int) -> Array:
+    """Read `count` class labels: a ``.npy`` array of integers, or text with one number a line.
+
+    Raises
+    ------
+    InputError
+        If they are not as many, or no integers.
+    """
+    labels = _numbers(path) if path.suffix != ".npy" else read_npy(path, None)
+    if labels.dtype.kind not in "iu" or labels.size != count:
+        raise InputError(
+            f"expected {count:,} integers, one for each set of inputs, got {labels.size:,} of {labels.dtype}",
+            place=str(path),
+        )
+    return labels.reshape(-1).astype(np.int64)
+
+
+def _numbers(path: Path) -> Array:
+    data = _bytes(path, _MOST_LABELS)
+    words = data.split()
+    if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
+        raise InputError("labels are whole numbers, one a line", place=str(path), next_step="Or write a .npy array")
+    return np.asarray([int(word) for word in words], np.int64)
+
+
+def _raw(path: Path, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+    size = sum(info.nbytes for info in infos)
+    read = _bytes(path, _MOST_BYTES)
+    total = len(read)
+    if size == 0 or total == 0 or total % size:
+        raise InputError(
+            f"expected a multiple of {size:,} bytes, the size of one set of inputs, got {total:,} bytes",
+            place=str(path),
+            next_step="Write .npz: numpy.savez(path, **{name: array})",
+        )
+    data = np.frombuffer(read, np.uint8).reshape(total // size, size)
+    batches, start = {}, 0
+    for info in infos:
+        part = np.ascontiguousarray(data[:, start : start + info.nbytes])
+        batches[info.name] = part.view(info.numpy_dtype).reshape(len(data), *info.shape)
+        start += info.nbytes
+    return batches
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        with open_plain(path) as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"the file cannot be read: {error.strerror or error}", place=str(path)) from error
+    if len(data) > most:
+        raise InputError(f"the file has more than {most:,} bytes", place=str(path))
+    return data

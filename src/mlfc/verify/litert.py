@@ -1,0 +1,105 @@
+"""Reference results of TFLite models: LiteRT with its reference kernels, every tensor kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InputError, ModelError, ToolchainError
+
+Array = npt.NDArray[Any]
+
+
+def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a TFLite model with LiteRT's reference kernels (see `Reference` for the few operators without one).
+
+    Parameters
+    ----------
+    model : path or bytes
+        The model file or its contents.
+    inputs : dict of str to ndarray
+        A value for each input, by tensor name. A shape that differs from the file's resizes the input.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The value of every activation tensor by name (a tensor without a name is ``tensor_<index>``);
+        constants and scratch tensors are left out.
+
+    Raises
+    ------
+    ToolchainError
+        If LiteRT is not installed.
+    InputError
+        If the inputs are not those of the model.
+    ModelError
+        If LiteRT refuses the model.
+    """
+    return Reference(model).run(inputs)
+
+
+class Reference:
+    """A TFLite model opened by LiteRT; `run` may be called many times.
+
+    LiteRT has no reference kernel of some float operators (ELU, CEIL, ROUND, ...). A model with one of them runs
+    with the built-in kernels instead, without delegates.
+    """
+
+    def __init__(self, model: str | Path | bytes) -> None:
+        try:
+            from ai_edge_litert.interpreter import Interpreter, OpResolverType
+        except ImportError:
+            raise ToolchainError(
+                "LiteRT is not installed", next_step="Install it with: pip install mlfc[verify]"
+            ) from None
+        self._place = None if isinstance(model, bytes) else str(model)
+        data = model if isinstance(model, bytes) else Path(model).read_bytes()
+        resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+        failures = []
+        for resolver in resolvers:
+            try:
+                self._interpreter = Interpreter(
+                    model_content=data,
+                    experimental_op_resolver_type=resolver,
+                    experimental_preserve_all_tensors=True,
+                )
+                return
+            except (RuntimeError, ValueError) as error:
+                failures.append(str(error))
+        raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return every activation tensor by name for the given inputs; see `reference`."""
+        interpreter = self._interpreter
+        details = {_name(detail): detail for detail in interpreter.get_input_details()}
+        if set(inputs) != set(details):
+            raise InputError(f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}", place=self._place)
+        for name, detail in details.items():
+            if tuple(detail["shape"]) != np.shape(inputs[name]):
+                interpreter.resize_tensor_input(detail["index"], np.shape(inputs[name]))
+        try:
+            interpreter.allocate_tensors()
+            for name, detail in details.items():
+                interpreter.set_tensor(detail["index"], np.asarray(inputs[name]))
+            interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"LiteRT cannot run the model: {error}", place=self._place) from None
+        return self._activations()
+
+    def _activations(self) -> dict[str, Array]:
+        written = {detail["index"] for detail in self._interpreter.get_input_details()}
+        for operator in self._interpreter._get_ops_details():
+            written.update(int(index) for index in operator["outputs"])
+        return {
+            _name(detail): self._interpreter.get_tensor(detail["index"])
+            for detail in self._interpreter.get_tensor_details()
+            if detail["index"] in written
+        }
+
+
+def _name(detail: Mapping[str, Any]) -> str:
+    return str(detail["name"]) or f"tensor_{detail['index']}"

@@ -1,0 +1,148 @@
+"""Models and inputs whose floats are off by a unit in the last place.
+
+What a reference makes of them shows how much of its own result is rounding, without a look at our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from mlfc.errors import MlfcError
+from mlfc.runtime.arrays import Array
+from mlfc.verify.difference import largest_difference
+from mlfc.verify.reference import LITERT, Reference
+
+_LARGEST_MODEL = 1 << 30
+_VARIANTS = 3
+# last bits of float16 are so much larger than those of float32
+_STORED_STEP = 2.0**13
+# ONNX operators that take floats as sizes and places: a last bit more may be an element more
+_SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
+
+
+class OwnRounding:
+    """How much of a reference's result is rounding.
+
+    Parameters
+    ----------
+    path : Path
+        The model.
+    title : str
+        Its reference.
+    layers : bool
+        Whether all tensors are wanted.
+    """
+
+    def __init__(self, path: Path, title: str, *, layers: bool) -> None:
+        self._variants: dict[float, list[Reference]] = {}
+        self._sample = ""
+        self._outputs: dict[float, list[dict[str, Array]]] = {}
+        if path.stat().st_size > _LARGEST_MODEL:
+            return
+        for scale, stored in ((1.0, False), (1.0 / _STORED_STEP, True)):
+            randoms = [np.random.default_rng(seed) for seed in range(_VARIANTS)]
+            variants = [_variant(path, title, random, layers=layers, stored=stored) for random in randoms]
+            self._variants[scale] = [variant for variant in variants if variant is not None]
+
+    def of(self, tensor: str, sample: str, inputs: Mapping[str, Array]) -> float:
+        """Return the largest |difference| of a tensor between runs that differ in last bits of weights and inputs.
+
+        Weights that are kept in float16 and computed with in float32 change by float16's last bits, and what that does
+        counts by the ratio of the two: results follow small changes nearly in proportion.
+        """
+        if sample != self._sample:
+            self._sample = sample
+            self._outputs = {scale: _runs(variants, inputs) for scale, variants in self._variants.items()}
+        apart = [
+            scale * largest_difference(first[tensor], second[tensor])
+            for scale, runs in self._outputs.items()
+            for first, second in combinations(runs, 2)
+            if tensor in first and first[tensor].size == second[tensor].size
+        ]
+        return max((one for one in apart if np.isfinite(one)), default=0.0)
+
+
+def nudged(array: Array, random: np.random.Generator) -> Array:
+    """Return an array whose floats are one unit in the last place lower, higher, or as they were; zeros stay."""
+    if array.dtype.kind != "f":
+        return array
+    steps = random.integers(-1, 2, array.shape)
+    sizes = np.abs(np.where(np.isfinite(array), np.spacing(array), 0))
+    return np.where(array == 0, array, array + steps * sizes).astype(array.dtype)
+
+
+def _runs(variants: list[Reference], inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
+    randoms = [np.random.default_rng(seed) for seed in range(len(variants))]
+    return [
+        variant.run({name: nudged(array, random) for name, array in inputs.items()})
+        for variant, random in zip(variants, randoms, strict=True)
+    ]
+
+
+def _variant(path: Path, title: str, random: np.random.Generator, *, layers: bool, stored: bool) -> Reference | None:
+    """Return the reference of a model with other last bits; None where there is nothing to change or it is refused.
+
+    `stored` changes what is kept in float16 and computed with in float32, otherwise all else changes.
+    """
+    try:
+        if title == LITERT:
+            from mlfc.verify.litert import Reference as LiteRT
+
+            data, count = _nudged_tflite(path.read_bytes(), random, stored=stored)
+            return None if stored and not count else LiteRT(data)
+        from mlfc.verify.onnxruntime import Reference as OnnxRuntime
+
+        counts: list[int] = []
+        changed = OnnxRuntime(
+            path, layers=layers, changed=lambda model: counts.append(_nudge_onnx(model, random, stored=stored))
+        )
+        return None if stored and not counts[0] else changed
+    except MlfcError:  # a copy of the model does not find what lies beside it
+        return None
+
+
+def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool) -> tuple[bytes, int]:
+    """Return a model with other constants, and how many are others."""
+    import tflite
+
+    changed = bytearray(data)
+    model = tflite.Model.GetRootAs(changed, 0)
+    wanted, kind = (tflite.TensorType.FLOAT16, np.float16) if stored else (tflite.TensorType.FLOAT32, np.float32)
+    seen = set()
+    for index in range(model.SubgraphsLength()):
+        graph = model.Subgraphs(index)
+        for number in range(graph.TensorsLength()):
+            tensor = graph.Tensors(number)
+            place = tensor.Buffer()
+            if tensor.Type() == wanted and place not in seen and model.Buffers(place).DataLength():
+                seen.add(place)
+                values = model.Buffers(place).DataAsNumpy().view(kind)  # of `changed` itself
+                values[...] = nudged(values, random)
+    return bytes(changed), len(seen)
+
+
+def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool) -> int:
+    """Change the constants of a model, and return how many."""
+    from onnx import ModelProto, TensorProto, numpy_helper
+
+    assert isinstance(model, ModelProto)
+    graph = model.graph
+    sizes = {name for node in graph.node if node.op_type in _SIZES for name in node.input}
+    widened = {name for node in graph.node if node.op_type == "Cast" for name in node.input}
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensors += [(node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value"]
+    count = 0
+    for name, tensor in tensors:
+        if name in sizes or (name in widened) != stored:
+            continue
+        if tensor.data_type in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
+            values = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(nudged(values, random), tensor.name))
+            count += 1
+    return count

@@ -1,0 +1,83 @@
+"""Reference results of ONNX models: ONNX Runtime with its graph optimizations off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ModelError, ToolchainError
+from mlfc.verify.integer_weights import multiplies_integers, widen_weights
+
+Array = npt.NDArray[Any]
+
+
+class Reference:
+    """An ONNX model opened by ONNX Runtime; `run` may be called many times.
+
+    Parameters
+    ----------
+    model : path
+    layers : bool
+        Whether `run` returns every node's results, not the model's outputs alone.
+    changed : callable, optional
+        Changes the ``onnx.ModelProto`` in place before it is opened.
+    """
+
+    def __init__(
+        self, model: str | Path, *, layers: bool = False, changed: Callable[[object], None] | None = None
+    ) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise ToolchainError(
+                "ONNX Runtime is not installed", next_step='Install it with: pip install "mlfc[verify]"'
+            ) from None
+        options = onnxruntime.SessionOptions()
+        # optimized graphs compute other roundings, and lack the tensors that fusion removed
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        # a path lets ONNX Runtime find weights that lie in files of their own
+        other = layers or changed or multiplies_integers(Path(model))
+        source = _other_model(Path(model), changed, layers=layers) if other else str(model)
+        try:
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
+            raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
+        self._model = str(model)
+        self._names = [output.name for output in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the results by tensor name.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray
+            A value for each input of the model.
+        """
+        try:
+            values = self._session.run(self._names, dict(inputs))
+        except Exception as error:  # as above
+            raise ModelError(f"ONNX Runtime cannot run the model: {error}", place=self._model) from error
+        return {name: value for name, value in zip(self._names, values, strict=True) if isinstance(value, np.ndarray)}
+
+
+def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers: bool) -> bytes:
+    import onnx
+
+    model = onnx.load(path)
+    widen_weights(model)
+    if changed is not None:
+        changed(model)
+    outputs = {output.name for output in model.graph.output}
+    for node in model.graph.node if layers else ():
+        for name in node.output:
+            if name and name not in outputs:
+                outputs.add(name)
+                # without a type: ONNX Runtime infers it
+                model.graph.output.append(onnx.ValueInfoProto(name=name))
+    data: bytes = model.SerializeToString()
+    return data

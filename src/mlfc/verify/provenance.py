@@ -1,0 +1,123 @@
+"""What a tensor of a model is: a label by some scores, a decision by a comparison, a number of a known range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr
+from mlfc.relay.op import Kind, Operator
+from mlfc.runtime.arrays import Array
+from mlfc.support import dtypes
+
+_SAME_ELEMENTS = ("cast", "copy")
+_RANGES = {"sigmoid": 1.0, "nn.softmax": 1.0, "nn.fast_softmax": 1.0, "tanh": 1.0, "fast_tanh": 1.0, "erf": 1.0}
+_COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
+_POSITIONS = ("argmax", "argmin")
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What chose the elements of a tensor.
+
+    Attributes
+    ----------
+    call : Call
+        Of ``argmax``, ``argmin`` or a comparison.
+    table : ndarray or None
+        What the position is looked up in: the classes' own labels.
+    """
+
+    call: Call
+    table: Array | None = None
+
+    @property
+    def scores(self) -> tuple[Expr, ...]:
+        """What it was chosen by: the scores, or the two sides of the comparison."""
+        return self.call.args
+
+
+def decision_of(expr: Expr) -> Decision | None:
+    """Return what chose a tensor's elements, one decision for each element; None where that is not so."""
+    table = None
+    for node in _same_elements(expr):
+        name = ir.op_name(node)
+        if name in _POSITIONS or name in _COMPARISONS:
+            assert isinstance(node, Call)
+            return Decision(node, table)
+        if name == "take" and table is None and isinstance(node, Call) and isinstance(node.args[0], Constant):
+            table = node.args[0].data
+            if table.ndim == 1:
+                found = decision_of(node.args[1])
+                return Decision(found.call, table) if found and found.table is None else None
+    return None
+
+
+def range_of(expr: Expr) -> float:
+    """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such."""
+    for node in _same_elements(expr):
+        name = ir.op_name(node)
+        if name in _RANGES:
+            return _RANGES[name]
+    return 0.0
+
+
+def _same_elements(expr: Expr) -> list[Expr]:
+    """Return a tensor, and the tensors before it that have its elements in its order."""
+    found = [expr]
+    while isinstance(expr, Call) and isinstance(expr.op, Operator):
+        if expr.op.kind is not Kind.VIEW and expr.op.name not in _SAME_ELEMENTS:
+            break
+        if expr.op.name == "cast" and _is_rounded(expr):
+            break
+        expr = expr.args[0]
+        found.append(expr)
+    return found
+
+
+def _is_rounded(cast: Call) -> bool:
+    source, result = ir.tensor_type(cast.args[0]), ir.tensor_type(cast)
+    return dtypes.is_float(source.dtype) and not dtypes.is_float(result.dtype)
+
+
+def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array) -> tuple[Array, Array] | None:
+    """Return how far apart the scores of two decisions are, for each element, and how large the scores are.
+
+    Returns
+    -------
+    tuple of ndarray, or None
+        Both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
+    """
+    if ir.op_name(decision.call) in _COMPARISONS:
+        a, b = (np.asarray(score, np.float64) for score in scores)
+        apart, sizes = np.abs(a - b), np.maximum(np.abs(a), np.abs(b))
+        return np.broadcast_to(apart, apart.shape).ravel(), sizes.ravel()
+    rows = _rows(decision, np.asarray(scores[0], np.float64))
+    places = [_places(decision.table, array) for array in (ours, theirs)]
+    if any(place is None or place.size != len(rows) or (place >= rows.shape[1]).any() for place in places):
+        return None
+    first, second = (rows[np.arange(len(rows)), place] for place in places if place is not None)
+    return np.abs(first - second), np.abs(rows).max(axis=1, initial=0.0)
+
+
+def _rows(decision: Decision, scores: Array) -> Array:
+    """Return scores as a matrix: a row for each position that was looked for."""
+    axis = decision.call.attrs["axis"]
+    axes = tuple(range(scores.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(one % scores.ndim for one in axes)
+    others = [one for one in range(scores.ndim) if one not in axes]
+    ordered = scores.transpose(*others, *axes)
+    return ordered.reshape(int(np.prod([scores.shape[one] for one in others], dtype=np.int64)), -1)
+
+
+def _places(table: Array | None, labels: Array) -> Array | None:
+    flat = labels.ravel().astype(np.int64)
+    if table is not None:
+        known = {int(label): place for place, label in reversed(list(enumerate(table.ravel())))}
+        if any(int(label) not in known for label in flat):
+            return None
+        flat = np.asarray([known[int(label)] for label in flat], np.int64)
+    return flat if not (flat < 0).any() else None

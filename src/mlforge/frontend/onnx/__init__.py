@@ -1,5 +1,0 @@
-"""The ONNX importer: `import_onnx` turns a serialized ONNX model into Relay."""
-
-from mlforge.frontend.onnx.importer import import_onnx
-
-__all__ = ["import_onnx"]

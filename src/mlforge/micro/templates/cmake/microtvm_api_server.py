@@ -1,6 +1,0 @@
-"""The API server of this template project: microTVM's clients start it. It needs mlforge in the Python that runs it."""
-
-from mlforge.micro.project_api.template_server import serve
-
-if __name__ == "__main__":
-    serve(__file__)

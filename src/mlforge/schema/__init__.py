@@ -1,1 +1,0 @@
-"""JSON Schemas of what mlforge writes, as data files."""

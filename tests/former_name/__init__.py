@@ -1,0 +1,1 @@
+"""What the project wrote under its former name, and tests that it still loads."""

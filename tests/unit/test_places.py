@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfc import memory, transform
+from mlfc.codegen.host.graph_json import build_graph
 from mlfc.errors import UnsupportedError
-from mlfc.executor.graph_json import build_graph
 from mlfc.frontend.onnx import import_onnx
 from mlfc.relay import ir as relay
 from mlfc.runtime.graph_json import parse_graph

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mlfc.archive.fault import Fault, fault_of_error
 from mlfc.archive.model import ModuleRecord, Tensor
 from mlfc.archive.parsed_files import ParsedFiles
-from mlfc.executor.graph_json import input_names
+from mlfc.codegen.host.graph_json import input_names
 from mlfc.runtime.graph_json import Graph
 
 

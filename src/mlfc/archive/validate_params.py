@@ -14,8 +14,8 @@ from mlfc.archive.model import ModuleRecord
 from mlfc.archive.params_forms import WRITERS, read_params
 from mlfc.archive.parsed_files import ParsedFiles
 from mlfc.archive.read import Archive
+from mlfc.codegen.host.graph_json import input_names
 from mlfc.errors import ArchiveError
-from mlfc.executor.graph_json import input_names
 from mlfc.runtime.graph_json import Graph
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, sha256_of

@@ -10,12 +10,12 @@ from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, t
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts, require_code
+from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.codegen.kernel_functions import kernel_functions
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
 from mlfc.codegen.writer import comment_text
 from mlfc.executor.aot import AotExecutor
-from mlfc.executor.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
 from mlfc.support.content import Data, nbytes_of

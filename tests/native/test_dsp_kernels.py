@@ -10,8 +10,8 @@ import pytest
 
 import mlfc.ops  # noqa: F401  (templates import operators: these come first)
 from mlfc.codegen.c import print_file, print_function
-from mlfc.kernels import dsp_weights
-from mlfc.kernels.dsp_depthwise import RESULTS, _Row
+from mlfc.isa.dsp import weights as dsp_weights
+from mlfc.isa.dsp.depthwise import RESULTS, _Row
 from mlfc.kernels.templates import Weights
 from mlfc.relay import ir
 from mlfc.target.features import Features

@@ -14,7 +14,7 @@ FLOORS = (
     ("errors", "registry", "support"),
     ("target", "relay", "tir"),
     ("ops", "kernels"),
-    ("frontend", "transform", "memory", "codegen", "executor", "byoc"),
+    ("frontend", "transform", "memory", "codegen", "executor", "byoc", "isa"),
     ("library",),
     ("compiler",),
     ("archive",),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlfc.isa.mve.lanes import vectorize
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Expr, For, PrimFunc, Store
-from mlfc.tir.lanes import vectorize
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from string import Template
 
-from mlfc.codegen import dot4, mve, vectors
+from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ExprPrinter, Needs
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
@@ -13,6 +13,8 @@ from mlfc.codegen.prelude import helper_name, render
 from mlfc.codegen.scopes import accumulated
 from mlfc.codegen.statements import StatementPrinter
 from mlfc.codegen.writer import comment_text
+from mlfc.isa.dot4 import c as dot4
+from mlfc.isa.mve import c as mve
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlfc.codegen import dot4, dsp, mathematics, mve, vectors
+from mlfc.codegen import mathematics, vectors
 from mlfc.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
 from mlfc.codegen.prelude import TRUNCATIONS, helper_name
 from mlfc.errors import InternalError
+from mlfc.isa.dot4 import c as dot4
+from mlfc.isa.dsp import c as dsp
+from mlfc.isa.mve import c as mve
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlfc.codegen import dot4, dsp, half_floats, mathematics, mve, vectors
+from mlfc.codegen import half_floats, mathematics, vectors
 from mlfc.codegen.c_types import copied_bits, literal, scalar_type, short_name
 from mlfc.errors import InternalError
+from mlfc.isa.dot4 import c as dot4
+from mlfc.isa.dsp import c as dsp
+from mlfc.isa.mve import c as mve
 from mlfc.support.dtypes import limits
 
 _INLINE = "static inline"

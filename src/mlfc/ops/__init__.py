@@ -34,10 +34,6 @@ for _templates in (
     "conv_tile",
     "depthwise",
     "product_tile",
-    "dsp_conv",
-    "dsp_depthwise",
-    "mve_conv",
-    "mve_depthwise",
     "gpu_fold",
     "gpu_vector",
     "gpu_product",
@@ -45,3 +41,5 @@ for _templates in (
     "gpu_depthwise",
 ):
     import_module(f"mlfc.kernels.{_templates}")
+for _templates in ("dsp.convolution", "dsp.depthwise", "mve.convolution", "mve.depthwise"):
+    import_module(f"mlfc.isa.{_templates}")

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import conversions, dot4, dsp, fixed_point, mathematics, mve, powers
+from mlfc.codegen.llvm import conversions, fixed_point, mathematics, powers
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import Value
 from mlfc.errors import InternalError
+from mlfc.isa.dot4 import llvm as dot4
+from mlfc.isa.dsp import llvm as dsp
+from mlfc.isa.mve import llvm as mve
 
 # exact, so whether the processor has an instruction or a library is called makes no difference
 _EXACT = {

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import mve_runs
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import INT1, INT8, INT16, INT32, POINTER, Value
 from mlfc.codegen.llvm.metadata import loop_properties
 from mlfc.errors import InternalError
+from mlfc.isa.mve import llvm_runs as mve_runs
 from mlfc.support import dtypes
 from mlfc.tir import ir, runs
 

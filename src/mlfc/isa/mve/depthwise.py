@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfc.isa.mve.convolution import serves, start_of
+from mlfc.isa.mve.strip import Strip
 from mlfc.kernels import frame
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.mve_conv import serves, start_of
-from mlfc.kernels.mve_strip import Strip
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.ops.tensor import Context, Output
 from mlfc.tir import builder as tb

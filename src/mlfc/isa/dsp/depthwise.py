@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.kernels import dsp_weights, frame
-from mlfc.kernels.dsp_patch import STACK_BYTES, choose, widen
+from mlfc.isa.dsp import weights as dsp_weights
+from mlfc.isa.dsp.patch import STACK_BYTES, choose, widen
+from mlfc.kernels import frame
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array, Weights, template

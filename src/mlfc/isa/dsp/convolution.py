@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from mlfc.kernels import dsp_weights, frame
-from mlfc.kernels.dsp_patch import Patch, repeat, signed_word, word_order
+from mlfc.isa.dsp import weights as dsp_weights
+from mlfc.isa.dsp.patch import Patch, repeat, signed_word, word_order
+from mlfc.kernels import frame
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array, Weights, template

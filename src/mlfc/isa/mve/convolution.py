@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlfc.isa.mve.strip import Strip
 from mlfc.kernels import frame
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.mve_strip import Strip
 from mlfc.kernels.plain import nest
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.ops.tensor import Context, Output

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_types import scalar_type, short_name
-from mlfc.codegen.mve_runs import RUN_HELPERS, RUNS
 from mlfc.errors import InternalError
+from mlfc.isa.mve.c_runs import RUN_HELPERS, RUNS
 from mlfc.support import dtypes
 from mlfc.tir import ir, runs
 from mlfc.tir.ir import Expr

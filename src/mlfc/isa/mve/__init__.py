@@ -1,0 +1,1 @@
+"""The vector extension of ARM's microcontrollers (MVE, Helium)."""

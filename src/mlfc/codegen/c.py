@@ -52,7 +52,7 @@ def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[i
     name : str, optional
         The C name, if not the function's own.
     reached : frozenset of int
-        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.overlap`.
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
     """
     return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), reached).run()
 

@@ -10,15 +10,15 @@ from mlfc.errors import InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
 from mlfc.memory.report import SCRATCH_NAME
-from mlfc.memory.reuse import Uses, leads_of_inputs, uses_of
+from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
 from mlfc.tir.ir import KernelCall, Program, Value
 
 
 @dataclass(frozen=True)
 class Reached:
-    """An input of which an output takes bytes that are read no more: it starts `lead` bytes before it at least.
+    """An input that an output overwrites in part: the output starts at least `lead` bytes before it.
 
-    The lead is negative where the output is made of later bytes of the input.
+    The distance is negative where the output is made of later bytes of the input. Archives call it ``lead``.
     """
 
     block: int
@@ -124,15 +124,15 @@ def _block(
         for root in plan.reached[piece.first]:
             for number in of_root[root]:
                 if pieces[number].last == piece.first:
-                    reaches.append(Reached(number, _lead(call, root, piece, pieces[number])))
+                    reaches.append(Reached(number, _overlap_distance(call, root, piece, pieces[number])))
     name = piece.value.name if piece.value else SCRATCH_NAME
     return Block(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
 
 
-def _lead(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:
+def _overlap_distance(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:
     """Return how many bytes before a piece of an input a piece of the output must start."""
     most: list[int] = []
-    for value, needed in leads_of_inputs(call, root):
+    for value, needed in input_overlap_distances(call, root):
         if needed is None:
             raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
         between_starts = (call.output.root_start - own.start) - (value.root_start - other.start)

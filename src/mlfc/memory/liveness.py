@@ -35,7 +35,7 @@ class LiveRange:
     returned: bool = False
 
 
-Leads: TypeAlias = Mapping[tuple[Value, Value], int]
+OverlapDistances: TypeAlias = Mapping[tuple[Value, Value], int]
 """By input and output of a call: how many bytes before the input, which dies there, the output must start."""
 
 
@@ -80,7 +80,9 @@ def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tup
     return tuple(ranges)
 
 
-def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int, leads: Leads) -> tuple[int, ...]:
+def live_bytes(
+    blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int, distances: OverlapDistances
+) -> tuple[int, ...]:
     """Return the live bytes during each call.
 
     Parameters
@@ -88,7 +90,7 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
     blocks : sequence of sequence of (LiveRange, int)
         Ranges that have their places together, each with its distance from where all begin.
     num_calls : int
-    leads : mapping
+    distances : mapping
         Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
     """
     changes = [0] * (num_calls + 1)
@@ -98,7 +100,7 @@ def live_bytes(blocks: Sequence[Sequence[tuple[LiveRange, int]]], num_calls: int
             changes[end] -= nbytes
     total = list(accumulate(changes))[:num_calls]
     by_value = {item.value: item for block in blocks for item, _ in block}
-    for call, pairs in _pairs_by_call(leads, by_value).items():
+    for call, pairs in _pairs_by_call(distances, by_value).items():
         total[call] -= sum(map(_saved, _connected(pairs)))
     return tuple(total)
 
@@ -120,10 +122,10 @@ def _stretches(block: Sequence[tuple[LiveRange, int]]) -> Iterator[tuple[int, in
 _Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
 
 
-def _pairs_by_call(leads: Leads, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
+def _pairs_by_call(distances: OverlapDistances, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
     """Return by call the inputs and outputs that are live and may share bytes, and how far."""
     pairs: dict[int, list[_Pair]] = {}
-    for (source, output), least in leads.items():
+    for (source, output), least in distances.items():
         one, other = by_value[source], by_value[output]
         for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
             pairs.setdefault(call, []).append((one, other, least))

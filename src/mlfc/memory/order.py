@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mlfc.memory.reuse import lead_of_call
+from mlfc.memory.reuse import call_overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
 
 # sets of calls that are kept at each step; beyond some dozens nothing is won on real graphs
@@ -122,7 +122,7 @@ class _Graph:
         positions = {position for position, value in enumerate(call.inputs) if value.root is root}
         if positions <= set(call.kernel.inplace):
             return min(root.nbytes, call.output.nbytes)
-        needed = lead_of_call(call, root) if self._overlaps else None
+        needed = call_overlap_distance(call, root) if self._overlaps else None
         if needed is None:
             return 0
         return root.nbytes + call.output.nbytes - max(call.output.nbytes, needed.nbytes + root.nbytes)

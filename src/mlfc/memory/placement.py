@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from mlfc.memory.liveness import Leads, LiveRange, live_bytes
+from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes
 from mlfc.support.cost import spend
 
 Cluster = tuple[tuple[LiveRange, int], ...]
@@ -46,13 +46,13 @@ class Layout:
     ----------
     clusters : sequence of Cluster
     num_calls : int
-    leads : mapping
+    distances : mapping
         Which outputs may reach into the place of an input, and how far.
     """
 
     clusters: Sequence[Cluster]
     num_calls: int
-    leads: Leads = field(default_factory=dict)
+    distances: OverlapDistances = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Layout:
         overlapping = sum(bisect_right(firsts, last) - bisect_left(lasts, first) - 1 for first, last in spans) // 2
         spend("steps", _PAIR_STEPS * overlapping)
         # of ranges that are placed alone and share nothing, no more than their bytes matters
-        alone = [0 if self.leads or len(cluster) > 1 else cluster[0][0].nbytes for cluster in self.clusters]
+        alone = [0 if self.distances or len(cluster) > 1 else cluster[0][0].nbytes for cluster in self.clusters]
         for i, mine in enumerate(self.clusters):
             first, last = spans[i]
             for j in range(i):
@@ -99,8 +99,8 @@ class Layout:
         (one, own_shift), (two, other_shift) = a, b
         own, other = one.nbytes, two.nbytes
         if one.value is not None and two.value is not None:  # an output may end inside its input
-            own = self.leads.get((two.value, one.value), own)
-            other = self.leads.get((one.value, two.value), other)
+            own = self.distances.get((two.value, one.value), own)
+            other = self.distances.get((one.value, two.value), other)
         return own + own_shift - other_shift, other + other_shift - own_shift
 
     def place(self, order: Sequence[int], *, best_fit: bool) -> Placement:
@@ -125,7 +125,7 @@ class Layout:
         every = range(len(self.clusters))
         life = [sum(item.last - item.first + 1 for item, _ in cluster) for cluster in self.clusters]
         first = [cluster[0][0].first for cluster in self.clusters]
-        load = live_bytes(self.clusters, self.num_calls, self.leads)
+        load = live_bytes(self.clusters, self.num_calls, self.distances)
         breadth = [
             max(load[call] for item, _ in cluster for call in range(item.first, item.last + 1))
             for cluster in self.clusters

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlfc.errors import InternalError
-from mlfc.memory.liveness import Leads, LiveRange, live_bytes, live_ranges
+from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
 from mlfc.memory.placement import Cluster, Layout
 from mlfc.memory.pools import DEFAULT_POOL, Span
-from mlfc.memory.reuse import Reuse, choose_reuse, free_leads
+from mlfc.memory.reuse import Reuse, choose_reuse, overlap_distances
 from mlfc.tir.ir import KernelCall, Program, Value
 
 SCRATCH_ALIGNMENT = 64
@@ -110,19 +110,19 @@ def plan(
     overlap = bool(program.meta.get("overlap"))
     choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
     num_calls = len(program.calls)
-    leads = free_leads(program, by_value, choice)
+    distances = overlap_distances(program, by_value, choice)
     clusters = _clusters(program, ranges, by_value, choice)
-    live = live_bytes(clusters, num_calls, leads)
+    live = live_bytes(clusters, num_calls, distances)
     bound = max(live, default=0)
-    goal = max(limit, _good_enough(clusters, num_calls, leads, bound))
+    goal = max(limit, _good_enough(clusters, num_calls, distances, bound))
     # a plan that cannot meet its limit is not worth a search
     search = not limit or bound <= limit
-    placement = Layout(clusters, num_calls, leads).solve(goal, search=search)
+    placement = Layout(clusters, num_calls, distances).solve(goal, search=search)
     if placement.size > goal:
-        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, leads), bound)
-        fewer_leads = free_leads(program, by_value, needed)
+        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, distances), bound)
+        fewer_distances = overlap_distances(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Layout(fewer, num_calls, fewer_leads).solve(goal, search=search)
+        other = Layout(fewer, num_calls, fewer_distances).solve(goal, search=search)
         if other.size < placement.size:
             clusters, placement, choice = fewer, other, needed
 
@@ -196,7 +196,7 @@ def _clusters(
     return [*moved, *(((item, 0),) for item in ranges if item.value is None)]
 
 
-def _good_enough(clusters: Sequence[Cluster], num_calls: int, leads: Leads, bound: int) -> int:
+def _good_enough(clusters: Sequence[Cluster], num_calls: int, distances: OverlapDistances, bound: int) -> int:
     """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
     rounded = [
         tuple(
@@ -204,7 +204,7 @@ def _good_enough(clusters: Sequence[Cluster], num_calls: int, leads: Leads, boun
         )
         for cluster in clusters
     ]
-    return min(max(live_bytes(rounded, num_calls, leads), default=0), bound + bound // 100)
+    return min(max(live_bytes(rounded, num_calls, distances), default=0), bound + bound // 100)
 
 
 def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:

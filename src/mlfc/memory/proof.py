@@ -11,8 +11,8 @@ from mlfc.errors import InternalError
 from mlfc.memory.liveness import alignment_of
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
 from mlfc.support import dtypes
+from mlfc.tir.inplace_overlap import overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
-from mlfc.tir.overlap import lead
 
 Extent = tuple[int, int]
 
@@ -118,7 +118,7 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
             raise InternalError(f"scratch overlaps the input '{value.name}'", place=place)
         if output is None or not _overlap(held, output):
             continue
-        least = lead(call.kernel, position)
+        least = overlap_distance(call.kernel, position)
         if least is not None and least.allows(held[0] - output[0]):
             continue
         if held[0] != output[0] or position not in call.kernel.inplace:

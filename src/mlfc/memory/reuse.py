@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import lcm
 
 from mlfc.memory.liveness import LiveRange
+from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
-from mlfc.tir.overlap import Lead, lead
 
 _FAR = 1 << 40
 
@@ -56,7 +56,7 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
     return best
 
 
-def free_leads(
+def overlap_distances(
     program: Program, ranges: Mapping[Value, LiveRange], choice: Sequence[Reuse | None]
 ) -> dict[tuple[Value, Value], int]:
     """Return which values may start at any distance from a certain one on before one that dies while they live.
@@ -70,7 +70,7 @@ def free_leads(
         return {}
     uses = {root: found for root, found in uses_of(program).items() if root in ranges}
     fixed = {(reuse.source, call.output.root) for call, reuse in zip(program.calls, choice, strict=True) if reuse}
-    leads: dict[tuple[Value, Value], int] = {}
+    distances: dict[tuple[Value, Value], int] = {}
     for output, own in uses.items():
         for source, other in uses.items():
             one, two = ranges[source], ranges[output]
@@ -79,8 +79,8 @@ def free_leads(
                 align = min(one.alignment, two.alignment)
                 rounded = -(-least // align) * align
                 if rounded < two.nbytes:
-                    leads[source, output] = rounded
-    return leads
+                    distances[source, output] = rounded
+    return distances
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,26 +117,26 @@ def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
         # in which order the caller writes inputs is its own business
         accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index or index < 0]
         least = max([least, *(end - first for first in accessed)])
-        for value, needed in leads_of_inputs(program.calls[index], source) if index >= 0 else ():
+        for value, needed in input_overlap_distances(program.calls[index], source) if index >= 0 else ():
             distance = start + needed.nbytes if needed is not None and needed.step == 1 else end
             least = max(least, distance - value.root_start)
     return least
 
 
-def leads_of_inputs(call: KernelCall, root: Value) -> Iterator[tuple[Value, Lead | None]]:
+def input_overlap_distances(call: KernelCall, root: Value) -> Iterator[tuple[Value, OverlapDistance | None]]:
     """Yield the inputs of a call that are `root` or parts of it, with what the output needs to reach into them."""
     for position, value in enumerate(call.inputs):
         if value.root is root:
-            yield value, lead(call.kernel, position)
+            yield value, overlap_distance(call.kernel, position)
 
 
-def lead_of_call(call: KernelCall, root: Value) -> Lead | None:
+def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | None:
     """Return how far before its input `root` the output of a call may start; None where they must not meet."""
-    found = Lead(0)
-    for _, needed in leads_of_inputs(call, root):
+    found = OverlapDistance(0)
+    for _, needed in input_overlap_distances(call, root):
         if needed is None:
             return None
-        found = Lead(max(found.nbytes, needed.nbytes), lcm(found.step, needed.step))
+        found = OverlapDistance(max(found.nbytes, needed.nbytes), lcm(found.step, needed.step))
     return found
 
 
@@ -158,7 +158,7 @@ def _same_place(call: KernelCall, root: Value) -> Reuse | None:
 
 def _fixed_distance(call: KernelCall, held: LiveRange, output: LiveRange) -> Reuse | None:
     assert held.value is not None
-    needed = lead_of_call(call, held.value)
+    needed = call_overlap_distance(call, held.value)
     if needed is None or needed.step == 1:
         return None
     step = lcm(needed.step, held.alignment, output.alignment)

@@ -50,7 +50,7 @@ def emit_kernel(
         Whether products and sums of floats may become fused multiply-adds; they do wherever C compilers fuse them
         within an expression, so the result does not depend on what else is optimized.
     reached : frozenset of int
-        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.overlap`.
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""How far an output may reach into the place of an input that the same kernel reads for the last time.
+"""How far an output may overlap an input that the same kernel reads for the last time.
 
-Kernels go through their input and their output in the same direction, so what is written soon lies where nothing will
-be read any more. `lead` finds by how many bytes the output must start before the input for that to hold. Loops are
+Kernels go through their input and their output in the same direction, so writes soon reach bytes that are never read
+again. `overlap_distance` finds by how many bytes the output must start before the input for that to hold. Loops are
 followed iteration by iteration from the outside, all iterations at once in numpy; loops further in count as one moment
 in which everything that they touch is read and written in any order. Indices become intervals, so the result holds
 whatever a kernel's conditions let through.
@@ -34,7 +34,7 @@ _BYTES = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
-class Lead:
+class OverlapDistance:
     """How far before an input the output may start that overwrites it.
 
     Attributes
@@ -53,10 +53,10 @@ class Lead:
         return distance >= self.nbytes and distance % self.step == 0
 
 
-_known: WeakKeyDictionary[PrimFunc, dict[int, Lead | None]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKeyDictionary()
 
 
-def lead(prim: PrimFunc, position: int) -> Lead | None:
+def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
     """Return how far before an input the output must start so that no byte is written before its last read.
 
     Parameters
@@ -70,10 +70,10 @@ def lead(prim: PrimFunc, position: int) -> Lead | None:
     Lead or None
         None where nothing is won: the output may as well end where the input starts.
     """
-    known = _known.setdefault(prim, {})
-    if position not in known:
-        known[position] = _lead(prim, prim.inputs[position])
-    return known[position]
+    cached = _cache.setdefault(prim, {})
+    if position not in cached:
+        cached[position] = _overlap_distance(prim, prim.inputs[position])
+    return cached[position]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def _joined(parts: Sequence[_Accesses]) -> _Accesses:
     return _Accesses(*(np.concatenate(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-def _lead(prim: PrimFunc, buffer: Buffer) -> Lead | None:
+def _overlap_distance(prim: PrimFunc, buffer: Buffer) -> OverlapDistance | None:
     if buffer.dtype != prim.output.dtype and not {buffer.dtype, prim.output.dtype}.intersection(_BYTES):
         return None
     follower = _Follower(buffer, prim.output)
@@ -115,19 +115,19 @@ def _lead(prim: PrimFunc, buffer: Buffer) -> Lead | None:
     if not follower.reads or not follower.writes:
         return None
     read, written = _joined(follower.reads), _joined(follower.writes)
-    found = Lead(_distance(read, written))
+    found = OverlapDistance(_overtaken_bytes(read, written))
     if found.nbytes and _keeps_apart(buffer, prim.output, read, written):
         # bytes of different channels never meet if the distance is a whole number of pixels
         pixel = buffer.shape[-1] * dtypes.nbytes(buffer.dtype)
         owners = np.unique(written.owner)
-        most = max(_distance(read.where(read.owner == o), written.where(written.owner == o)) for o in owners)
+        most = max(_overtaken_bytes(read.where(read.owner == o), written.where(written.owner == o)) for o in owners)
         whole = -(-most // pixel) * pixel
         if whole < found.nbytes:
-            found = Lead(whole, pixel)
+            found = OverlapDistance(whole, pixel)
     return found if found.nbytes < prim.output.nbytes else None
 
 
-def _distance(read: _Accesses, written: _Accesses) -> int:
+def _overtaken_bytes(read: _Accesses, written: _Accesses) -> int:
     """Return how far ahead of what is still to be read the writing gets, at most."""
     order = np.argsort(read.time, kind="stable")
     still_to_read = np.minimum.accumulate(read.low[order][::-1])[::-1]

@@ -13,7 +13,7 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import ir as tir
-from mlfc.tir.overlap import Lead, lead
+from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
 from mlfc.tir.spans import Span, Spans
 from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, aligned, build, group_of
 from tests.native.test_dsp_kernels import ALL, summed, weights_of
@@ -58,7 +58,7 @@ def run_apart_and_together(kernel: BuiltKernel, data: Array, distance: int) -> t
 @pytest.mark.parametrize("name", ALL)
 def test_convolutions_may_overlap_their_input_as_far_as_is_proven(name: str, family: str) -> None:
     kernel = convolution(name, family)
-    found = lead(kernel.group.prim, 0)
+    found = overlap_distance(kernel.group.prim, 0)
     if found is None:
         return
     data = random_integers(np.random.default_rng(5), "int8", ALL[name].data)
@@ -72,7 +72,7 @@ def test_convolutions_may_overlap_their_input_as_far_as_is_proven(name: str, fam
 @pytest.mark.parametrize(("name", "slack"), [("1x1", 0), ("3x3_same", 2)])
 def test_hardly_less_would_do(name: str, slack: int) -> None:
     kernel = convolution(name, "plain")
-    found = lead(kernel.group.prim, 0)
+    found = overlap_distance(kernel.group.prim, 0)
     assert found is not None
     assert found.nbytes > slack
     data = random_integers(np.random.default_rng(5), "int8", ALL[name].data)
@@ -83,7 +83,7 @@ def test_hardly_less_would_do(name: str, slack: int) -> None:
 
 def test_channels_that_are_worked_on_one_after_another_keep_whole_pixels_apart() -> None:
     kernel = convolution("depthwise", "dsp")
-    assert lead(kernel.group.prim, 0) == Lead(0, ALL["depthwise"].data[3])
+    assert overlap_distance(kernel.group.prim, 0) == OverlapDistance(0, ALL["depthwise"].data[3])
     data = random_integers(np.random.default_rng(5), "int8", ALL["depthwise"].data)
     apart, together = run_apart_and_together(kernel, data, 1)
     assert not np.array_equal(together, apart)
@@ -91,9 +91,9 @@ def test_channels_that_are_worked_on_one_after_another_keep_whole_pixels_apart()
 
 def test_types_that_compilers_take_for_apart_never_meet() -> None:
     x = ir.Var("x", ir.TensorType((64,), "int32"))
-    for dtype, expected in (("float32", None), ("int8", Lead(0))):
+    for dtype, expected in (("float32", None), ("int8", OverlapDistance(0))):
         kernel = build(group_of(ir.call("cast", [x], dtype=dtype), [x]), PLAIN, ("-O1",))
-        assert lead(kernel.group.prim, 0) == expected
+        assert overlap_distance(kernel.group.prim, 0) == expected
 
 
 @given(low=st.integers(-40, 40), high=st.integers(0, 30), other=st.integers(1, 9), start=st.integers(-9, 9))

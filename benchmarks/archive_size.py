@@ -18,7 +18,8 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import find, random_inputs
-from mlfc.compiler import Factory, build
+from mlfc.compiler import build
+from mlfc.factory import Factory
 from mlfc.relay import ir
 
 LAYERS = 4

@@ -15,7 +15,7 @@ from rich.table import Table
 
 import mlfc
 import mlfc.ops
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.relay import ir
 
 WIDTH, LAYERS = 5_632, 4

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import Model, random_inputs
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.micro.board import find_board
 from mlfc.micro.emulator import emulated_factory
 from mlfc.verify.compare import sample_inputs

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from mlfc.archive.load import load_module
     from mlfc.archive.migrate import migrate as migrate
     from mlfc.archive.rebuild import rebuild as rebuild
-    from mlfc.compiler import build, check
+    from mlfc.compiler import build
     from mlfc.frontend import import_model
     from mlfc.memory import ConstantPool, Pool
+    from mlfc.problems import check
     from mlfc.runtime.device import cpu, cuda, device, opencl
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "import_model": "mlfc.frontend",
-    "check": "mlfc.compiler",
+    "check": "mlfc.problems",
     # of the module: the package mlfc.runtime has a module of the same name as one of them
     "cpu": "mlfc.runtime.device",
     "cuda": "mlfc.runtime.device",

@@ -26,7 +26,7 @@ def _tools() -> None:
     need_board("arduino_mega")
 
 
-def convolution(name: str) -> tuple[mlfc.compiler.Factory, dict[str, np.ndarray]]:
+def convolution(name: str) -> tuple[mlfc.factory.Factory, dict[str, np.ndarray]]:
     case = ALL[name]
     x = random_integers(np.random.default_rng(0), "int8", case.data)
 

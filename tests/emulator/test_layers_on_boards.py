@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import mlfc
 from mlfc.cli.main import app
-from mlfc.compiler import Factory
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.micro.board import Board, find_board
 from mlfc.micro.emulator import EmulatedModule, emulated_factory
 from mlfc.runtime.fill import fill

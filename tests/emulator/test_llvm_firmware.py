@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.memory import Pool
 from mlfc.micro.emulator import EmulatedModule, emulated_factory
 from mlfc.micro.memory_table import MemoryTable

@@ -12,7 +12,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.details import module_details
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.micro.bare_metal import ELF, project_files
 from mlfc.micro.board import Board

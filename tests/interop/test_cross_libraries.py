@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.library.toolchain import cross_compiler, run_tool
 from mlfc.support.content import to_bytes
 from mlfc.support.platforms import parse_platform

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resnet18"
 

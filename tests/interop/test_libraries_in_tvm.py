@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlfc
-from mlfc.compiler import Factory, library_root
 from mlfc.errors import OptionError
+from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
 from mlfc.relay import ir
 from mlfc.runtime import cpu

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import DeviceError, InputError
+from mlfc.factory import Factory
 from mlfc.library import cuda_compiler
 from mlfc.library.cuda_compiler import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, c_abi, load_from_bytes

@@ -12,7 +12,7 @@ import numpy as np
 
 import mlfc
 import mlfc.ops
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.support.dtypes import to_numpy
 from tests.conftest import need

@@ -15,9 +15,9 @@ import pytest
 
 import mlfc
 from mlfc.codegen.abi import library_files
-from mlfc.compiler import link
 from mlfc.crt import crt_files
 from mlfc.errors import InputError, OptionError, RunError
+from mlfc.factory import link
 from mlfc.library.toolchain import compile_shared
 from mlfc.memory import ConstantPool
 from mlfc.runtime import LibraryModule

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import RunError, ToolchainError
+from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule
 from mlfc.runtime.external_code import ExternalCode

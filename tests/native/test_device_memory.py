@@ -18,8 +18,8 @@ from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import InputError
+from mlfc.factory import Factory
 from mlfc.runtime import Device, FunctionInfo, GraphExecutor, Module, OpenClModule
 from mlfc.runtime.c_abi import DLTensor
 from mlfc.runtime.ndarray import array, empty

@@ -15,8 +15,8 @@ import onnxruntime
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import DeviceError, OptionError, RunError
+from mlfc.factory import Factory
 from mlfc.frontend.onnx import import_onnx
 from mlfc.runtime import GraphExecutor
 from mlfc.transform import places

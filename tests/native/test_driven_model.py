@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import mlfc
 from mlfc.archive.load import load_factory
 from mlfc.cli.main import app
-from mlfc.compiler import Factory
 from mlfc.errors import InputError, OptionError, RemoteError, RunError
+from mlfc.factory import Factory
 from mlfc.micro import Session
 from mlfc.micro.bare_metal import ELF
 from mlfc.micro.board import find_board

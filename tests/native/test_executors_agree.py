@@ -18,7 +18,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mlfc
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from tests.native.extracted import WARNINGS, extracted, make
 
 Array = npt.NDArray[Any]

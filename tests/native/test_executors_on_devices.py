@@ -13,8 +13,8 @@ import pytest
 
 import mlfc
 from mlfc.archive.load import load_factory
-from mlfc.compiler import Factory
 from mlfc.errors import SessionTerminatedError
+from mlfc.factory import Factory
 from mlfc.micro import Session
 from mlfc.support.params import save_params
 from tests.harness import seeded_inputs

@@ -23,8 +23,8 @@ import pytest
 
 import mlfc
 from benchmarks import library_load
-from mlfc.compiler import Factory, library_root
 from mlfc.errors import ArchiveError, OptionError, OutputError, ToolchainError
+from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
 from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import Module, OpaqueModule, cpu

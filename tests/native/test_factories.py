@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.details import module_details
-from mlfc.compiler import link
+from mlfc.factory import link
 from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import AotModule
 from tests.native.test_linked_modules import X, factories, network

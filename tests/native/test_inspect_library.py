@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mlfc.archive.inspect_library import inspect_library
-from mlfc.compiler import Factory, library_root
 from mlfc.errors import ArchiveError, UnsupportedError
+from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
 from mlfc.runtime.blob import SYMBOLS
 from tests.conftest import need

@@ -11,9 +11,9 @@ import pytest
 
 import mlfc
 from mlfc.archive.details import module_details
-from mlfc.compiler import Factory, link
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
+from mlfc.factory import Factory, link
 from mlfc.library.toolchain import compile_shared
 from mlfc.relay import ir
 from mlfc.runtime import AotModule

@@ -19,8 +19,8 @@ from mlfc.archive.options import ExportOptions
 from mlfc.archive.profile import load_profiled, profiled_factory
 from mlfc.archive.rebuild import recorded_options
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory, library_root, link
 from mlfc.errors import OptionError, RunError, ToolchainError
+from mlfc.factory import Factory, library_root, link
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
 from mlfc.library.toolchain import _find, compile_objects, compile_shared

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlfc
-from mlfc.compiler import Factory
 from mlfc.errors import ArchiveError, InputError, OptionError, RunError, ToolchainError
+from mlfc.factory import Factory
 from mlfc.library import build
 from mlfc.library.toolchain import NATIVE, compile_objects
 from mlfc.relay import ir

@@ -18,8 +18,8 @@ import mlfc
 from mlfc.archive.options import ExportOptions
 from mlfc.byoc import GENERATORS, Composite, Generator
 from mlfc.byoc.pattern import anything, op
-from mlfc.compiler import library_root
 from mlfc.errors import OptionError
+from mlfc.factory import library_root
 from mlfc.library.export import export_library
 from mlfc.runtime.loaders import loaders
 from mlfc.support.content import to_bytes

@@ -17,8 +17,8 @@ from mlfc.archive.profile import load_profiled
 from mlfc.archive.rebuild import recorded_options
 from mlfc.archive.tvm_interface import c_interface
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory, link
 from mlfc.errors import ArchiveError, BudgetError, OptionError
+from mlfc.factory import Factory, link
 from mlfc.library.toolchain import compile_cached
 from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir

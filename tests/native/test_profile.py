@@ -10,8 +10,8 @@ import pytest
 
 import mlfc
 from mlfc.archive import load_profiled
-from mlfc.compiler import Factory
 from mlfc.errors import InputError, OptionError
+from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.relay import ir
 from mlfc.runtime import AotModule

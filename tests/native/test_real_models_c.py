@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.support.content import to_bytes, write_data
 from mlfc.tir.verify import verify
 from tests.conftest import need

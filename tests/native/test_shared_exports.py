@@ -9,7 +9,7 @@ import numpy as np
 
 import mlfc
 from mlfc.archive import object_files
-from mlfc.compiler import library_root
+from mlfc.factory import library_root
 from mlfc.library.export import export_library
 from mlfc.runtime import GraphExecutor, cpu
 from tests.conftest import need

@@ -13,7 +13,7 @@ import mlfc
 from mlfc.archive.code_size import object_sizes
 from mlfc.archive.details import module_details
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.micro.bare_metal import project_files
 from mlfc.micro.board import find_board
 from mlfc.micro.project.cmake import toolchain_files

@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.archive.rebuild import rebuild, recorded_options
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory
+from mlfc.factory import Factory
 from mlfc.micro.board import find_board
 from mlfc.micro.project.model import project_source
 from tests.conftest import need

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlfc.compiler import Factory
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.runtime import register_system_symbol, system_library
 from tests.conftest import need
 from tests.native.extracted import imported

@@ -16,7 +16,7 @@ FLOORS = (
     ("ops", "kernels"),
     ("frontend", "transform", "memory", "codegen", "executor", "byoc", "isa"),
     ("library",),
-    ("compiler",),
+    ("factory", "compiler", "problems"),
     ("archive",),
     ("micro",),
     ("verify",),

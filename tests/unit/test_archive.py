@@ -18,8 +18,8 @@ import mlfc.ops
 from mlfc.archive import export
 from mlfc.archive.schema import load_schema
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory
 from mlfc.errors import ArchiveError, OptionError, OutputError
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.relay.ir import Quantization, Span
 from mlfc.relay.text import from_text

@@ -21,8 +21,8 @@ from mlfc.archive.budget import check_budget
 from mlfc.archive.devices import import_tree
 from mlfc.archive.members import check_tree
 from mlfc.archive.options import ExportOptions
-from mlfc.compiler import Factory
 from mlfc.errors import BudgetError, OptionError
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.runtime.module import Module, OpaqueModule
 from mlfc.support.params import load_params

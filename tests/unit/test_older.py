@@ -19,8 +19,8 @@ from mlfc.archive.options import ExportOptions
 from mlfc.archive.params_forms import load_bson, load_json
 from mlfc.archive.read import open_archive
 from mlfc.archive.validate import validate
-from mlfc.compiler import Factory
 from mlfc.errors import ArchiveError, OptionError
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.support.params import load_params
 from tests.conftest import need

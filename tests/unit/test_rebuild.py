@@ -20,8 +20,8 @@ from mlfc.archive.options import ExportOptions
 from mlfc.archive.read import open_archive
 from mlfc.archive.rebuild import rebuild, recorded_options
 from mlfc.archive.source import read_source, source_files
-from mlfc.compiler import Factory
 from mlfc.errors import ArchiveError, OptionError, TextError
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.relay.text import from_text
 from mlfc.support.content import to_bytes

@@ -15,7 +15,7 @@ from mlfc.memory import ConstantPool, Pool
 from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 _LARGEST = 5
 _IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "

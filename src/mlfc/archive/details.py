@@ -15,7 +15,7 @@ from mlfc.support.content import ArrayContent, sha256_of_each
 from mlfc.tir.ir import KernelCall, Value
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 AOT, GRAPH = "aot", "graph"
 _PEAK_TENSORS = 5

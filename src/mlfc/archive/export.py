@@ -15,9 +15,9 @@ from mlfc.archive.members import archive_members, linked_code
 from mlfc.archive.older import convert, metadata_path
 from mlfc.archive.options import ExportOptions
 from mlfc.archive.read import MAX_METADATA
-from mlfc.compiler import Factory
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.library.build import needs_runtime
 from mlfc.library.device_modules import KERNEL_SUFFIXES
 from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects

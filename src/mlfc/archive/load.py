@@ -21,7 +21,7 @@ from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
     from mlfc.library.host import HostLibrary
     from mlfc.runtime.device import Device
     from mlfc.runtime.factory import FactoryModule

@@ -20,15 +20,15 @@ from mlfc.archive.templates.readme import readme
 from mlfc.archive.templates.subject import subject
 from mlfc.archive.vectors import computed_vectors
 from mlfc.codegen import LinkedCode
-from mlfc.compiler import link
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
+from mlfc.factory import link
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.params import params_content
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 _TEMPLATES = "templates"
 _CODE = (".c", ".h", ".S", ".o")

@@ -19,7 +19,7 @@ from mlfc.support.device_types import TYPE_CODES
 from mlfc.tir.ir import Value
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 __all__ = ["ModuleFacts", "archive_metadata", "module_details", "module_metadata", "to_bytes", "utc"]
 

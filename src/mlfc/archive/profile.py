@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
     from mlfc.runtime.device import Device
     from mlfc.support.content import Data
 

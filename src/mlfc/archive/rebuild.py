@@ -13,8 +13,9 @@ from mlfc.archive.model import RFC
 from mlfc.archive.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
 from mlfc.archive.read import Archive, open_archive
 from mlfc.archive.source import read_source
-from mlfc.compiler import Factory, build
+from mlfc.compiler import build
 from mlfc.errors import ArchiveError
+from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.target.target import parse_target
 

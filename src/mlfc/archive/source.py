@@ -16,7 +16,7 @@ from mlfc.support.content import Data, ViewContent, sha256_of
 from mlfc.support.params import load_params, params_content
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 # constants up to this many bytes together travel in the text, which other tools of Relay then read on its own; the
 # scales of MobileNetV2's channels take 273 KB

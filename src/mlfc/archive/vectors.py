@@ -11,7 +11,7 @@ from mlfc.archive.templates.vectors import vector_names
 from mlfc.runtime.fill import fill
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 
 def vector_paths(module: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from mlfc.cli.options import parse_shapes
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 
 def is_code(artifact: Path) -> bool:

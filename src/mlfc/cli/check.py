@@ -33,13 +33,13 @@ def check(
     as_json: Json = False,
 ) -> None:
     """List all that mlfc cannot compile in a model."""
-    from mlfc import compiler
     from mlfc.byoc import find_generators
+    from mlfc.problems import check as problems_of
 
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
-    problems = compiler.check(
+    problems = problems_of(
         model, shapes=parse_shapes(shape), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
     )
     if as_json:

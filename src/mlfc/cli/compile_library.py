@@ -10,7 +10,7 @@ from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
     from mlfc.archive.options import ExportOptions
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 _SUFFIXES = {"a": ".a", "tar": ".tar"}
 
@@ -38,7 +38,7 @@ def write_library(
     linking : mapping of str to value
         Options of `export_library`.
     """
-    from mlfc.compiler import library_root
+    from mlfc.factory import library_root
     from mlfc.library.export import export_library
     from mlfc.support.atomic import write_bytes
 

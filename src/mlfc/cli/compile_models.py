@@ -25,7 +25,7 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.archive.options import ExportOptions
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
     from mlfc.library.toolchain import Compiler
     from mlfc.micro.board import Board as ChosenBoard
     from mlfc.micro.memory_table import MemoryTable

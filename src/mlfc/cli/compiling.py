@@ -13,7 +13,7 @@ from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
     from mlfc.micro.board import Board
 
 

@@ -16,7 +16,7 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.archive.options import ExportOptions
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
     from mlfc.micro.board import Board
     from mlfc.micro.memory_table import MemoryTable
     from mlfc.support.content import Data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools, generate
 from mlfc.codegen.link import LinkedCode, generate_together
-from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
+from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
 
 __all__ = [
     "SHARED_MODULE",
@@ -14,6 +14,7 @@ __all__ = [
     "Shared",
     "Sizes",
     "Unit",
+    "check_executor",
     "constant_pools",
     "generate",
     "generate_together",

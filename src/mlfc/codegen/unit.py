@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlfc.memory import ConstantPool, Plan
+from mlfc.errors import OptionError
+from mlfc.memory import ConstantPool, Placement, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
 from mlfc.tir.visitor import signature
 
+EXECUTORS = ("aot", "graph")
 SHARED_MODULE = "mlfc_shared"
 """What files and symbols that belong to several modules are named after."""
 
@@ -128,3 +130,20 @@ class Shared:
 
 
 NOTHING_SHARED = Shared()
+
+
+def check_executor(executor: str, target: Target, placement: Placement, *, external_workspace: bool) -> None:
+    """Raise OptionError if the executor does not exist, or cannot run a target's code or take its memory as asked."""
+    if executor not in EXECUTORS:
+        raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
+    if target.device and executor != "graph":
+        raise OptionError(f"the executor '{executor}' runs no code of devices", next_step="Use the executor graph")
+    if external_workspace and executor != "aot":
+        raise OptionError(
+            "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
+        )
+    if placement != Placement() and executor != "aot":
+        raise OptionError(
+            "only the executor 'aot' lets you say where memory lies: the graph executor allocates it",
+            next_step="Compile with --executor aot, or leave the memories out",
+        )

@@ -6,6 +6,7 @@ from mlfc.memory.blocks import Block, blocks
 from mlfc.memory.constant_places import place_constants
 from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
+from mlfc.memory.policy import Planned, Planner, choose_plan
 from mlfc.memory.pools import ConstantPool, Placement, Pool, Span
 from mlfc.memory.proof import prove
 from mlfc.memory.report import Row, report
@@ -18,12 +19,15 @@ __all__ = [
     "ConstantPool",
     "Placement",
     "Plan",
+    "Planned",
+    "Planner",
     "Pool",
     "Row",
     "Span",
     "Storages",
     "assign_storages",
     "blocks",
+    "choose_plan",
     "place_constants",
     "plan",
     "prove",

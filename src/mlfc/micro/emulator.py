@@ -32,7 +32,7 @@ from mlfc.runtime.tensor_info import TensorInfo
 from mlfc.support.content import Data
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 
 @dataclass(frozen=True)

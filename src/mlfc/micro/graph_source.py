@@ -17,7 +17,7 @@ from mlfc.support.content import Data
 
 if TYPE_CHECKING:
     from mlfc.archive.module_parts import ModuleParts
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 
 @dataclass(frozen=True, eq=False)

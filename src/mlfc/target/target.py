@@ -155,6 +155,11 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     OptionError
         For an unknown kind, cpu or option; the message lists what there is.
     """
+    if not isinstance(text, str):
+        raise OptionError(
+            f"a target is text, not an object of the class {type(text).__name__}",
+            next_step="The order is build(module, target, params): build(module, 'c', params)",
+        )
     if optimize not in ("speed", "size"):
         raise OptionError(f"there is no optimization goal '{optimize}'", next_step="Use speed or size")
     try:
@@ -182,6 +187,16 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         mcpu = native_cpu() if mcpu == "native" else mcpu
         features = CPUS.get(mcpu)
     return Target(kind.name, mcpu, replace(features, optimize=optimize), options)
+
+
+def parse_host(text: str, optimize: str = "speed") -> Target:
+    """Return the target of the code beside a device's, as `parse_target` does."""
+    host = parse_target(text, optimize)
+    if host.device:
+        raise OptionError(
+            f"the target of the host cannot be the device '{text}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
+        )
+    return host
 
 
 def native_cpu() -> str:

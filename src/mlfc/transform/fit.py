@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 from mlfc import memory
 from mlfc.errors import BudgetError
+from mlfc.memory import Planned
 from mlfc.relay import ir
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
@@ -16,24 +17,25 @@ from mlfc.tir.ir import Program
 from mlfc.transform.lower_stage import Stage
 from mlfc.transform.stripes import Layer, Piece, find_chains, schedule
 
-Planned: TypeAlias = tuple[Program, memory.Plan]
-
 # how many stages are lowered and planned before the smallest workspace found so far is taken
 _MOST_TRIALS = 8
 
 
-def fit(module: ir.IRModule, whole: Planned, limit: int, planned: Callable[[Stage, int], Planned]) -> Planned:
+def fit(
+    module: ir.IRModule, lower: Callable[[Stage], Program], whole: Planned, limit: int, planner: memory.Planner
+) -> Planned:
     """Return a program with some layers in stripes, so that the workspace is at most `limit` bytes, and its plan.
 
     Parameters
     ----------
     module : IRModule
         The fused module.
+    lower : callable ``(stage) -> program``
+        Lowers the module with a stage in stripes.
     whole : (Program, Plan)
         Without stripes; the workspace is larger than the limit.
     limit : int
-    planned : callable ``(stage, limit) -> (program, plan)``
-        Lowers the module with a stage in stripes and plans it.
+    planner : callable ``(program, limit) -> (program, plan)``
 
     Returns
     -------
@@ -43,7 +45,7 @@ def fit(module: ir.IRModule, whole: Planned, limit: int, planned: Callable[[Stag
     best = whole
     for stage in _candidates(module, whole, limit):
         try:
-            trial = planned(stage, limit)
+            trial = planner(lower(stage), limit)
         except BudgetError:  # of a pool
             continue
         if trial[1].workspace_bytes < best[1].workspace_bytes:

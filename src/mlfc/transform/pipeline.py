@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
-from mlfc.relay.ir import IRModule
+from mlfc.errors import OptionError
+from mlfc.relay.ir import Call, IRModule
+from mlfc.relay.visitor import post_order
+from mlfc.support.cost import limited
 from mlfc.transform.bind_params import BindParams
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
@@ -16,6 +21,7 @@ from mlfc.transform.fold_pad import FoldPad
 from mlfc.transform.fold_scale import FoldScale
 from mlfc.transform.fuse import FuseOps
 from mlfc.transform.layer_norm import RecognizeLayerNorm
+from mlfc.transform.matching import flat_args
 from mlfc.transform.move_views import MoveViews
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.quantize import CanonicalizeQuantized
@@ -78,3 +84,27 @@ def run(
         if after_each is not None:
             after_each(type(step).__name__, module)
     return module
+
+
+def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None) -> dict[str, npt.NDArray[Any]]:
+    """Return the parameters of a module; raise OptionError where an argument stands in another's place."""
+    if not isinstance(module, IRModule):
+        raise OptionError(
+            f"what is compiled is a module, not an object of the class {type(module).__name__}",
+            next_step="Give the first of the two that mlfc.import_model(file) returns, and the second as params",
+        )
+    if not isinstance(params, Mapping | None):
+        raise OptionError(
+            f"params are arrays by their names, not an object of the class {type(params).__name__}",
+            next_step="Give the second of the two that mlfc.import_model(file) returns",
+        )
+    return dict(params or {})
+
+
+def within_limits(
+    module: IRModule, params: Mapping[str, npt.NDArray[Any]], factor: float
+) -> AbstractContextManager[object]:
+    """Count what is done with a module, within what its parameters and tensors allow; see `mlfc.support.cost`."""
+    calls = (expr for expr in post_order(module.main.body) if isinstance(expr, Call))
+    tensors = sum(1 + len(flat_args(call)) for call in calls)
+    return limited(sum(np.asarray(value).nbytes for value in params.values()), tensors, factor)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from mlfc.archive.profile import profiled_factory
-from mlfc.compiler import Factory
 from mlfc.errors import InternalError
+from mlfc.factory import Factory
 from mlfc.micro.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
 from mlfc.runtime.arrays import Array

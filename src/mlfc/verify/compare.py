@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from mlfc.archive.load import load, load_factory
-from mlfc.compiler import Factory, build
+from mlfc.compiler import build
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.frontend import import_model
 from mlfc.micro.board import Board, find_board
 from mlfc.micro.emulator import emulated_archive, emulated_factory

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from mlfc.archive.profile import profiled_factory
-from mlfc.compiler import Factory
 from mlfc.errors import MlfcError
+from mlfc.factory import Factory
 from mlfc.runtime import ProfiledModule
 from mlfc.runtime.arrays import Array
 from mlfc.verify.board_layers import Layer, program_layers

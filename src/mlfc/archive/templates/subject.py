@@ -18,7 +18,7 @@ from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support.c_names import unique
 
 if TYPE_CHECKING:
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -25,7 +25,7 @@ from mlfc.micro.rpc.transport import Timeouts
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from mlfc.compiler import Factory
+    from mlfc.factory import Factory
 
 CLIENT_VERSION = "0.14.0"
 """Of TVM, whose protocol this speaks; servers ask for it."""

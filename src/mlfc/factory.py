@@ -1,0 +1,316 @@
+"""What `build` returns: the code, plan and constants of a module, and what may be made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from mlfc import codegen, memory
+from mlfc.errors import InternalError
+from mlfc.library.described import beside_code
+from mlfc.library.device_modules import device_module
+from mlfc.library.export import export_library
+from mlfc.library.host import HostLibrary
+from mlfc.relay.ir import IRModule
+from mlfc.runtime.aot_module import AotModule, loaded_pools
+from mlfc.runtime.device import Device
+from mlfc.runtime.external_code import ExternalCode
+from mlfc.runtime.factory import FactoryModule
+from mlfc.runtime.factory_body import DEFAULT_KEY
+from mlfc.runtime.graph_module import GraphModule
+from mlfc.runtime.loaders import load_part
+from mlfc.runtime.module import Function, Module
+from mlfc.runtime.module_set import ModuleSet
+from mlfc.runtime.runnable import Runnable
+from mlfc.support.content import Data
+from mlfc.target.target import Target
+from mlfc.tir.ir import Program, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Factory:
+    """A compiled module; unpacks as ``(graph_json, lib, params)``.
+
+    Attributes
+    ----------
+    module_name : str
+    target : Target
+    executor : str
+    options : dict of str to str
+        ``numerics`` and ``optimize``, for the record in metadata.
+    module : IRModule
+        The model as it was imported.
+    source_params : dict of str to ndarray
+        The model's own weights by name.
+    unit : codegen.Unit
+        What its code is made from: program, plan, names.
+    placement : memory.Placement
+        Where its memory was asked to lie.
+    target_host : Target or None
+        Of the code beside a device's.
+    """
+
+    module_name: str
+    target: Target
+    executor: str
+    options: Mapping[str, str]
+    module: IRModule
+    source_params: Mapping[str, npt.NDArray[Any]]
+    unit: codegen.Unit
+    placement: memory.Placement = field(default_factory=memory.Placement)
+    target_host: Target | None = None
+
+    def __repr__(self) -> str:
+        return f"<Factory {self.module_name}: {', '.join(map(str, self.targets))}, {self.executor}>"
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The device's target, if there is one, and the host's."""
+        return (self.target,) if self.target_host is None else (self.target, self.target_host)
+
+    @cached_property
+    def code(self) -> codegen.GeneratedCode:
+        """The code of the module alone; `link` gives that of several."""
+        return codegen.generate(self.unit)
+
+    @property
+    def program(self) -> Program:
+        """The kernels, and the calls of them in order."""
+        return self.unit.program
+
+    @property
+    def plan(self) -> memory.Plan:
+        """Where intermediates lie."""
+        return self.unit.plan
+
+    @property
+    def graph_json(self) -> str:
+        """The graph executor's configuration; empty for AOT."""
+        return self.code.graph.text if self.code.graph else ""
+
+    @property
+    def graph_constants(self) -> dict[str, Value]:
+        """The graph executor's constants by the names of their nodes; empty for AOT, which has them in its code."""
+        return dict(self.code.graph.params) if self.code.graph else {}
+
+    @property
+    def params(self) -> dict[str, npt.NDArray[Any]]:
+        """What the executor has to load: the elements of `graph_constants`."""
+        return {name: _data(value) for name, value in self.graph_constants.items()}
+
+    @property
+    def storages(self) -> tuple[tuple[int, int, str | None], ...]:
+        """The graph executor's blocks: id, bytes, and the node of the input or constant that has it for good."""
+        if self.code.storages is None or self.code.graph is None:
+            return ()
+        return tuple(
+            (number, size, self.code.graph.bindings.get(number)) for number, size in enumerate(self.code.storages.sizes)
+        )
+
+    @cached_property
+    def lib(self) -> HostLibrary:
+        """The code as a module: it builds itself for this machine when a function is asked for.
+
+        What it imports goes into archives with it: the kernels of a device, and what external generators made.
+        """
+        beside = beside_code([self.unit], [self.code], {self.module_name: self.interface()})
+        cpu = self.unit.target.mcpu
+        if self.unit.target.kind == "llvm":
+            from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
+
+            library: HostLibrary = llvm_library(self.unit, self.code.files, params=self.params, beside=beside, cpu=cpu)
+        else:
+            library = HostLibrary(self.code.files, params=self.params, beside=beside, cpu=cpu)
+        if self.code.device is not None:
+            library.import_module(device_module(self.code.device, self.target))
+        for part in self.code.external:
+            library.import_module(load_part(part.generator, part.data, part.suffix, part.name))
+        return library
+
+    @property
+    def imported_modules(self) -> tuple[Module, ...]:
+        """The code, as the one module that a factory imports."""
+        return (self.lib,)
+
+    @cached_property
+    def runtime(self) -> FactoryModule:
+        """What runs it in this process; its code is built when an executor is first asked for."""
+        return FactoryModule(
+            self.module_name,
+            self.lib,
+            self._executable,
+            graph_json=self.graph_json,
+            params=self.params,
+            key=DEFAULT_KEY,
+        )
+
+    def _executable(self, devices: Sequence[Device] = ()) -> Runnable:
+        description = self.interface()
+        if self.graph_json:
+            return GraphModule.described(self.graph_json, self.lib, description, devices=devices)
+        return AotModule(self.lib.executable(), description, loaded_pools(description, self.code.files))
+
+    def __getitem__(self, name: str) -> Function:
+        """Return a function of `runtime`: ``factory["default"](mlfc.cpu(0))`` is an executor."""
+        return self.runtime[name]
+
+    def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
+        """Write the model as a library that carries all it takes, graph and parameters too.
+
+        Parameters
+        ----------
+        path, *arguments, **options
+            As for `mlfc.library.export.export_library`.
+        """
+        return export_library(self.runtime, path, *arguments, **options)
+
+    def interface(self, code: codegen.GeneratedCode | None = None) -> dict[str, Any]:
+        """Return what callers must know, as metadata have it: entry, inputs, outputs, memory.
+
+        Parameters
+        ----------
+        code : GeneratedCode, optional
+            The module's code where it is linked with others; default its own.
+        """
+        code = code or self.code
+        return {
+            "executor": self.executor,
+            "entry": code.entry,
+            "external_workspace": code.external_workspace,
+            "workspace_peers": list(code.workspace_peers),
+            **self._placed(code),
+            **self._timed(code),
+            "inputs": [self._tensor(value) for value in self.program.inputs],
+            "outputs": [self._tensor(value) for value in self.program.outputs],
+            "memory": {
+                "workspace_bytes": code.sizes.workspace,
+                "workspace_lower_bound_bytes": self.plan.lower_bound,
+                "constants_bytes": code.sizes.constants,
+                "io_bytes": code.sizes.io,
+            },
+        }
+
+    def _timed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
+        """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
+        if self.executor != "graph":
+            return {}
+        operators = [
+            {"function": code.function_of(call.kernel.name), "nodes": list(call.nodes), "macs": call.kernel.macs}
+            for call in self.program.calls
+        ]
+        return {"operators": operators}
+
+    def _placed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
+        """Return what callers must know of memory that was asked to lie elsewhere; nothing where it was not."""
+        placed: dict[str, Any] = {}
+        if self.placement.workspace_io:
+            placed["workspace_io"] = True
+        if self.plan.spans:
+            placed["pools"] = [
+                {
+                    "name": pool.name,
+                    "bytes": pool.nbytes,
+                    "base": pool.base,
+                    "lower_bound_bytes": pool.lower_bound,
+                }
+                for pool in self.plan.spans
+            ]
+        if "stripes" in self.program.meta:
+            placed["stripes"] = self.program.meta["stripes"]
+        if self.placement.constants:
+            placed["constant_pools"] = codegen.constant_pools(self.unit, code)
+        return placed
+
+    def _tensor(self, value: Value) -> dict[str, Any]:
+        known = self.module.quantization.get(value.name)
+        return {
+            "name": value.name,
+            "shape": list(value.shape),
+            "dtype": value.dtype,
+            "scale": known and known.scale,
+            "zero_point": known and known.zero_point,
+        }
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.graph_json, self.lib, self.params))
+
+
+def _data(value: Value) -> npt.NDArray[Any]:
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return value.data
+
+
+def link(
+    factories: Sequence[Factory],
+    *,
+    share_workspace: bool = False,
+    share_weights: bool = False,
+    system_lib: bool = False,
+) -> codegen.LinkedCode:
+    """Return the code of modules that go into one archive or library.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+        Of different names.
+    share_workspace, share_weights, system_lib : bool
+        See `codegen.generate_together`.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name.
+    """
+    units = [factory.unit for factory in factories]
+    return codegen.generate_together(
+        units, share_workspace=share_workspace, share_weights=share_weights, system_lib=system_lib
+    )
+
+
+def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:
+    """Return what a library of these modules has as its root: the factory of a single one, else a `ModuleSet`.
+
+    Parameters
+    ----------
+    factories, share_workspace, share_weights
+        As for `link`.
+    """
+    if len(factories) == 1:
+        return factories[0].runtime
+    sharing = {"share_workspace": share_workspace, "share_weights": share_weights}
+    linked = link(factories, **sharing)
+    described = {
+        factory.module_name: factory.interface(code) for factory, code in zip(factories, linked.modules, strict=True)
+    }
+    units = [factory.unit for factory in factories]
+
+    def native() -> Mapping[str, Data]:
+        from mlfc.codegen.llvm.code import native_unit
+
+        here = [(native_unit(unit) if unit.target.kind == "llvm" else None) or unit for unit in units]
+        return codegen.generate_together(here, **sharing).files
+
+    beside = beside_code(units, linked.modules, described)
+    has_objects = any(unit.target.kind == "llvm" for unit in units)
+    code = HostLibrary(linked.files, beside=beside, cpu=units[0].target.mcpu, native=native if has_objects else None)
+    objects: set[bytes] = set()
+    for module in (module for factory in factories for module in factory.lib.imported_modules):
+        # an object that parts of several modules call defines its functions once
+        if isinstance(module, ExternalCode) and module.format == "o":
+            if (data := module.save_to_bytes()) in objects:
+                continue
+            objects.add(data)
+        code.import_module(module)
+    return ModuleSet(
+        *(
+            FactoryModule(factory.module_name, code, graph_json=factory.graph_json, params=factory.params)
+            for factory in factories
+        )
+    )

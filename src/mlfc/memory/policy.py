@@ -1,0 +1,79 @@
+"""Which plan a module gets: the smaller of two orders, over pools if there are any, in stripes where RAM is short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from mlfc.errors import BudgetError
+from mlfc.memory.order import reordered
+from mlfc.memory.planner import Plan, plan
+from mlfc.memory.pools import Placement
+from mlfc.memory.proof import prove
+from mlfc.memory.spread import prove_pools, spread
+from mlfc.memory.workspace_io import with_workspace_io
+from mlfc.support.cost import spend
+from mlfc.tir.ir import Program
+
+Planned: TypeAlias = tuple[Program, Plan]
+Planner: TypeAlias = Callable[[Program, int], Planned]
+
+
+def choose_plan(
+    program: Program,
+    placement: Placement,
+    *,
+    reorder: bool,
+    ram: int | None = None,
+    in_stripes: Callable[[Planned, int, Planner], Planned] | None = None,
+) -> Planned:
+    """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace.
+
+    Parameters
+    ----------
+    program : Program
+    placement : Placement
+        Where its memory is asked to lie.
+    reorder : bool
+        Whether its calls may take place in another order, if that takes less memory.
+    ram : int, optional
+        Bytes for the workspace, inputs and outputs.
+    in_stripes : callable ``(whole, limit, planner) -> (program, plan)``, optional
+        Computes layers in stripes where the workspace exceeds `ram`.
+
+    Raises
+    ------
+    BudgetError
+        If the workspace does not fit the pools.
+    """
+
+    def planner(lowered: Program, limit: int = 0) -> Planned:
+        moved = with_workspace_io(lowered) if placement.workspace_io else lowered
+        return moved, plan_of(moved, limit)
+
+    def plan_of(program: Program, limit: int = 0) -> Plan:
+        return spread(program, placement.pools) if placement.pools else plan(program, limit=limit)
+
+    whole = with_workspace_io(program) if placement.workspace_io else program
+    plans: list[Planned] = []
+    refused: list[BudgetError] = []
+    for order in dict.fromkeys((whole, reordered(whole) if reorder else whole)):
+        try:
+            plans.append((order, plan_of(order)))
+        except BudgetError as error:
+            refused.append(error)
+    if not plans:
+        raise refused[0]
+    chosen = min(plans, key=_workspace)
+    if ram is not None and in_stripes is not None and plans[0][0] is whole:
+        lent = sum(value.nbytes for value in (*whole.inputs, *whole.outputs) if value.kind != "intermediate")
+        if _workspace(chosen) + lent > ram:
+            chosen = min(chosen, in_stripes(plans[0], max(0, ram - lent), planner), key=_workspace)
+    spend("workspace", _workspace(chosen))
+    prove(*chosen)
+    prove_pools(*chosen, placement.pools)
+    return chosen
+
+
+def _workspace(planned: Planned) -> int:
+    return planned[1].workspace_bytes

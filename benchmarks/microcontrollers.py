@@ -45,7 +45,7 @@ _PLACED = {"workspace_io": True}
 SETTINGS = (
     Setting("speed", "speed", {"optimize": "speed", **_PLACED}),
     Setting("size", "size", {"optimize": "size", **_PLACED}),
-    # half of what workspace, input and output take where nothing is asked for: its first layers in stripes
+    # half of what workspace, input and output take where nothing is asked for: its first layers tiled by rows
     Setting("speed, half the RAM", "speed", {"optimize": "speed", **_PLACED, "ram": 32_257}, ("vww_96_int8",)),
 )
 

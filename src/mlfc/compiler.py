@@ -75,7 +75,7 @@ def build(
     constants : sequence of ConstantPool
         Memories that constants are spread over, the fastest first.
     ram : int, optional
-        Bytes for the workspace, inputs and outputs. Where they are more, layers are computed in stripes, if that helps:
+        Bytes for the workspace, inputs and outputs. Where they are more, layers are tiled by rows, if that helps:
         more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
     byoc : sequence of str
         External code generators that take what they can of the model before the compiler does, in this order.
@@ -113,7 +113,7 @@ def build(
             placement,
             reorder=not host.features.vector_bytes,
             ram=ram if executor == "aot" else None,
-            in_stripes=partial(transform.fit, fused, lower),
+            tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
     if "stripes" in program.meta:
         placement = replace(placement, ram=ram)

@@ -231,8 +231,8 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     module = json.loads(succeeded("inspect", folder / "digits.tar", "--json", cwd=tmp_path))["modules"]["digits"]
     memory = module["memory"]
     ram = memory["workspace_bytes"] + memory["io_bytes"]
-    striped = json.loads(succeeded("compile", DIGITS, "--ram", ram - 7, "--json", cwd=tmp_path))["modules"]["digits"]
-    assert striped["stripes"]["workspace_bytes_without"] == memory["workspace_bytes"]
+    tiled = json.loads(succeeded("compile", DIGITS, "--ram", ram - 7, "--json", cwd=tmp_path))["modules"]["digits"]
+    assert tiled["stripes"]["workspace_bytes_without"] == memory["workspace_bytes"]
     result = mlfc("compile", DIGITS, "--ram", 297, cwd=tmp_path)
     found = re.search(
         r"([\d,]+) bytes of RAM exceed the budget of 297 by ([\d,]+) bytes: workspace ([\d,]+)", result.stderr
@@ -240,7 +240,7 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     assert found
     used, over, workspace = (int(text.replace(",", "")) for text in found.groups())
     assert (used - over, used - workspace) == (297, 0)
-    assert workspace < striped["stripes"]["workspace_bytes_without"]
+    assert workspace < tiled["stripes"]["workspace_bytes_without"]
     assert module["peak"]["nodes"][0] in result.stderr
     tight = succeeded("compile", DIGITS, "--ram", workspace, cwd=tmp_path)
     assert f"{memory['io_bytes']:,} bytes, are the caller's" in tight

@@ -17,8 +17,8 @@ from mlfc.cli.memory import fitting_memory, print_memory
 from mlfc.cli.options import Board, Json, LimitFactor, TrustBoard, chosen_board, parse_models
 from mlfc.cli.places_line import places_line
 from mlfc.cli.placing import asked_placement
-from mlfc.cli.stripes_line import stripes_line
 from mlfc.cli.tables import print_json, print_table
+from mlfc.cli.tiling_line import tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
@@ -254,7 +254,7 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
     ]
     for factory, item in zip(factories, details.values(), strict=True):
         if "stripes" in item:
-            typer.echo(printable(stripes_line(item["stripes"], len(item["operators"]))))
+            typer.echo(printable(tiling_line(item["stripes"], len(item["operators"]))))
         places = places_line(item["operators"], factory.target.device)
         if places:
             typer.echo(printable(places))

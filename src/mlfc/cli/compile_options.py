@@ -166,7 +166,7 @@ Ram: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--ram",
-        help="Compute layers in stripes to keep workspace, inputs and outputs within it; fail if the workspace is "
+        help="Tile layers by rows to keep workspace, inputs and outputs within it; fail if the workspace is "
         "larger, with --board if all that lies in RAM is.",
     ),
 ]

@@ -32,7 +32,7 @@ class BuildOptions:
     placement : mapping of str to value
         Arguments of `build` that say where memory lies.
     ram : int or None
-        Bytes for workspace, inputs and outputs; layers of a single model are computed in stripes to keep within it.
+        Bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it.
     byoc : sequence of str or None
         External code generators.
     target_host : str or None

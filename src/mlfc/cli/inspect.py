@@ -14,8 +14,8 @@ from mlfc.cli.inspect_library import show_library
 from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
 from mlfc.cli.places_line import places_line
-from mlfc.cli.stripes_line import stripes_line
 from mlfc.cli.tables import bar, describe_tensor, print_json, print_table
+from mlfc.cli.tiling_line import tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.text import printable, shortened
 
@@ -182,7 +182,7 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     if memory:
         print_table("memory", ("", "bytes"), memory)
     if module["stripes"]:
-        typer.echo(printable(stripes_line(module["stripes"], len(module["operators"]))))
+        typer.echo(printable(tiling_line(module["stripes"], len(module["operators"]))))
     places = places_line(module["operators"])
     if places:
         typer.echo(printable(places))

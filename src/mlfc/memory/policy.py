@@ -1,4 +1,4 @@
-"""Which plan a module gets: the smaller of two orders, over pools if there are any, in stripes where RAM is short."""
+"""Which plan a module gets: the smaller of two orders, over pools if there are any, tiled where RAM is short."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def choose_plan(
     *,
     reorder: bool,
     ram: int | None = None,
-    in_stripes: Callable[[Planned, int, Planner], Planned] | None = None,
+    tile_for_ram: Callable[[Planned, int, Planner], Planned] | None = None,
 ) -> Planned:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace.
 
@@ -38,8 +38,8 @@ def choose_plan(
         Whether its calls may take place in another order, if that takes less memory.
     ram : int, optional
         Bytes for the workspace, inputs and outputs.
-    in_stripes : callable ``(whole, limit, planner) -> (program, plan)``, optional
-        Computes layers in stripes where the workspace exceeds `ram`.
+    tile_for_ram : callable ``(whole, limit, planner) -> (program, plan)``, optional
+        Tiles layers by rows where the workspace exceeds `ram`.
 
     Raises
     ------
@@ -65,10 +65,10 @@ def choose_plan(
     if not plans:
         raise refused[0]
     chosen = min(plans, key=_workspace)
-    if ram is not None and in_stripes is not None and plans[0][0] is whole:
+    if ram is not None and tile_for_ram is not None and plans[0][0] is whole:
         lent = sum(value.nbytes for value in (*whole.inputs, *whole.outputs) if value.kind != "intermediate")
         if _workspace(chosen) + lent > ram:
-            chosen = min(chosen, in_stripes(plans[0], max(0, ram - lent), planner), key=_workspace)
+            chosen = min(chosen, tile_for_ram(plans[0], max(0, ram - lent), planner), key=_workspace)
     spend("workspace", _workspace(chosen))
     prove(*chosen)
     prove_pools(*chosen, placement.pools)

@@ -58,7 +58,7 @@ class Placement:
     constants : tuple of ConstantPool
         Of constants, in the order of preference.
     ram : int or None
-        The bytes for workspace, inputs and outputs for which layers are computed in stripes; None where none are.
+        The bytes for workspace, inputs and outputs for which layers are tiled by rows; None where none are.
     """
 
     workspace_io: bool = False

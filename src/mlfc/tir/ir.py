@@ -463,7 +463,7 @@ class Program:
     meta : dict
         ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
         ``overlap``: whether outputs may reach into the place of inputs that die (default: they may not).
-        ``stripes``: which layers are computed in stripes of rows, and what that saves (default: none).
+        ``stripes``: which layers are tiled by rows, and what that saves (default: none).
     """
 
     name: str

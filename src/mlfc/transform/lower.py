@@ -31,7 +31,7 @@ from mlfc.tir.bytes import split_bytes
 from mlfc.tir.instance import without_single_trips
 from mlfc.tir.ir import COPY, Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlfc.tir.load_ahead import load_ahead
-from mlfc.transform.lower_stage import Stage, StageLowering
+from mlfc.transform.lower_tiled import TiledChain, TiledLowering
 
 if TYPE_CHECKING:
     from mlfc.transform.places import Places
@@ -55,7 +55,7 @@ def lower(
     module: relay.IRModule,
     features: Features,
     name: str = "default",
-    stage: Stage | None = None,
+    tiled: TiledChain | None = None,
     known: dict[relay.Function, LoweredGroup] | None = None,
     places: Places | None = None,
 ) -> Program:
@@ -69,8 +69,8 @@ def lower(
         What the target can do; that of the host, where there is a device beside it.
     name : str
         The program's name.
-    stage : Stage, optional
-        Layers that are computed in stripes.
+    tiled : TiledChain, optional
+        Layers that are tiled by rows.
     known : dict, optional
         What groups of the same module and features were lowered to, to be used and added to.
     places : Places, optional
@@ -82,7 +82,7 @@ def lower(
         Equal kernels appear once. Before a kernel reads a tensor that lies elsewhere, a call copies it: each tensor
         once. Constants lie wherever they are read.
     """
-    return _ProgramBuilder(features, stage, {} if known is None else known, places).build(module, name)
+    return _ProgramBuilder(features, tiled, {} if known is None else known, places).build(module, name)
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -114,15 +114,15 @@ class _ProgramBuilder:
     def __init__(
         self,
         features: Features,
-        stage: Stage | None,
+        tiled: TiledChain | None,
         known: dict[relay.Function, LoweredGroup],
         places: Places | None,
     ) -> None:
         self._features = features
-        self._stage = stage
+        self._tiled = tiled
         self._known = known
         self._places = places
-        self._striped = {id(layer.call) for layer in stage.layers} if stage else set()
+        self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
         self._names: dict[str, int] = {}
@@ -219,8 +219,8 @@ class _ProgramBuilder:
                 raise InternalError(f"{expr.op.name} was left outside every fused group", place=_place(expr))
             source = self._values[id(expr.args[0])]
             self._declare(expr, expr.span.tensor or source.name, source.kind, source, source.device)
-        elif id(expr) in self._striped:
-            self._visit_stage(expr, output_name)
+        elif id(expr) in self._tiled_calls:
+            self._visit_tiled(expr, output_name)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
             self._visit_group(expr, expr.op, output_name)
         elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
@@ -266,10 +266,10 @@ class _ProgramBuilder:
                 next_step="Convert the model to float32, or quantize it",
             )
 
-    def _visit_stage(self, expr: relay.Expr, output_name: str | None) -> None:
-        """Lower the whole stage where its last layer stands."""
-        assert self._stage is not None
-        layers = self._stage.layers
+    def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
+        """Lower the whole chain where its last layer stands."""
+        assert self._tiled is not None
+        layers = self._tiled.layers
         if expr is not layers[-1].call:
             return
         result = self._declare_result(expr, output_name, "stage")
@@ -278,7 +278,7 @@ class _ProgramBuilder:
             self._note_jumps(function)
             self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
 
-        StageLowering(self._stage, emit).run(self._values[id(layers[0].call.args[0])], result)
+        TiledLowering(self._tiled, emit).run(self._values[id(layers[0].call.args[0])], result)
 
     def _kernel_call(
         self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]

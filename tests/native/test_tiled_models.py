@@ -1,4 +1,4 @@
-"""Models computed in stripes give what they give whole, bit for bit, in C."""
+"""Models tiled by rows give what they give whole, bit for bit, in C."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 def test_results_are_the_same(models: Path, file: str, target: str, ram: int, workspace_io: bool) -> None:
     mod, params = mlfc.import_model(DIGITS if file == DIGITS.name else models / f"{file}.tflite")
     whole = mlfc.build(mod, target, params, module_name="whole", workspace_io=workspace_io)
-    striped = mlfc.build(mod, target, params, module_name="striped", workspace_io=workspace_io, ram=ram)
-    assert striped.program.meta["stripes"]["count"] > 1
-    assert striped.plan.size < whole.plan.size
+    tiled = mlfc.build(mod, target, params, module_name="tiled", workspace_io=workspace_io, ram=ram)
+    assert tiled.program.meta["stripes"]["count"] > 1
+    assert tiled.plan.size < whole.plan.size
     # a row that is computed twice would show here
-    assert sum(call.kernel.macs for call in striped.program.calls) == sum(
+    assert sum(call.kernel.macs for call in tiled.program.calls) == sum(
         call.kernel.macs for call in whole.program.calls
     )
-    one, other = load_factory(whole), load_factory(striped)
+    one, other = load_factory(whole), load_factory(tiled)
     edges = edge_inputs(one.inputs) if one.inputs[0].dtype == "int8" else []
     for inputs in [seeded_inputs(one.inputs, seed) for seed in range(3)] + edges:
         expected, got = one.run(inputs), other.run(inputs)
@@ -69,7 +69,7 @@ def more_padding_than_window(x: ir.Expr) -> ir.Expr:
     return convolved(convolved(second, 3, (1, 1), padding=(3, 3, 3, 3)), 2, (15, 10))
 
 
-def rows_that_several_stripes_carry(x: ir.Expr) -> ir.Expr:
+def rows_that_several_tiles_carry(x: ir.Expr) -> ir.Expr:
     first = convolved(x, 16, (3, 3), padding=(1, 1, 1, 1))
     return convolved(convolved(first, 3, (5, 3), padding=(2, 1, 2, 1)), 2, (17, 8))
 
@@ -90,7 +90,7 @@ def rows_with_constants_of_their_own(x: ir.Expr) -> ir.Expr:
 
 ODD = [
     more_padding_than_window,
-    rows_that_several_stripes_carry,
+    rows_that_several_tiles_carry,
     sums_with_their_own_input,
     rows_with_constants_of_their_own,
 ]
@@ -106,22 +106,22 @@ def test_odd_chains_give_what_they_give_whole(
     inputs = seeded_inputs(whole.inputs, 0)
     expected = whole.run(inputs)["y"]
     assert np.ptp(expected) > 0
-    striped = 0
+    tiled = 0
     for ram in (900, 1300, 1900):
-        factory = mlfc.build(module, target, module_name="striped", ram=ram)
-        striped += "stripes" in factory.program.meta
-        path = mlfc.export_model_library_format(factory, tmp_path / "striped.tar")
+        factory = mlfc.build(module, target, module_name="tiled", ram=ram)
+        tiled += "stripes" in factory.program.meta
+        path = mlfc.export_model_library_format(factory, tmp_path / "tiled.tar")
         assert [str(fault) for fault in validate(path)] == []
         np.testing.assert_array_equal(mlfc.load(path).run(inputs)["y"], expected)
-    assert striped
+    assert tiled
 
 
 def test_half_of_the_plain_workspace_is_enough(command: Callable[..., str], models: Path, tmp_path: Path) -> None:
     model, archive = models / "vww_96_int8.tflite", tmp_path / "vww.tar"
     options = ("--target", "c -mcpu=cortex-m4", "--module-name", "vww", "-o", archive, "--json")
     plain = json.loads(command("compile", model, *options))["modules"]["vww"]["memory"]["workspace_bytes"]
-    striped = json.loads(command("compile", model, *options, "--ram", plain // 2))["modules"]["vww"]
-    assert striped["memory"]["workspace_bytes"] <= plain // 2
-    assert striped["stripes"]["workspace_bytes_without"] == plain
+    tiled = json.loads(command("compile", model, *options, "--ram", plain // 2))["modules"]["vww"]
+    assert tiled["memory"]["workspace_bytes"] <= plain // 2
+    assert tiled["stripes"]["workspace_bytes_without"] == plain
     command("validate", archive)
     assert "equal" in command("verify", model, archive, "--samples", 1)

@@ -1,4 +1,4 @@
-"""From a stage of layers to calls of kernels, stripe by stripe."""
+"""From a chain of layers to calls of kernels, tile by tile."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from math import prod
 from mlfc.relay import ir as relay
 from mlfc.support import dtypes
 from mlfc.tir.ir import Value
-from mlfc.transform.stripes import Layer, Piece, schedule, striped_function
+from mlfc.transform.row_tiling import RowTile, TiledLayer, schedule, tiled_function
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """Layers to be computed in stripes.
+class TiledChain:
+    """Layers to be tiled by rows.
 
     Attributes
     ----------
     layers : tuple of Layer
-        A chain; see `stripes.find_stage`.
+        A chain; see `row_tiling.find_chains`.
     rows : int
-        Rows of the last layer that a stripe computes.
+        Rows of the last layer that a tile computes.
     functions : dict
-        Functions on stripes that have been made, which stages of the same layers share.
+        Functions on row tiles that have been made, which chains of the same layers share.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[TiledLayer, ...]
     rows: int
-    functions: dict[tuple[Layer | None, int, int, int], relay.Function] = field(default_factory=dict)
+    functions: dict[tuple[TiledLayer | None, int, int, int], relay.Function] = field(default_factory=dict)
 
-    def function(self, layer: Layer, piece: Piece) -> relay.Function:
-        """Return a layer's function on the rows of a stripe: the same one for the same sizes."""
-        rows = piece.needs_end - piece.needs_first
-        key = (layer, rows, *layer.padding(piece))
+    def function(self, layer: TiledLayer, tile: RowTile) -> relay.Function:
+        """Return a layer's function on the rows of a tile: the same one for the same sizes."""
+        rows = tile.needs_end - tile.needs_first
+        key = (layer, rows, *layer.padding(tile))
         if key not in self.functions:
-            self.functions[key] = striped_function(layer, rows, layer.padding(piece))
+            self.functions[key] = tiled_function(layer, rows, layer.padding(tile))
         return self.functions[key]
 
     def copying(self, size: int, dtype: str) -> relay.Function:
@@ -48,47 +48,47 @@ class Stage:
 
 
 @dataclass(eq=False)
-class StageLowering:
-    """Writes the calls of one stage.
+class TiledLowering:
+    """Writes the calls of one chain.
 
     Attributes
     ----------
-    stage : Stage
+    tiled : TiledChain
     emit : callable ``(function, input, output, nodes)``
         Adds a call of the kernel of a fused group.
     """
 
-    stage: Stage
+    tiled: TiledChain
     emit: Callable[[relay.Function, Value, Value, tuple[str, ...]], None]
     _carried: dict[int, Value] = field(default_factory=dict)
 
     def run(self, source: Value, result: Value) -> None:
         """Compute `result`, the last layer's output, from `source`, the first layer's input."""
-        layers = self.stage.layers
-        stripes = schedule(layers, self.stage.rows)
-        for number, pieces in enumerate(stripes):
-            later = stripes[number + 1 :]
+        layers = self.tiled.layers
+        tiles = schedule(layers, self.tiled.rows)
+        for number, layer_tiles in enumerate(tiles):
+            later = tiles[number + 1 :]
             current: Value | None = None
-            for index, (layer, piece) in enumerate(zip(layers, pieces, strict=True)):
-                if piece is None:
+            for index, (layer, tile) in enumerate(zip(layers, layer_tiles, strict=True)):
+                if tile is None:
                     continue
-                data = rows_of(source, piece.needs_first, piece.needs_end) if index == 0 else current
+                data = rows_of(source, tile.needs_first, tile.needs_end) if index == 0 else current
                 if data is None:
                     data = self._carried[index]
-                output, current = self._output(layers, pieces, index, result)
-                self.emit(self.stage.function(layer, piece), data, output, layer.call.span.nodes)
+                output, current = self._output(layers, layer_tiles, index, result)
+                self.emit(self.tiled.function(layer, tile), data, output, layer.call.span.nodes)
                 if index:
-                    self._carry(index, data, piece, _next(later, index))
+                    self._carry(index, data, tile, _next(later, index))
 
     def _output(
-        self, layers: Sequence[Layer], pieces: Sequence[Piece | None], index: int, result: Value
+        self, layers: Sequence[TiledLayer], layer_tiles: Sequence[RowTile | None], index: int, result: Value
     ) -> tuple[Value, Value]:
         """Return where a layer writes its rows, and the input of the next layer, of which they are the last rows."""
-        piece = pieces[index]
-        assert piece is not None
+        tile = layer_tiles[index]
+        assert tile is not None
         if index + 1 == len(layers):
-            return rows_of(result, piece.first, piece.end), result
-        following = pieces[index + 1]
+            return rows_of(result, tile.first, tile.end), result
+        following = layer_tiles[index + 1]
         assert following is not None
         kind = layers[index].output
         title = layers[index].call.span.tensor or "rows"
@@ -100,20 +100,20 @@ class StageLowering:
             self._copy(self._carried.pop(index + 1), rows_of(buffer, 0, carried))
         return rows_of(buffer, carried, rows), buffer
 
-    def _carry(self, index: int, data: Value, piece: Piece, following: Piece | None) -> None:
+    def _carry(self, index: int, data: Value, tile: RowTile, following: RowTile | None) -> None:
         """Keep the input rows of a layer that its next piece needs again."""
         if following is None or not following.carried:
             return
-        kept = rows_of(data, following.needs_first - piece.needs_first, data.shape[1])
+        kept = rows_of(data, following.needs_first - tile.needs_first, data.shape[1])
         self._carried[index] = Value(f"{data.name}, kept", kept.shape, kept.dtype, "intermediate")
         self._copy(kept, self._carried[index])
 
     def _copy(self, source: Value, target: Value) -> None:
-        self.emit(self.stage.copying(prod(source.shape), source.dtype), source, target, ())
+        self.emit(self.tiled.copying(prod(source.shape), source.dtype), source, target, ())
 
 
-def _next(stripes: Sequence[Sequence[Piece | None]], index: int) -> Piece | None:
-    return next((pieces[index] for pieces in stripes if pieces[index] is not None), None)
+def _next(tiles: Sequence[Sequence[RowTile | None]], index: int) -> RowTile | None:
+    return next((layer_tiles[index] for layer_tiles in tiles if layer_tiles[index] is not None), None)
 
 
 def rows_of(value: Value, first: int, end: int) -> Value:

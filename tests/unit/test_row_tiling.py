@@ -14,14 +14,14 @@ from mlfc import memory
 from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.tir.ir import Program, Value
-from mlfc.transform.lower_stage import rows_of
-from mlfc.transform.stripes import Layer, schedule
+from mlfc.transform.lower_tiled import rows_of
+from mlfc.transform.row_tiling import TiledLayer, schedule
 
 NO_CALL = ir.call("copy", [ir.Var("x", ir.TensorType((1,), "int8"))])
 
 
 @st.composite
-def stages(draw: st.DrawFn) -> list[Layer]:
+def chains(draw: st.DrawFn) -> list[TiledLayer]:
     layers = []
     rows = draw(st.integers(6, 40))
     for _ in range(draw(st.integers(1, 5))):
@@ -31,36 +31,36 @@ def stages(draw: st.DrawFn) -> list[Layer]:
         out_rows = (rows + top + bottom - window) // stride + 1
         if out_rows < 1:
             break
-        layers.append(Layer(NO_CALL, rows, out_rows, window, stride, top))
+        layers.append(TiledLayer(NO_CALL, rows, out_rows, window, stride, top))
         rows = out_rows
     return layers
 
 
-@given(stages(), st.integers(1, 9))
-def test_every_row_is_computed_once_from_rows_that_are_there(layers: list[Layer], rows: int) -> None:
+@given(chains(), st.integers(1, 9))
+def test_every_row_is_computed_once_from_rows_that_are_there(layers: list[TiledLayer], rows: int) -> None:
     if not layers:
         return
-    stripes = schedule(layers, rows)
+    tiles = schedule(layers, rows)
     held = [set(range(layers[0].in_rows)), *(set() for _ in layers)]  # rows of each layer's input, and of the result
-    for number, pieces in enumerate(stripes):
-        for index, (layer, piece) in enumerate(zip(layers, pieces, strict=True)):
-            if piece is None:
+    for number, layer_tiles in enumerate(tiles):
+        for index, (layer, tile) in enumerate(zip(layers, layer_tiles, strict=True)):
+            if tile is None:
                 continue
-            for row in range(piece.first, piece.end):
+            for row in range(tile.first, tile.end):
                 wanted = range(row * layer.stride - layer.top, row * layer.stride - layer.top + layer.window)
                 needed = {place for place in wanted if 0 <= place < layer.in_rows}
-                assert needed <= set(range(piece.needs_first, piece.needs_end))
+                assert needed <= set(range(tile.needs_first, tile.needs_end))
                 assert needed <= held[index]
                 assert row not in held[index + 1]
                 held[index + 1].add(row)
-            top, bottom = layer.padding(piece)
-            height = piece.needs_end - piece.needs_first + top + bottom
-            assert (height - layer.window) // layer.stride + 1 == piece.end - piece.first
-            if index:  # what was carried over is what the stripe before had
-                before = [item[index] for item in stripes[:number] if item[index] is not None]
-                assert piece.carried <= (before[-1].needs_end - before[-1].needs_first if before else 0)
+            top, bottom = layer.padding(tile)
+            height = tile.needs_end - tile.needs_first + top + bottom
+            assert (height - layer.window) // layer.stride + 1 == tile.end - tile.first
+            if index:  # what was carried over is what the tile before had
+                before = [item[index] for item in tiles[:number] if item[index] is not None]
+                assert tile.carried <= (before[-1].needs_end - before[-1].needs_first if before else 0)
                 # only what is needed again is kept
-                held[index] -= set(range(piece.needs_first))
+                held[index] -= set(range(tile.needs_first))
     assert held[-1] == set(range(layers[-1].out_rows))
 
 
@@ -72,7 +72,7 @@ def test_parts_of_values_know_where_they_lie() -> None:
 
 
 @pytest.mark.parametrize("workspace_io", [False, True])
-def test_plans_of_stripes_are_proved_and_listed(models: Path, workspace_io: bool) -> None:
+def test_plans_of_tiles_are_proved_and_listed(models: Path, workspace_io: bool) -> None:
     mod, params = mlfc.import_model(models / "vww_96_int8.tflite")
     factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
     program, plan = factory.program, factory.plan

@@ -1,4 +1,4 @@
-"""Choosing the layers that are computed in stripes so that the workspace fits a limit."""
+"""Choosing the layers that are tiled by rows so that the workspace fits a limit."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from mlfc.relay import ir
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.tir.ir import Program
-from mlfc.transform.lower_stage import Stage
-from mlfc.transform.stripes import Layer, Piece, find_chains, schedule
+from mlfc.transform.lower_tiled import TiledChain
+from mlfc.transform.row_tiling import RowTile, TiledLayer, find_chains, schedule
 
-# how many stages are lowered and planned before the smallest workspace found so far is taken
+# how many chains are lowered and planned before the smallest workspace found so far is taken
 _MOST_TRIALS = 8
 
 
-def fit(
-    module: ir.IRModule, lower: Callable[[Stage], Program], whole: Planned, limit: int, planner: memory.Planner
+def tile_for_ram(
+    module: ir.IRModule, lower: Callable[[TiledChain], Program], whole: Planned, limit: int, planner: memory.Planner
 ) -> Planned:
-    """Return a program with some layers in stripes, so that the workspace is at most `limit` bytes, and its plan.
+    """Return a program with some layers tiled by rows, so that the workspace is at most `limit` bytes, and its plan.
 
     Parameters
     ----------
     module : IRModule
         The fused module.
-    lower : callable ``(stage) -> program``
-        Lowers the module with a stage in stripes.
+    lower : callable ``(tiled) -> program``
+        Lowers the module with a tiled chain.
     whole : (Program, Plan)
-        Without stripes; the workspace is larger than the limit.
+        Untiled; the workspace is larger than the limit.
     limit : int
     planner : callable ``(program, limit) -> (program, plan)``
 
@@ -43,35 +43,35 @@ def fit(
         Those with the fewest calls that fit; where none do, those with the smallest workspace.
     """
     best = whole
-    for stage in _candidates(module, whole, limit):
+    for tiled in _candidates(module, whole, limit):
         try:
-            trial = planner(lower(stage), limit)
+            trial = planner(lower(tiled), limit)
         except BudgetError:  # of a pool
             continue
         if trial[1].workspace_bytes < best[1].workspace_bytes:
-            best = replace(trial[0], meta={**trial[0].meta, "stripes": _facts(stage, whole)}), trial[1]
+            best = replace(trial[0], meta={**trial[0].meta, "stripes": _facts(tiled, whole)}), trial[1]
         if best[1].workspace_bytes <= limit:
             break
     return best
 
 
-def _facts(stage: Stage, whole: Planned) -> dict[str, Any]:
+def _facts(tiled: TiledChain, whole: Planned) -> dict[str, Any]:
     return {
-        "nodes": [list(layer.call.span.nodes) for layer in stage.layers],
-        "rows": stage.rows,
-        "count": -(-stage.layers[-1].out_rows // stage.rows),
+        "nodes": [list(layer.call.span.nodes) for layer in tiled.layers],
+        "rows": tiled.rows,
+        "count": -(-tiled.layers[-1].out_rows // tiled.rows),
         "calls_without": len(whole[0].calls),
         "workspace_bytes_without": whole[1].workspace_bytes,
     }
 
 
-def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[Stage]:
-    """Return the stages that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
+def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledChain]:
+    """Return the chains that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
     program, plan = whole
     live = _live_by_call(module, plan)
     lent = {param for param, value in zip(module.main.params, program.inputs, strict=True) if value.kind == "input"}
-    found: list[tuple[int, int, int, Stage]] = []
-    functions: dict[tuple[Layer | None, int, int, int], ir.Function] = {}
+    found: list[tuple[int, int, int, TiledChain]] = []
+    functions: dict[tuple[TiledLayer | None, int, int, int], ir.Function] = {}
     for chain in find_chains(module):
         source = chain[0].call.args[0]
         held = 0 if source in lent else chain[0].input.nbytes
@@ -84,8 +84,8 @@ def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[Stage]:
             for rows in _heights(layers[-1].out_rows):
                 over = max(0, max(outside, beside + ends + _least_bytes(layers, rows)) - limit)
                 calls = depth * -(-layers[-1].out_rows // rows)
-                found.append((over, calls, len(found), Stage(layers, rows, functions)))
-    return [stage for *_, stage in sorted(found, key=lambda item: item[:3])[:_MOST_TRIALS]]
+                found.append((over, calls, len(found), TiledChain(layers, rows, functions)))
+    return [tiled for *_, tiled in sorted(found, key=lambda item: item[:3])[:_MOST_TRIALS]]
 
 
 def _live_by_call(module: ir.IRModule, plan: memory.Plan) -> Mapping[ir.Expr, int]:
@@ -95,35 +95,35 @@ def _live_by_call(module: ir.IRModule, plan: memory.Plan) -> Mapping[ir.Expr, in
 
 
 def _heights(rows: int) -> Iterator[int]:
-    """Yield the heights of stripes that make so many rows, each number of stripes once."""
+    """Yield the heights of row tiles that make so many rows, each number of row tiles once."""
     yield from sorted({-(-rows // count) for count in range(2, rows + 1)}, reverse=True)
 
 
-def _least_bytes(layers: Sequence[Layer], rows: int) -> int:
-    """Return the most bytes that a stage holds between its input and its output.
+def _least_bytes(layers: Sequence[TiledLayer], rows: int) -> int:
+    """Return the most bytes that a chain holds between its input and its output.
 
     Every output is taken to lie in the place of its input, so a plan may need more.
     """
     carried = [0] * len(layers)
     most = 0
-    stripes = schedule(layers, rows)
-    for number, pieces in enumerate(stripes):
-        for index, piece in enumerate(pieces):
-            if piece is None:
+    tiles = schedule(layers, rows)
+    for number, layer_tiles in enumerate(tiles):
+        for index, tile in enumerate(layer_tiles):
+            if tile is None:
                 continue
-            data = _input_bytes(layers[index], piece) if index else 0
-            following = pieces[index + 1] if index + 1 < len(layers) else None
+            data = _input_bytes(layers[index], tile) if index else 0
+            following = layer_tiles[index + 1] if index + 1 < len(layers) else None
             output = _input_bytes(layers[index + 1], following) if following else 0
             carried[index] = 0
             most = max(most, sum(carried) + max(data, output))
-            later = next((item[index] for item in stripes[number + 1 :] if item[index] is not None), None)
+            later = next((item[index] for item in tiles[number + 1 :] if item[index] is not None), None)
             if index and later is not None:
                 carried[index] = later.carried * _row_bytes(layers[index].input)
     return most
 
 
-def _input_bytes(layer: Layer, piece: Piece) -> int:
-    return (piece.needs_end - piece.needs_first) * _row_bytes(layer.input)
+def _input_bytes(layer: TiledLayer, tile: RowTile) -> int:
+    return (tile.needs_end - tile.needs_first) * _row_bytes(layer.input)
 
 
 def _row_bytes(kind: ir.TensorType) -> int:

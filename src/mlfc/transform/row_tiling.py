@@ -1,9 +1,9 @@
-"""Layers of a network in stripes of rows: less is in memory at a time, and no row is computed twice.
+"""Layers of a network tiled by rows: less is in memory at a time, and no row is computed twice.
 
-A stage is a chain of fused groups in which each row of a layer's output needs a few neighbouring rows of its input:
-convolutions, pools, and what was fused with them. Stripe by stripe, all of its layers
-compute the rows that the next rows of the last layer need. Rows that the next stripe needs again are carried over.
-Rows of channels-last data of one image lie one behind the other, so a stripe is a smaller tensor of the same kind, and
+A chain is a sequence of fused groups in which each row of a layer's output needs a few neighbouring rows of its input:
+convolutions, pools, and what was fused with them. Tile by tile, all of its layers
+compute the rows that the next rows of the last layer need. Rows that the next tile needs again are carried over.
+Rows of channels-last data of one image lie one behind the other, so a tile is a smaller tensor of the same kind, and
 every target's kernels serve it.
 """
 
@@ -26,8 +26,8 @@ _AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """A layer that can be computed in stripes: what its rows need of the rows before.
+class TiledLayer:
+    """A layer that can be tiled by rows: what its rows need of the rows before.
 
     Attributes
     ----------
@@ -65,15 +65,15 @@ class Layer:
         start = first * self.stride - self.top
         return max(0, start), min(self.in_rows, (end - 1) * self.stride - self.top + self.window)
 
-    def padding(self, piece: Piece) -> tuple[int, int]:
+    def padding(self, tile: RowTile) -> tuple[int, int]:
         """Return the rows of padding before and behind the input rows of a piece."""
-        reach = (piece.end - 1) * self.stride - self.top + self.window
-        return max(0, self.top - piece.first * self.stride), max(0, reach - piece.needs_end)
+        reach = (tile.end - 1) * self.stride - self.top + self.window
+        return max(0, self.top - tile.first * self.stride), max(0, reach - tile.needs_end)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What a layer does in one stripe.
+class RowTile:
+    """What a layer does in one tile.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Piece:
     needs_first, needs_end : int
         Input rows.
     carried_end : int
-        The input rows before this one are carried over from the stripe before.
+        The input rows before this one are carried over from the tile before.
     """
 
     first: int
@@ -97,15 +97,15 @@ class Piece:
         return max(0, self.carried_end - self.needs_first)
 
 
-def find_chains(module: ir.IRModule) -> tuple[tuple[Layer, ...], ...]:
-    """Return the longest chains of layers of a fused module that can be computed in stripes, in their order."""
+def find_chains(module: ir.IRModule) -> tuple[tuple[TiledLayer, ...], ...]:
+    """Return the longest chains of layers of a fused module that can be tiled by rows, in their order."""
     users: dict[ir.Expr, list[ir.Expr]] = {}
     starts: list[ir.Expr] = []
     for expr in post_order(module.main.body):
         for arg in expr.args if isinstance(expr, ir.Call) else expr.fields if isinstance(expr, ir.Tuple) else ():
             users.setdefault(arg, []).append(expr)
         starts.append(expr)
-    chains: list[tuple[Layer, ...]] = []
+    chains: list[tuple[TiledLayer, ...]] = []
     inside: set[ir.Expr] = set()
     for start in starts:
         if start not in inside:
@@ -115,9 +115,9 @@ def find_chains(module: ir.IRModule) -> tuple[tuple[Layer, ...], ...]:
     return tuple(chains)
 
 
-def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir.Expr) -> tuple[Layer, ...]:
+def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir.Expr) -> tuple[TiledLayer, ...]:
     """Return the layers from `source` on, each the only one that reads what the one before computes."""
-    layers: list[Layer] = []
+    layers: list[TiledLayer] = []
     while len(users.get(source, ())) == 1 and source is not last:
         (call,) = users[source]
         layer = _layer(call) if isinstance(call, ir.Call) and call is not last else None
@@ -128,8 +128,8 @@ def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir
     return tuple(layers)
 
 
-def _layer(call: ir.Call) -> Layer | None:
-    """Return a call of a fused group as a layer; None where its rows cannot be computed in stripes."""
+def _layer(call: ir.Call) -> TiledLayer | None:
+    """Return a call of a fused group as a layer; None where its rows cannot be tiled by rows."""
     function = call.op
     if not isinstance(function, ir.Function) or len(call.args) != 1:
         return None
@@ -151,7 +151,7 @@ def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
     return any(arg in before for expr in inside if expr not in before | {anchor} for arg in expr.args)
 
 
-def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> Layer | None:
+def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> TiledLayer | None:
     attrs = anchor.attrs
     top = conv_types.pad_pairs("stripes", attrs["padding"], 2)[0][0]
     if ir.op_name(anchor) in _POOLS:
@@ -165,7 +165,7 @@ def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> La
         data, weight = (ir.tensor_type(arg) for arg in anchor.args[:2])
         conv = conv_types.conv_geometry("stripes", data, weight, attrs)
         window, stride = conv.extents[0], conv.strides[0]
-    layer = Layer(call, in_rows, out_rows, window, stride, top)
+    layer = TiledLayer(call, in_rows, out_rows, window, stride, top)
     # rows that are made of padding alone need no row of the input
     edges = (layer.needs(0, 1), layer.needs(out_rows - 1, out_rows))
     return layer if stride <= window and all(first < end for first, end in edges) else None
@@ -181,36 +181,36 @@ def _is_by_row(call: ir.Call) -> bool:
     return all(len(shape) < 3 or shape[-3] == 1 for shape in constants) and len(ir.tensor_type(call).shape) == 4
 
 
-def schedule(layers: Sequence[Layer], rows: int) -> tuple[tuple[Piece | None, ...], ...]:
-    """Return, stripe by stripe, what each layer does; None where it has nothing to do.
+def schedule(layers: Sequence[TiledLayer], rows: int) -> tuple[tuple[RowTile | None, ...], ...]:
+    """Return, tile by tile, what each layer does; None where it has nothing to do.
 
     Parameters
     ----------
     layers : sequence of Layer
-        A stage.
+        A chain.
     rows : int
-        Rows of the last layer that a stripe computes.
+        Rows of the last layer that a tile computes.
     """
     height = layers[-1].out_rows
     done = [0] * len(layers)  # output rows that each layer has computed
     known = [0] * len(layers)  # input rows that have reached each layer
-    stripes = []
+    tiles = []
     for end in range(rows, height + rows, rows):
-        pieces: list[Piece | None] = [None] * len(layers)
+        layer_tiles: list[RowTile | None] = [None] * len(layers)
         wanted = min(end, height)
         for index in reversed(range(len(layers))):
             if wanted <= done[index]:
                 break
             first, last = layers[index].needs(done[index], wanted)
             last = max(last, known[index])
-            pieces[index] = Piece(done[index], wanted, first, last, known[index])
+            layer_tiles[index] = RowTile(done[index], wanted, first, last, known[index])
             done[index], known[index] = wanted, last
             wanted = last
-        stripes.append(tuple(pieces))
-    return tuple(stripes)
+        tiles.append(tuple(layer_tiles))
+    return tuple(tiles)
 
 
-def striped_function(layer: Layer, rows: int, padding: tuple[int, int]) -> ir.Function:
+def tiled_function(layer: TiledLayer, rows: int, padding: tuple[int, int]) -> ir.Function:
     """Return a layer's function on so many rows of its input, with so much padding before and behind them."""
     function = layer.call.op
     assert isinstance(function, ir.Function)

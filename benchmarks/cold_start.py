@@ -22,7 +22,7 @@ import numpy
 import mlfc
 
 start = time.perf_counter()
-import mlfc.archive.load
+import mlfc.archive.read.load
 imported = time.perf_counter()
 model = mlfc.load(sys.argv[1])
 inputs = {info.name: numpy.zeros(info.shape, info.dtype) for info in model.inputs}

@@ -24,7 +24,7 @@ EXECUTORS = ("graph", "aot")
 PROGRAM = """
 import json, sys, time
 import numpy
-import mlfc, mlfc.runtime.factory
+import mlfc, mlfc.runtime.libraries.factory
 
 def memory():
     lines = open("/proc/self/status").read().splitlines()

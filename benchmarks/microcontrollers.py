@@ -11,8 +11,8 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import Model
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.verify.compare import sample_inputs
 from mlfc.verify.litert import Reference
 

@@ -14,7 +14,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.cli.main import COMMANDS, GROUPS, app
-from mlfc.micro.board import Board, Memory, boards
+from mlfc.micro.board.board import Board, Memory, boards
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr
 
 REFERENCE = Path(__file__).parent / "reference"

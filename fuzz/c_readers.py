@@ -17,7 +17,7 @@ from mlfc.crt import crt_files
 from mlfc.micro.rpc import minrpc
 from mlfc.micro.rpc.framing import frame
 from mlfc.runtime import cpu
-from mlfc.runtime.c_abi import data_type
+from mlfc.runtime.tensor.c_abi import data_type
 from mlfc.support.params import save_params
 
 HERE = Path(__file__).resolve().parent

@@ -125,13 +125,13 @@ def fuzz(target: Target, seconds: float, seed: int = 0, *, count: int = sys.maxs
 
 def targets() -> tuple[Target, ...]:
     """Return every reader, with seeds from a small model compiled for both executors."""
-    from mlfc.archive import bson
-    from mlfc.archive.c_header import parse_header
-    from mlfc.archive.c_symbols import defined_symbols
-    from mlfc.archive.elf_symbols import defined_functions
-    from mlfc.archive.params_forms import load_bson, load_json, params_bson, params_json
+    from mlfc.archive.read import bson
+    from mlfc.archive.read.c_header import parse_header
+    from mlfc.archive.read.params_forms import load_bson, load_json, params_bson, params_json
+    from mlfc.archive.validate.c_symbols import defined_symbols
+    from mlfc.archive.validate.elf_symbols import defined_functions
     from mlfc.relay.text import from_text
-    from mlfc.runtime.graph_json import parse_graph
+    from mlfc.runtime.executors.graph_json import parse_graph
     from mlfc.support.content import to_bytes
     from mlfc.support.params import load_params, save_params
 
@@ -183,8 +183,8 @@ def _blob(abi: str) -> bytes:
     """Return a tree of every kind that comes with mlfc, as a library carries it."""
     from mlfc.library.module_tree import pack
     from mlfc.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
-    from mlfc.runtime.kernel_launch import FunctionInfo
-    from mlfc.runtime.tvm_kinds import ConstLoader, MetadataModule
+    from mlfc.runtime.devices.kernel_launch import FunctionInfo
+    from mlfc.runtime.modules.tvm_kinds import ConstLoader, MetadataModule
     from mlfc.support.content import to_bytes
 
     info = FunctionInfo("", ("handle", "float32"), ("blockIdx.x", "threadIdx.x"))
@@ -204,7 +204,7 @@ def _blob(abi: str) -> bytes:
 
 
 def _blob_reader(abi: str) -> Callable[[bytes], object]:
-    from mlfc.runtime.blob import read_tree
+    from mlfc.runtime.modules.blob import read_tree
 
     return lambda data: read_tree(data, _Library(), abi)
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlfc import errors, runtime
-    from mlfc.archive.diff import diff as diff
-    from mlfc.archive.export import export_model_library_format
-    from mlfc.archive.inspect import inspect as inspect
-    from mlfc.archive.load import load as load
-    from mlfc.archive.load import load_module
-    from mlfc.archive.migrate import migrate as migrate
-    from mlfc.archive.rebuild import rebuild as rebuild
+    from mlfc.archive.compare.diff import diff as diff
+    from mlfc.archive.describe.inspect import inspect as inspect
+    from mlfc.archive.read.load import load as load
+    from mlfc.archive.read.load import load_module
+    from mlfc.archive.write.export import export_model_library_format
+    from mlfc.archive.write.migrate import migrate as migrate
+    from mlfc.archive.write.rebuild import rebuild as rebuild
     from mlfc.compiler import build
     from mlfc.frontend import import_model
     from mlfc.memory import ConstantPool, Pool
     from mlfc.problems import check
-    from mlfc.runtime.device import cpu, cuda, device, opencl
+    from mlfc.runtime.devices.device import cpu, cuda, device, opencl
 
 __version__ = "0.1.0"
 
@@ -29,10 +29,10 @@ _HOMES = {
     "import_model": "mlfc.frontend",
     "check": "mlfc.problems",
     # of the module: the package mlfc.runtime has a module of the same name as one of them
-    "cpu": "mlfc.runtime.device",
-    "cuda": "mlfc.runtime.device",
-    "device": "mlfc.runtime.device",
-    "opencl": "mlfc.runtime.device",
+    "cpu": "mlfc.runtime.devices.device",
+    "cuda": "mlfc.runtime.devices.device",
+    "device": "mlfc.runtime.devices.device",
+    "opencl": "mlfc.runtime.devices.device",
     "build": "mlfc.compiler",
     "export_model_library_format": "mlfc.archive",
     "load": "mlfc.archive",

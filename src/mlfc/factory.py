@@ -18,16 +18,16 @@ from mlfc.library.device_modules import device_module
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
 from mlfc.relay.ir import IRModule
-from mlfc.runtime.aot_module import AotModule, loaded_pools
-from mlfc.runtime.device import Device
-from mlfc.runtime.external_code import ExternalCode
-from mlfc.runtime.factory import FactoryModule
-from mlfc.runtime.factory_body import DEFAULT_KEY
-from mlfc.runtime.graph_module import GraphModule
-from mlfc.runtime.loaders import load_part
-from mlfc.runtime.module import Function, Module
-from mlfc.runtime.module_set import ModuleSet
-from mlfc.runtime.runnable import Runnable
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
+from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.libraries.factory import FactoryModule
+from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+from mlfc.runtime.libraries.module_set import ModuleSet
+from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.runtime.modules.loaders import load_part
+from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlfc.micro.board import Board, find_board
+from mlfc.micro.board.board import Board, find_board
 from tests.conftest import need
 
 

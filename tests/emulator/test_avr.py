@@ -9,8 +9,8 @@ import pytest
 
 import mlfc
 from mlfc.errors import BudgetError
-from mlfc.micro.avr import write_files
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.firmware.avr import write_files
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board

@@ -12,8 +12,8 @@ import pytest
 
 import mlfc
 from mlfc.errors import BudgetError
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board

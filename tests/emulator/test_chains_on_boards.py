@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 import mlfc
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from tests.native.differential import Array, difference, interpreted, module_of
 from tests.native.fused_chains import covering

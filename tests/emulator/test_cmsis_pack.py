@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mlfc.errors import OptionError
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from tests.emulator.conftest import need_board
 from tests.projects import NAME, archive, expected_output, printed_output, project
 

@@ -11,8 +11,8 @@ import pytest
 import mlfc
 import mlfc.ops
 from mlfc.codegen.c import print_file, print_function
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from mlfc.transform.lower import lower_group
 from tests.harness import module_of, seeded_inputs

@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import OptionError
-from mlfc.micro.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.errors import TransportClosedError
-from mlfc.micro.driven_model import driven_model
-from mlfc.micro.emulator import emulated_factory
-from mlfc.micro.graph_source import graph_of_factory
+from mlfc.micro.firmware.graph_source import graph_of_factory
+from mlfc.micro.run.driven_model import driven_model
+from mlfc.micro.run.emulator import emulated_factory
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 

@@ -12,9 +12,9 @@ import mlfc
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.memory import Pool
-from mlfc.micro.emulator import EmulatedModule, emulated_factory
-from mlfc.micro.memory_table import MemoryTable
+from mlfc.micro.memory.memory_table import MemoryTable
 from mlfc.micro.project.generate import generate_project
+from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, seeded_inputs

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.code_size import object_sizes
+from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import BudgetError
 from mlfc.memory.pools import ConstantPool, Pool
-from mlfc.micro.board import find_board, parse_board
-from mlfc.micro.emulator import EmulatedModule, emulated_factory
-from mlfc.micro.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
-from mlfc.micro.planned_memory import planned_table
-from mlfc.micro.stack_bound import interrupt_bytes
-from mlfc.micro.trial_build import trial_build
+from mlfc.micro.board.board import find_board, parse_board
+from mlfc.micro.firmware.planned_memory import planned_table
+from mlfc.micro.firmware.trial_build import trial_build
+from mlfc.micro.memory.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
+from mlfc.micro.memory.stack_bound import interrupt_bytes
+from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
 from tests.conftest import need
 from tests.harness import edge_inputs, module_of, seeded_inputs
@@ -110,8 +110,8 @@ def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
 
 
 def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
-    from mlfc.micro.disassembly import RULES, read_functions
-    from mlfc.micro.stack_bound import disassembled, stated_frames
+    from mlfc.micro.memory.disassembly import RULES, read_functions
+    from mlfc.micro.memory.stack_bound import disassembled, stated_frames
 
     board = find_board("mps3-an547")
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")

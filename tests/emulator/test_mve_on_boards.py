@@ -9,8 +9,8 @@ import pytest
 
 import mlfc
 import mlfc.ops
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from tests.harness import module_of, seeded_inputs
 from tests.native.test_mve_kernels import LAYERS, layer, scalar

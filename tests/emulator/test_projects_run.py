@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from mlfc import inspect
-from mlfc.micro.board import find_board
-from mlfc.runtime.npz import write_npz
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.micro.board.board import find_board
+from mlfc.runtime.tensor.npz import write_npz
+from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.emulator.conftest import need_board

@@ -16,8 +16,8 @@ import pytest
 
 import mlfc
 from mlfc.errors import OptionError
-from mlfc.micro.board import find_board
-from mlfc.micro.selftest import run_selftest
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.selftest import run_selftest
 from tests.native.extracted import imported, make
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.micro.board import find_board
-from mlfc.micro.emulator import emulated_factory
+from mlfc.micro.board.board import find_board
+from mlfc.micro.run.emulator import emulated_factory
 from mlfc.verify.litert import Reference
 from tests.harness import seeded_inputs
 

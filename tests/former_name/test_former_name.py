@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.profile import load_profiled
-from mlfc.archive.validate import validate
+from mlfc.archive.describe.profile import load_profiled
+from mlfc.archive.validate.validate import validate
 
 Unpack = Callable[[str], Path]
 HERE = Path(__file__).parent

@@ -121,7 +121,7 @@ def _load_module(path: Path) -> str:
 
 
 def _rebuild(path: Path) -> str:
-    from mlfc.archive.rebuild import rebuild
+    from mlfc.archive.write.rebuild import rebuild
 
     return str(len(rebuild(path)))
 
@@ -133,7 +133,7 @@ def _diff(path: Path) -> str:
 
 
 def _migrate(path: Path) -> str:
-    from mlfc.archive.migrate import migrate
+    from mlfc.archive.write.migrate import migrate
 
     target = Path("migrated.tar")
     try:
@@ -157,7 +157,7 @@ ACTIONS: dict[str, Callable[[Path], str]] = {
 def _read_blob(abi: str) -> Callable[[Path], str]:
     def read(path: Path) -> str:
         from mlfc.runtime import Module
-        from mlfc.runtime.blob import read_tree
+        from mlfc.runtime.modules.blob import read_tree
 
         with path.open("rb") as file:
             # the modules may keep views of it

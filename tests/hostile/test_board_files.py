@@ -11,8 +11,8 @@ import pytest
 
 import mlfc
 from mlfc.errors import MlfcError, OptionError, ToolchainError
-from mlfc.micro.board import boards, find_board
-from mlfc.micro.programs import environment, need
+from mlfc.micro.board.board import boards, find_board
+from mlfc.micro.board.programs import environment, need
 from mlfc.micro.project.generate import generate_project
 from tests.native.extracted import imported
 

@@ -15,9 +15,9 @@ import pytest
 import mlfc
 from mlfc.errors import InputError, MlfcError, RunError
 from mlfc.runtime import LibraryModule
-from mlfc.runtime.c_abi import DLTensor, array_tensor
-from mlfc.runtime.device import cpu
-from mlfc.runtime.ffi_func import FfiFunc
+from mlfc.runtime.devices.device import cpu
+from mlfc.runtime.ffi.ffi_func import FfiFunc
+from mlfc.runtime.tensor.c_abi import DLTensor, array_tensor
 from tests.native.test_abi_entries import MAIN, exported
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -15,7 +15,7 @@ import mlfc
 from mlfc.errors import ArchiveError
 from mlfc.library.cache import cache_folder
 from mlfc.library.toolchain import compile_shared
-from mlfc.runtime.description import read_description
+from mlfc.runtime.modules.description import read_description
 from mlfc.support import elf_image
 from mlfc.support.elf_check import check_image
 from mlfc.support.elf_image import GNU_HASH, STRSZ, ElfImage

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, Tensor
-from mlfc.archive.read import open_archive
-from mlfc.archive.validate import validate
+from mlfc.archive.read.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, Tensor
+from mlfc.archive.read.opening import open_archive
+from mlfc.archive.validate.validate import validate
 from mlfc.errors import ArchiveError
 from mlfc.support.params import load_params
 from tests.interop.archive_versions import (

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import mlfc
-from mlfc.archive.source import source_files
+from mlfc.archive.read.source import source_files
 from mlfc.errors import TextError
 from mlfc.relay import ir
 from mlfc.relay.ir import IRModule

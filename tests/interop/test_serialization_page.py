@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.runtime.blob import SYMBOLS
+from mlfc.runtime.modules.blob import SYMBOLS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "module-serialization.md"
 

@@ -15,7 +15,7 @@ from mlfc.archive import load_profiled
 from mlfc.cli.main import app
 from mlfc.errors import OptionError, RunError
 from mlfc.runtime import GraphExecutor, LibraryModule, cpu
-from mlfc.runtime.graph_json import parse_graph
+from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.support.params import load_params
 from tests.conftest import need
 

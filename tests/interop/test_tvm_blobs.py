@@ -12,8 +12,8 @@ import pytest
 from mlfc.errors import ArchiveError
 from mlfc.library.module_tree import pack
 from mlfc.runtime import FactoryModule, Module
-from mlfc.runtime.blob import parse_tree, read_tree
-from mlfc.runtime.tvm_kinds import ConstLoader
+from mlfc.runtime.modules.blob import parse_tree, read_tree
+from mlfc.runtime.modules.tvm_kinds import ConstLoader
 from mlfc.support.content import to_bytes
 
 ROWS = {

@@ -16,10 +16,11 @@ from mlfc.errors import DeviceError, InputError
 from mlfc.factory import Factory
 from mlfc.library import cuda_compiler
 from mlfc.library.cuda_compiler import CudaCode, compile_cuda
-from mlfc.runtime import CudaModule, FunctionInfo, c_abi, load_from_bytes
-from mlfc.runtime.cuda_api import CudaApi
-from mlfc.runtime.dlpack import Described, to_capsule
-from mlfc.runtime.ndarray import array
+from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
+from mlfc.runtime.devices.cuda_api import CudaApi
+from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.dlpack import Described, to_capsule
+from mlfc.runtime.tensor.ndarray import array
 from tests.native.cuda_on_host import host_code
 
 IS_STAND_IN = "MLFC_CUDA_STAND_IN" in os.environ

@@ -21,8 +21,8 @@ from mlfc.factory import link
 from mlfc.library.toolchain import compile_shared
 from mlfc.memory import ConstantPool
 from mlfc.runtime import LibraryModule
-from mlfc.runtime.c_abi import DLTensor, array_tensor
-from mlfc.runtime.device import cpu
+from mlfc.runtime.devices.device import cpu
+from mlfc.runtime.tensor.c_abi import DLTensor, array_tensor
 from mlfc.support.content import write_data
 from tests.conftest import need
 from tests.native.extracted import imported

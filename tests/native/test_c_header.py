@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.c_header import Field, Header, parse_header
+from mlfc.archive.read.c_header import Field, Header, parse_header
 from tests.conftest import need
 from tests.show_archive import HEADER, HEADER_PATH, write_archive
 

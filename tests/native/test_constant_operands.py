@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mlfc
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 
 Array = npt.NDArray[Any]
 # operator, attributes, shapes of the constant data and weights, shape of the result

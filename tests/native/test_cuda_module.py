@@ -17,7 +17,9 @@ import mlfc
 from mlfc.errors import ArchiveError, DeviceError, OptionError, ToolchainError
 from mlfc.library import cuda_compiler
 from mlfc.library.cuda_compiler import compile_cuda
-from mlfc.runtime import CudaModule, FunctionInfo, cuda_module, load_from_bytes, nvrtc
+from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
+from mlfc.runtime.devices import nvrtc
+from mlfc.runtime.modules import cuda_module
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
 
@@ -77,7 +79,7 @@ import numpy as np
 from cuda.bindings import driver
 import mlfc
 from mlfc.runtime import CudaModule, FunctionInfo
-from mlfc.runtime.device_api import set_device
+from mlfc.runtime.devices.device_api import set_device
 table = {"twice": FunctionInfo("", ("handle",), ("threadIdx.x", "threadIdx.y"))}
 module = CudaModule("cubin", table, Path(os.environ["MLFC_IMAGE"]).read_bytes())
 apis = [mlfc.cuda(index).api for index in (0, 1)]

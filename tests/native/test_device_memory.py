@@ -21,8 +21,8 @@ import mlfc
 from mlfc.errors import InputError
 from mlfc.factory import Factory
 from mlfc.runtime import Device, FunctionInfo, GraphExecutor, Module, OpenClModule
-from mlfc.runtime.c_abi import DLTensor
-from mlfc.runtime.ndarray import array, empty
+from mlfc.runtime.tensor.c_abi import DLTensor
+from mlfc.runtime.tensor.ndarray import array, empty
 
 SHAPE = (1, 3, 8, 8)
 # host -> device, a kernel there, device -> device, back, an operator here
@@ -60,7 +60,7 @@ SEVERAL = """
 import sys
 import numpy as np
 import mlfc
-from mlfc.runtime.ndarray import array
+from mlfc.runtime.tensor.ndarray import array
 
 first, second = mlfc.opencl(0), mlfc.opencl(1)
 assert first.name != second.name

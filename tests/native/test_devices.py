@@ -211,7 +211,7 @@ def test_quantized_models_give_the_hosts_bytes(name: str, models: Path) -> None:
 
 
 def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path) -> None:
-    from mlfc.archive.read import open_archive
+    from mlfc.archive.read.opening import open_archive
 
     path = tmp_path / "network.tar"
     mlfc.export_model_library_format(divided, path)
@@ -254,8 +254,8 @@ def test_commands_say_what_runs_where(
 
 def test_archives_for_devices_have_no_demo_that_could_not_run(divided: Factory, tmp_path: Path) -> None:
     from mlfc.archive import object_files, source_folder
-    from mlfc.archive.options import ExportOptions
-    from mlfc.archive.read import open_archive
+    from mlfc.archive.read.opening import open_archive
+    from mlfc.archive.write.options import ExportOptions
 
     mlfc.export_model_library_format(divided, tmp_path / "network.tar")
     with open_archive(tmp_path / "network.tar") as archive:
@@ -272,7 +272,7 @@ def test_archives_for_devices_have_no_demo_that_could_not_run(divided: Factory, 
 
 
 def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_path: Path) -> None:
-    from mlfc.micro.graph_source import graph_of_archive, graph_of_factory
+    from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
 
     mlfc.export_model_library_format(divided, tmp_path / "network.tar")
     with pytest.raises(OptionError, match="parts of module 'network' are run by opencl, which firmware does not have"):

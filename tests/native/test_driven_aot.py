@@ -14,8 +14,8 @@ import mlfc
 from mlfc.errors import InputError, OptionError, RemoteError
 from mlfc.memory import ConstantPool
 from mlfc.micro import Session
-from mlfc.micro.board import find_board
-from mlfc.micro.host_driven import host_driven_aot_firmware
+from mlfc.micro.board.board import find_board
+from mlfc.micro.firmware.host_driven import host_driven_aot_firmware
 from mlfc.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
 from tests.harness import seeded_inputs

@@ -13,18 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 import mlfc
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.cli.main import app
 from mlfc.errors import InputError, OptionError, RemoteError, RunError
 from mlfc.factory import Factory
 from mlfc.micro import Session
-from mlfc.micro.bare_metal import ELF
-from mlfc.micro.board import find_board
-from mlfc.micro.driven_model import DrivenModel, build_host_driven, driven_model
-from mlfc.micro.graph_source import graph_of_archive, graph_of_factory
-from mlfc.micro.host_driven import host_driven_firmware, linked_storages
+from mlfc.micro.board.board import find_board
+from mlfc.micro.firmware.bare_metal import ELF
+from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
+from mlfc.micro.firmware.host_driven import host_driven_firmware, linked_storages
 from mlfc.micro.rpc.line_transport import program_transport
 from mlfc.micro.rpc.minrpc import RemoteTensor
+from mlfc.micro.run.driven_model import DrivenModel, build_host_driven, driven_model
 from mlfc.relay import ir
 from mlfc.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.errors import SessionTerminatedError
 from mlfc.factory import Factory
 from mlfc.micro import Session

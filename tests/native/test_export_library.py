@@ -28,7 +28,7 @@ from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
 from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import Module, OpaqueModule, cpu
-from mlfc.runtime.module_set import ModuleSet
+from mlfc.runtime.libraries.module_set import ModuleSet
 from tests.conftest import need
 from tests.native.extracted import imported
 

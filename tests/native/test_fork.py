@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.runtime import library_context
-from mlfc.runtime.library_module import LibraryModule
+from mlfc.runtime.libraries import library_context
+from mlfc.runtime.libraries.library_module import LibraryModule
 from mlfc.support.locks import ForkSafeLock
 from tests.conftest import need
 from tests.native.crt_build import STRICT, write_tree
@@ -133,8 +133,8 @@ def test_every_lock_is_free_in_a_child(words: dict[str, Path]) -> None:
     models = [mlfc.load(path) for path in words.values()]
     data = np.zeros((1, 49, 10, 1), np.int8)
     expected = [only.tolist() for model in models for only in model.run(data).values()]
-    names = mlfc.runtime.library_names  # type: ignore[attr-defined]  # a module of the package
-    aot = mlfc.runtime.aot_module  # type: ignore[attr-defined]
+    names = mlfc.runtime.ffi.library_names  # type: ignore[attr-defined]  # a module of the package
+    aot = mlfc.runtime.executors.aot_module  # type: ignore[attr-defined]
     locks = [*(model._lock for model in models), names._guard, aot._locks_guard, library_context._lock]
     assert all(isinstance(lock, ForkSafeLock) for lock in locks)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from mlfc.archive.inspect_library import inspect_library
+from mlfc.archive.describe.inspect_library import inspect_library
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
-from mlfc.runtime.blob import SYMBOLS
+from mlfc.runtime.modules.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
 

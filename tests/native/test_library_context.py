@@ -14,8 +14,8 @@ from mlfc.errors import InputError, OptionError, RunError
 from mlfc.library.build import build_library, runtime_files
 from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import LibraryModule, Module, get_global_func, register_global_func
-from mlfc.runtime.library_context import CONTEXT
-from mlfc.runtime.packed_func import PackedFunc
+from mlfc.runtime.ffi.packed_func import PackedFunc
+from mlfc.runtime.libraries.library_context import CONTEXT
 from tests.conftest import need
 from tests.native.test_abi_entries import exported
 
@@ -330,7 +330,7 @@ def test_the_library_is_called_as_its_main_function(models: Path, tmp_path: Path
 
 
 def test_looking_a_function_up_again_takes_no_memory(library: LibraryModule, registered: str) -> None:
-    from mlfc.runtime import library_context
+    from mlfc.runtime.libraries import library_context
 
     library.import_module(Kitchen(salt=lambda: 1))
     register_global_func(registered, lambda: 1)

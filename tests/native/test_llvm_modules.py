@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.load import load_factory
-from mlfc.archive.options import ExportOptions
-from mlfc.archive.profile import load_profiled, profiled_factory
-from mlfc.archive.rebuild import recorded_options
-from mlfc.archive.validate import validate
+from mlfc.archive.describe.profile import load_profiled, profiled_factory
+from mlfc.archive.read.load import load_factory
+from mlfc.archive.validate.validate import validate
+from mlfc.archive.write.options import ExportOptions
+from mlfc.archive.write.rebuild import recorded_options
 from mlfc.errors import OptionError, RunError, ToolchainError
 from mlfc.factory import Factory, library_root, link
 from mlfc.library.export import export_library
@@ -27,7 +27,7 @@ from mlfc.library.toolchain import _find, compile_objects, compile_shared
 from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
-from mlfc.runtime.module import Module
+from mlfc.runtime.modules.module import Module
 from mlfc.support.content import to_bytes
 from tests.conftest import need
 from tests.harness import module_of, seeded_inputs

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import mlfc
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime import FunctionInfo, OpenClModule, load_from_bytes
-from mlfc.runtime.device_api import DeviceApi, set_device
-from mlfc.runtime.loaders import extent_of
-from mlfc.runtime.ndarray import array
+from mlfc.runtime.devices.device_api import DeviceApi, set_device
+from mlfc.runtime.modules.loaders import extent_of
+from mlfc.runtime.tensor.ndarray import array
 
 TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 CL_KEY = b"\x06\0\0\0\0\0\0\0opencl"
@@ -327,7 +327,7 @@ def test_what_is_missing_is_said(before: str, environment: dict[str, str], messa
 
 BROKEN_PLATFORM = """
 import pyopencl
-from mlfc.runtime import opencl_api
+from mlfc.runtime.devices import opencl_api
 
 class Broken:
     def get_devices(self):
@@ -355,7 +355,7 @@ def test_a_platform_that_fails_hides_no_other(api: DeviceApi) -> None:
 def test_devices_are_listed_with_what_would_make_others_appear(
     api: DeviceApi, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlfc.runtime.cuda_api import CudaDriver
+    from mlfc.runtime.devices.cuda_api import CudaDriver
 
     def fail(_: CudaDriver) -> int:
         raise DeviceError("CUDA has no driver here", next_step="Install it")

@@ -15,13 +15,13 @@ import pytest
 from onnx import helper
 
 import mlfc
-from mlfc.archive.options import ExportOptions
+from mlfc.archive.write.options import ExportOptions
 from mlfc.byoc import GENERATORS, Composite, Generator
 from mlfc.byoc.pattern import anything, op
 from mlfc.errors import OptionError
 from mlfc.factory import library_root
 from mlfc.library.export import export_library
-from mlfc.runtime.loaders import loaders
+from mlfc.runtime.modules.loaders import loaders
 from mlfc.support.content import to_bytes
 from mlfc.tir.ir import External
 from tests.conftest import need
@@ -52,7 +52,7 @@ def test_c_of_ones_own_is_built_and_travels(page: dict[str, Any], tmp_path: Path
     (code,) = page["factory"].lib.imported_modules
     assert "fast_relu(input0[i])" in code.get_source()
     mlfc.export_model_library_format(page["factory"], tmp_path / "m.tar")
-    assert mlfc.archive.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
 
 
@@ -60,7 +60,7 @@ def test_a_runtime_module_of_ones_own_computes_its_part(page: dict[str, Any], tm
     factory = page["on_npu"]
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.abs(IMAGE))
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
-    assert mlfc.archive.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.abs(IMAGE))
 
 
@@ -105,7 +105,7 @@ def test_several_modules_have_parts_of_one_generator(
         for title in ("one", "two")
     ]
     mlfc.export_model_library_format(factories, tmp_path / "m.tar")
-    assert mlfc.archive.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
     export_library(library_root(factories), tmp_path / "m.so")
     for artifact in ("m.tar", "m.so"):
         for title in ("one", "two"):

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.budget import check_budget
-from mlfc.archive.load import load_factory
-from mlfc.archive.model import MainMemory, ModuleRecord, Tensor
-from mlfc.archive.profile import load_profiled
-from mlfc.archive.rebuild import recorded_options
-from mlfc.archive.tvm_interface import c_interface
-from mlfc.archive.validate import validate
+from mlfc.archive.describe.profile import load_profiled
+from mlfc.archive.read.load import load_factory
+from mlfc.archive.read.model import MainMemory, ModuleRecord, Tensor
+from mlfc.archive.read.tvm_interface import c_interface
+from mlfc.archive.validate.validate import validate
+from mlfc.archive.write.budget import check_budget
+from mlfc.archive.write.rebuild import recorded_options
 from mlfc.errors import ArchiveError, BudgetError, OptionError
 from mlfc.factory import Factory, link
 from mlfc.library.toolchain import compile_cached
 from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
-from mlfc.runtime.aot_module import loaded_pools
+from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.verify.litert import Reference
 from tests.harness import module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.code_size import object_sizes
+from mlfc.archive.describe.code_size import object_sizes
 from mlfc.archive.details import module_details
-from mlfc.archive.validate import validate
+from mlfc.archive.validate.validate import validate
 from mlfc.factory import Factory
-from mlfc.micro.bare_metal import project_files
-from mlfc.micro.board import find_board
+from mlfc.micro.board.board import find_board
+from mlfc.micro.firmware.bare_metal import project_files
 from mlfc.micro.project.cmake import toolchain_files
 from mlfc.support.content import to_bytes
 from mlfc.verify.litert import Reference

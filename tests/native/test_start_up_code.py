@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.micro import board as board_room
-from mlfc.micro.bare_metal import Firmware, bare_metal
-from mlfc.micro.board import find_board
+from mlfc.micro.board import board as board_room
+from mlfc.micro.board.board import find_board
+from mlfc.micro.firmware.bare_metal import Firmware, bare_metal
 from mlfc.support.content import to_bytes
 from tests.conftest import need
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.c_symbols import defined_symbols
-from mlfc.archive.elf_symbols import defined_functions
+from mlfc.archive.validate.c_symbols import defined_symbols
+from mlfc.archive.validate.elf_symbols import defined_functions
 from mlfc.errors import ArchiveError
 from tests.conftest import need
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.rebuild import rebuild, recorded_options
-from mlfc.archive.validate import validate
+from mlfc.archive.validate.validate import validate
+from mlfc.archive.write.rebuild import rebuild, recorded_options
 from mlfc.factory import Factory
-from mlfc.micro.board import find_board
+from mlfc.micro.board.board import find_board
 from mlfc.micro.project.model import project_source
 from tests.conftest import need
 from tests.harness import seeded_inputs

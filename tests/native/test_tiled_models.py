@@ -12,8 +12,8 @@ import pytest
 
 import mlfc
 import mlfc.ops
-from mlfc.archive.load import load_factory
-from mlfc.archive.validate import validate
+from mlfc.archive.read.load import load_factory
+from mlfc.archive.validate.validate import validate
 from mlfc.relay import ir
 from tests.harness import edge_inputs, module_of, seeded_inputs
 

@@ -15,9 +15,9 @@ import pytest
 
 import mlfc
 import mlfc.ops
-from mlfc.archive import export
-from mlfc.archive.schema import load_schema
-from mlfc.archive.validate import validate
+from mlfc.archive.read.schema import load_schema
+from mlfc.archive.validate.validate import validate
+from mlfc.archive.write import export
 from mlfc.errors import ArchiveError, OptionError, OutputError
 from mlfc.factory import Factory
 from mlfc.relay import ir

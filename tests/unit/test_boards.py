@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mlfc.errors import ArchiveError, InternalError, MlfcError, OptionError, ProblemsError
-from mlfc.micro import board as board_room
-from mlfc.micro.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
-from mlfc.micro.board import boards, find_board, parse_board
+from mlfc.micro.board import board as board_room
+from mlfc.micro.board.board import boards, find_board, parse_board
+from mlfc.micro.firmware.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
 from mlfc.target.target import parse_target
 from tests.unit.test_cli import succeeded
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfc.archive.bson import MAX_DEPTH, decode, encode
+from mlfc.archive.read.bson import MAX_DEPTH, decode, encode
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.support.content import to_bytes
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc import memory
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.errors import BudgetError
 from mlfc.tir.ir import Program
 from tests.unit.test_memory import make_call, make_program, make_value

@@ -421,7 +421,7 @@ def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -
 def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
     code = "import mlfc.cli.main as m, mlfc.support.tar as t, time\nprint('ready', flush=True)\n"
     # holds the export in the middle of writing
-    code += "import mlfc.archive.export as e\nold = e.write_tar\n"
+    code += "import mlfc.archive.write.export as e\nold = e.write_tar\n"
     code += "def slow(file, *rest):\n    file.write(b'half')\n    print('writing', flush=True)\n    time.sleep(60)\n"
     code += "e.write_tar = slow\nm.run()"
     with subprocess.Popen(

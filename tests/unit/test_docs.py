@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from mlfc.archive.schema import load_schema
+from mlfc.archive.read.schema import load_schema
 from tests.unit.test_cli import succeeded
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mlfc.errors import OptionError, RunError
-from mlfc.micro.board import find_board
-from mlfc.micro.firmware_run import emulate, failure, read_outputs, read_report, run_command
-from mlfc.micro.standalone import OUTPUTS, REPORT
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.micro.board.board import find_board
+from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
+from mlfc.micro.run.firmware_run import emulate, failure, read_outputs, read_report, run_command
+from mlfc.runtime.tensor.tensor_info import TensorInfo
 
 
 def test_a_report_is_read(tmp_path: Path) -> None:

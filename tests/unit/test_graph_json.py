@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlfc.errors import ArchiveError
-from mlfc.runtime.graph_json import MAX_TEXT, parse_graph
+from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 
 Document = dict[str, Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.archive.lifetimes import MAX_LISTED, Block, live_during, span_bytes
-from mlfc.archive.picture import memory_picture
+from mlfc.archive.describe.lifetimes import MAX_LISTED, Block, live_during, span_bytes
+from mlfc.archive.describe.picture import memory_picture
 from mlfc.errors import ArchiveError
 from tests.show_archive import document, write_archive
 from tests.unit.test_cli import mlfc as program

@@ -10,13 +10,13 @@ import pytest
 import mlfc
 from mlfc.archive.details import module_details, storage_details
 from mlfc.errors import BudgetError, ToolchainError
-from mlfc.micro.board import Board, find_board, parse_board
-from mlfc.micro.fit import check_fit, overflow_error
-from mlfc.micro.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
-from mlfc.micro.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
-from mlfc.micro.planned_memory import plan_table
+from mlfc.micro.board.board import Board, find_board, parse_board
+from mlfc.micro.firmware.fit import check_fit, overflow_error
+from mlfc.micro.firmware.planned_memory import plan_table
+from mlfc.micro.memory.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
+from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
+from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project
-from mlfc.micro.stack_bound import StackBound
 
 BOARDS = Path(find_board.__code__.co_filename).parent / "boards"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"

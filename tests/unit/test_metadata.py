@@ -17,14 +17,14 @@ import pytest
 
 import mlfc
 import mlfc.ops
-from mlfc.archive.budget import check_budget
-from mlfc.archive.devices import import_tree
-from mlfc.archive.members import check_tree
-from mlfc.archive.options import ExportOptions
+from mlfc.archive.write.budget import check_budget
+from mlfc.archive.write.devices import import_tree
+from mlfc.archive.write.members import check_tree
+from mlfc.archive.write.options import ExportOptions
 from mlfc.errors import BudgetError, OptionError
 from mlfc.factory import Factory
 from mlfc.relay import ir
-from mlfc.runtime.module import Module, OpaqueModule
+from mlfc.runtime.modules.module import Module, OpaqueModule
 from mlfc.support.params import load_params
 
 MODELS = ("kws_ref_model", "ad01_int8", "hello_world_int8")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.library.module_tree import PackedTree, pack
 from mlfc.runtime import FactoryModule, Module, OpaqueModule, register_loader
-from mlfc.runtime.blob import read_tree
-from mlfc.runtime.tvm_kinds import ConstLoader, MetadataModule, SourceModule, StaticLibrary
+from mlfc.runtime.modules.blob import read_tree
+from mlfc.runtime.modules.tvm_kinds import ConstLoader, MetadataModule, SourceModule, StaticLibrary
 from mlfc.support.content import to_bytes
 
 ABIS = ("classic", "transitional", "ffi")

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from mlfc.errors import ArchiveError, ExchangeError, InputError
 from mlfc.runtime import NDArray, TensorInfo, array, cpu, empty, from_dlpack, opencl
-from mlfc.runtime.arrays import by_name
+from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support import dtypes
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -14,7 +14,7 @@ import pytest
 
 from mlfc.errors import InputError, MlfcError
 from mlfc.runtime import TensorInfo
-from mlfc.runtime.npz import read_batches, read_npz, write_npz
+from mlfc.runtime.tensor.npz import read_batches, read_npz, write_npz
 
 INFOS = (TensorInfo("a", (2, 3), "int8"), TensorInfo("x/y", (), "float32"))
 VALUES: dict[str, Any] = {"a": np.arange(6, dtype=np.int8).reshape(2, 3), "x/y": np.float32(1.5)}

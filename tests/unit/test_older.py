@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.model import RFC, TVM, ArchiveRecord
-from mlfc.archive.older import convert
-from mlfc.archive.options import ExportOptions
-from mlfc.archive.params_forms import load_bson, load_json
-from mlfc.archive.read import open_archive
-from mlfc.archive.validate import validate
+from mlfc.archive.read.model import RFC, TVM, ArchiveRecord
+from mlfc.archive.read.opening import open_archive
+from mlfc.archive.read.params_forms import load_bson, load_json
+from mlfc.archive.validate.validate import validate
+from mlfc.archive.write.older import convert
+from mlfc.archive.write.options import ExportOptions
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.factory import Factory
 from mlfc.relay import ir

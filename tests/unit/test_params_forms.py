@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.archive import bson
-from mlfc.archive.params_forms import MAX_JSON, WRITERS, Base64, load_bson, load_json
+from mlfc.archive.read import bson
+from mlfc.archive.read.params_forms import MAX_JSON, WRITERS, Base64, load_bson, load_json
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.support import dtypes
 from mlfc.support.content import to_bytes

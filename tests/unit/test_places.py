@@ -17,7 +17,7 @@ from mlfc.codegen.host.graph_json import build_graph
 from mlfc.errors import UnsupportedError
 from mlfc.frontend.onnx import import_onnx
 from mlfc.relay import ir as relay
-from mlfc.runtime.graph_json import parse_graph
+from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Program, Value

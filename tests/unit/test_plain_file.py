@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.archive import diff, inspect, load, load_module, validate
 from mlfc.errors import ArchiveError, InputError, ModelError
-from mlfc.runtime.npz import read_npz
+from mlfc.runtime.tensor.npz import read_npz
 from mlfc.support.plain_file import open_plain
 
 READERS: list[tuple[Callable[[Path], object], type[Exception]]] = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.errors import RunError, ToolchainError
-from mlfc.micro import programs
+from mlfc.micro.board import programs
 
 
 def python(text: str) -> list[str]:

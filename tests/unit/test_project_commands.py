@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.micro.board import find_board
+from mlfc.micro.board.board import find_board
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 from tests.unit.test_project_client import ANSWERS, HEAD
 

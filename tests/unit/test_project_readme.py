@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import OptionError
-from mlfc.micro.board import find_board
+from mlfc.micro.board.board import find_board
 from mlfc.micro.project.generate import generate_project
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"

@@ -13,7 +13,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import ArchiveError, MlfcError, OptionError, OutputError
-from mlfc.micro.board import boards, find_board, parse_board
+from mlfc.micro.board.board import boards, find_board, parse_board
 from mlfc.micro.project import generate
 from mlfc.micro.project.generate import generate_project
 from mlfc.micro.project.options import checked_options, parse_options, template_options

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlfc.archive.layout import VERSION, files_of_modules, find_metadata, layout_of, moved
-from mlfc.archive.read import open_archive
+from mlfc.archive.read.layout import VERSION, files_of_modules, find_metadata, layout_of, moved
+from mlfc.archive.read.opening import open_archive
 from mlfc.errors import ArchiveError
 from mlfc.support.json_text import MAX_TOKENS, parse_json
 from tests.interop.archive_versions import operator_archive, write_as_tvm

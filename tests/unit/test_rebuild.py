@@ -15,11 +15,11 @@ import pytest
 from onnx import helper
 
 import mlfc
-from mlfc.archive import source
-from mlfc.archive.options import ExportOptions
-from mlfc.archive.read import open_archive
-from mlfc.archive.rebuild import rebuild, recorded_options
-from mlfc.archive.source import read_source, source_files
+from mlfc.archive.read import source
+from mlfc.archive.read.opening import open_archive
+from mlfc.archive.read.source import read_source, source_files
+from mlfc.archive.write.options import ExportOptions
+from mlfc.archive.write.rebuild import rebuild, recorded_options
 from mlfc.errors import ArchiveError, OptionError, TextError
 from mlfc.factory import Factory
 from mlfc.relay import ir

@@ -15,7 +15,7 @@ import pytest
 import referencing
 import referencing.jsonschema
 
-from mlfc.archive.schema import faults, load_schema
+from mlfc.archive.read.schema import faults, load_schema
 
 SCHEMA = load_schema("metadata-7")
 JUNK = (None, True, -1, 0, 2**60, 1.5, "", "x" * 70_000, [], {}, [1], {"a": 1}, "int8", "aot")

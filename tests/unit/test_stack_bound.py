@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.micro.board import find_board
-from mlfc.micro.disassembly import RULES, read_functions
-from mlfc.micro.stack_bound import Frame, deepest, interrupt_bytes, stated_frames
-from mlfc.micro.stack_bound import _Function as Function
+from mlfc.micro.board.board import find_board
+from mlfc.micro.memory.disassembly import RULES, read_functions
+from mlfc.micro.memory.stack_bound import Frame, deepest, interrupt_bytes, stated_frames
+from mlfc.micro.memory.stack_bound import _Function as Function
 
 # as GNU objdump 2.40 prints them, for each architecture
 ARM = """\

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import mlfc
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.verify.litert import Reference
 from tests.tflite_builder import Op, T, build
 

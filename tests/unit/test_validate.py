@@ -12,10 +12,12 @@ import pytest
 from onnx import helper
 
 import mlfc
-from mlfc.archive import c_symbols, consistency, layout, params_forms, read
-from mlfc.archive.validate import MAX_FAULTS, find_faults, validate
+from mlfc.archive.read import consistency, layout, params_forms
+from mlfc.archive.read import opening as read
+from mlfc.archive.validate import c_symbols
+from mlfc.archive.validate.validate import MAX_FAULTS, find_faults, validate
 from mlfc.relay import text_source
-from mlfc.runtime import graph_json
+from mlfc.runtime.executors import graph_json
 from mlfc.support import expansion, json_text, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mlfc.archive.validate_plan import overlaps, pool_faults, reach_fault
+from mlfc.archive.validate.plan import overlaps, pool_faults, reach_fault
 
 CALLS, BYTES = 5, 12
 

@@ -11,36 +11,36 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlfc.archive.diff import diff as diff
-    from mlfc.archive.export import (
+    from mlfc.archive.compare.diff import diff as diff
+    from mlfc.archive.describe.inspect import inspect as inspect
+    from mlfc.archive.describe.profile import load_profiled
+    from mlfc.archive.read.load import load as load
+    from mlfc.archive.read.load import load_module
+    from mlfc.archive.validate.validate import validate as validate
+    from mlfc.archive.write.export import (
         code_files,
         export_model_library_format,
         object_files,
         source_folder,
     )
-    from mlfc.archive.inspect import inspect as inspect
-    from mlfc.archive.load import load as load
-    from mlfc.archive.load import load_module
-    from mlfc.archive.migrate import migrate as migrate
-    from mlfc.archive.profile import load_profiled
-    from mlfc.archive.rebuild import rebuild as rebuild
-    from mlfc.archive.rebuild import recorded_options
-    from mlfc.archive.validate import validate as validate
+    from mlfc.archive.write.migrate import migrate as migrate
+    from mlfc.archive.write.rebuild import rebuild as rebuild
+    from mlfc.archive.write.rebuild import recorded_options
 
 _HOMES = {
-    "code_files": "export",
-    "diff": "diff",
-    "export_model_library_format": "export",
-    "inspect": "inspect",
-    "load": "load",
-    "load_module": "load",
-    "load_profiled": "profile",
-    "migrate": "migrate",
-    "object_files": "export",
-    "rebuild": "rebuild",
-    "recorded_options": "rebuild",
-    "source_folder": "export",
-    "validate": "validate",
+    "code_files": "write.export",
+    "diff": "compare.diff",
+    "export_model_library_format": "write.export",
+    "inspect": "describe.inspect",
+    "load": "read.load",
+    "load_module": "read.load",
+    "load_profiled": "describe.profile",
+    "migrate": "write.migrate",
+    "object_files": "write.export",
+    "rebuild": "write.rebuild",
+    "recorded_options": "write.rebuild",
+    "source_folder": "write.export",
+    "validate": "validate.validate",
 }
 
 __all__ = [

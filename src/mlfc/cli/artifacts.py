@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def is_code(artifact: Path) -> bool:
     """Tell whether a file is a library in any form: shared, static, an object, a tar of objects."""
-    from mlfc.archive.load import artifact_kind
+    from mlfc.archive.read.load import artifact_kind
 
     return artifact_kind(artifact) in ("library", "objects")
 
 
 def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
     """Tell an archive or library from a model, and refuse options of the other kind."""
-    from mlfc.archive.load import artifact_kind
+    from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
         if shape:

@@ -17,17 +17,17 @@ from mlfc.errors import BudgetError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board
-    from mlfc.micro.emulator import BuiltFirmware, EmulatedModule
-    from mlfc.micro.memory_table import MemoryTable
-    from mlfc.runtime.arrays import Array
+    from mlfc.micro.board.board import Board
+    from mlfc.micro.memory.memory_table import MemoryTable
+    from mlfc.micro.run.emulator import BuiltFirmware, EmulatedModule
+    from mlfc.support.arrays import Array
 
 
 def built_firmware(
     artifact: Path, board: Board, module: str | None, shape: list[str] | None, *, profile: bool
 ) -> EmulatedModule:
     """Return an archive's module, or a model compiled for the board, as firmware for it."""
-    from mlfc.micro.emulator import emulated_archive, emulated_factory
+    from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 
     with stage(f"building firmware of {artifact} for {board.name}"):
         if is_compiled(artifact, module, shape):
@@ -49,7 +49,7 @@ def run_firmware(
 
     `warnings` are added to JSON.
     """
-    from mlfc.runtime.npz import write_npz
+    from mlfc.runtime.tensor.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
         run = firmware.measure(given)
@@ -85,7 +85,7 @@ def check_vectors(
     artifact: Path, board: Board, name: str, module: str | None, as_json: bool, warnings: Mapping[str, list[str]]
 ) -> None:
     """Check an archive's test vectors on a board, `name` for the user; raise BudgetError where an output differs."""
-    from mlfc.micro.selftest import run_selftest
+    from mlfc.micro.run.selftest import run_selftest
 
     with stage(f"checking {artifact} on {board.name}"):
         run = run_selftest(artifact, board, module)
@@ -103,7 +103,7 @@ def check_vectors(
 
 def _search(board: Board, name: str) -> str:
     """Return how to find the operator that computes something else on a board."""
-    from mlfc.micro.trace import traces
+    from mlfc.micro.firmware.trace import traces
 
     if traces(board):
         return f"Look for the operator with: mlfc verify MODEL --layers --board {name}"

@@ -12,7 +12,7 @@ from mlfc.cli.tables import print_json, print_table
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board
+    from mlfc.micro.board.board import Board
 
 EXAMPLES = ("mlfc boards", "mlfc boards stm32h743", "mlfc run kws.tflite --board mps2-an386 --profile")
 
@@ -27,8 +27,8 @@ def boards(
     as_json: Json = False,
 ) -> None:
     """List the boards for --board. The path of a file of the same form (.toml) names a board of your own."""
-    from mlfc.micro.board import boards as all_boards
-    from mlfc.micro.board import find_board
+    from mlfc.micro.board.board import boards as all_boards
+    from mlfc.micro.board.board import find_board
 
     if name is not None:
         # shown, not run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
-    from mlfc.archive.options import ExportOptions
+    from mlfc.archive.write.options import ExportOptions
     from mlfc.factory import Factory
 
 _SUFFIXES = {"a": ".a", "tar": ".tar"}

@@ -24,11 +24,11 @@ from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.archive.options import ExportOptions
+    from mlfc.archive.write.options import ExportOptions
     from mlfc.factory import Factory
     from mlfc.library.toolchain import Compiler
-    from mlfc.micro.board import Board as ChosenBoard
-    from mlfc.micro.memory_table import MemoryTable
+    from mlfc.micro.board.board import Board as ChosenBoard
+    from mlfc.micro.memory.memory_table import MemoryTable
 
 EXAMPLES = (
     "mlfc compile kws.tflite",
@@ -207,8 +207,8 @@ def _board_compiler(board: ChosenBoard, factories: Sequence[Factory]) -> Compile
     """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
     from mlfc.archive import code_files
     from mlfc.library.toolchain import named_compiler
-    from mlfc.micro.object_code import core_flags
-    from mlfc.micro.programs import need
+    from mlfc.micro.board.object_code import core_flags
+    from mlfc.micro.board.programs import need
 
     if os.environ.get("CC"):
         return None
@@ -232,7 +232,7 @@ def _write(
 
 
 def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
-    from mlfc.archive.metadata import module_details
+    from mlfc.archive.write.metadata import module_details
 
     details = {factory.module_name: module_details(factory) for factory in factories}
     if as_json:

@@ -12,7 +12,7 @@ import typer
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
-    from mlfc.archive.options import ExportOptions
+    from mlfc.archive.write.options import ExportOptions
 
 _PANEL = "Archive"
 _MEMORY = "Memory"
@@ -284,8 +284,8 @@ def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) ->
     OptionError
         For options of archives where something else is made.
     """
-    from mlfc.archive.options import ExportOptions
-    from mlfc.archive.rebuild import recorded_options
+    from mlfc.archive.write.options import ExportOptions
+    from mlfc.archive.write.rebuild import recorded_options
 
     given = {name: value for name, value in asked.items() if value is not None}
     idle = [f"--{name.replace('_', '-')}" for name in _OF_ARCHIVES if name in given]

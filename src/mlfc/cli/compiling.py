@@ -14,7 +14,7 @@ from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
-    from mlfc.micro.board import Board
+    from mlfc.micro.board.board import Board
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class BuildOptions:
 
 def is_archive(path: Path) -> bool:
     """Tell whether a file, if it is there, is an archive rather than a model."""
-    from mlfc.archive.load import artifact_kind
+    from mlfc.archive.read.load import artifact_kind
 
     return path.is_file() and artifact_kind(path) == "archive"
 
 
 def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
     """Compile every module of an archive again; what the user did not say is as it was."""
-    from mlfc.archive.rebuild import rebuild
+    from mlfc.archive.write.rebuild import rebuild
 
     for value, flag in ((options.numerics, "--numerics"), (options.shapes, "--shape")):
         if value:

@@ -10,7 +10,7 @@ import typer
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board
+    from mlfc.micro.board.board import Board
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:
@@ -30,8 +30,8 @@ def core_warnings(artifact: Path, board: Board, named: str, module: str | None) 
     dict of str to list of str
         ``warnings``, where there are any.
     """
-    from mlfc.archive.load import artifact_kind
-    from mlfc.micro.core_match import archive_mismatches
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.micro.board.core_match import archive_mismatches
 
     if artifact_kind(artifact) != "archive":
         return {}

@@ -18,10 +18,10 @@ from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board
-    from mlfc.micro.graph_source import GraphSource
+    from mlfc.micro.board.board import Board
+    from mlfc.micro.firmware.graph_source import GraphSource
     from mlfc.runtime import Profile, TensorInfo
-    from mlfc.runtime.arrays import Array
+    from mlfc.support.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def run_driven(
     wanted: DrivenRun,
 ) -> None:
     """Run a graph on this machine with every operator on a device, and print what came out."""
-    from mlfc.micro.driven_model import driven_model
-    from mlfc.runtime.npz import write_npz
+    from mlfc.micro.run.driven_model import driven_model
+    from mlfc.runtime.tensor.npz import write_npz
 
     if wanted.repeat != 1 and not wanted.profile:
         raise OptionError("--repeat is for --profile: times would be those of the line")
@@ -78,7 +78,7 @@ def run_driven(
 
 
 def _source(artifact: Path, module: str | None, shape: list[str] | None, target: str) -> GraphSource:
-    from mlfc.micro.graph_source import graph_of_archive, graph_of_factory
+    from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
 
     if is_compiled(artifact, module, shape):
         return graph_of_archive(artifact, module)

@@ -20,7 +20,7 @@ from mlfc.errors import OptionError
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board
+    from mlfc.micro.board.board import Board
 
 EXAMPLES = (
     "mlfc inspect kws.tar",
@@ -108,7 +108,7 @@ def _show_board_memory(
     artifact: Path, board: Board, named: str, module: str | None, shape: list[str] | None, as_json: bool
 ) -> None:
     """Print the table, and raise BudgetError where the board has less."""
-    from mlfc.micro.fit import check_fit
+    from mlfc.micro.firmware.fit import check_fit
 
     warnings = core_warnings(artifact, board, named, module)
     table, details = planned_memory(artifact, board, module, shape)
@@ -144,7 +144,7 @@ def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
 
 
 def _draw(modules: Mapping[str, Any], place: Path) -> None:
-    from mlfc.archive.picture import memory_picture
+    from mlfc.archive.describe.picture import memory_picture
     from mlfc.support.atomic import write_bytes
 
     name = _only(modules)

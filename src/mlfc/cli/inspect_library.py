@@ -14,7 +14,7 @@ from mlfc.support.text import printable, with_article
 
 def show_library(path: Path, as_json: bool) -> None:
     """Print what a shared library carries."""
-    from mlfc.archive.inspect_library import inspect_library
+    from mlfc.archive.describe.inspect_library import inspect_library
 
     found = inspect_library(path)
     if as_json:

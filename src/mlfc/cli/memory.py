@@ -15,10 +15,10 @@ from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.archive.options import ExportOptions
+    from mlfc.archive.write.options import ExportOptions
     from mlfc.factory import Factory
-    from mlfc.micro.board import Board
-    from mlfc.micro.memory_table import MemoryTable
+    from mlfc.micro.board.board import Board
+    from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.support.content import Data
 
 _COLUMNS = ("region", "what", "bytes", "how it is known")
@@ -46,7 +46,7 @@ def print_memory(table: MemoryTable) -> None:
 
 def print_linked(before: MemoryTable, after: MemoryTable) -> None:
     """Print what a program takes as it was linked, and what of the promises before the build it does not keep."""
-    from mlfc.micro.memory_table import PROMISED, differences
+    from mlfc.micro.memory.memory_table import PROMISED, differences
 
     print_memory(after)
     broken = differences(before, after)
@@ -58,7 +58,7 @@ def print_linked(before: MemoryTable, after: MemoryTable) -> None:
 
 def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
     """Return both tables and what differs between them, as an object of JSON."""
-    from mlfc.micro.memory_table import differences
+    from mlfc.micro.memory.memory_table import differences
 
     broken = [
         {"what": item.what, "region": item.region, "promised": item.promised, "linked": item.found}
@@ -71,8 +71,8 @@ def planned_memory(
     artifact: Path, board: Board, module: str | None, shape: list[str] | None
 ) -> tuple[MemoryTable, Mapping[str, Any]]:
     """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
-    from mlfc.archive.module_parts import read_parts
-    from mlfc.micro.core_match import check_objects
+    from mlfc.archive.read.module_parts import read_parts
+    from mlfc.micro.board.core_match import check_objects
 
     if not is_compiled(artifact, module, shape):
         factory = compiled_model(artifact, shape, board.target)
@@ -96,7 +96,7 @@ def _details(factory: Factory) -> dict[str, Any]:
 
 
 def _measured(name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board) -> MemoryTable:
-    from mlfc.micro.planned_memory import planned_table
+    from mlfc.micro.firmware.planned_memory import planned_table
 
     with stage(f"compiling {name} alone for {board.name}"):
         return planned_table(name, code, details, board)
@@ -122,11 +122,11 @@ def fitting_memory(
         What a single module will take of the board; None for several, of which the plans alone are compared with
         the board's default regions.
     """
-    from mlfc.archive.budget import check_budget
-    from mlfc.micro.fit import check_fit
-    from mlfc.micro.graph_source import require_code_alone
-    from mlfc.micro.memory_table import region_name
-    from mlfc.micro.planned_memory import plan_table
+    from mlfc.archive.write.budget import check_budget
+    from mlfc.micro.firmware.fit import check_fit
+    from mlfc.micro.firmware.graph_source import require_code_alone
+    from mlfc.micro.firmware.planned_memory import plan_table
+    from mlfc.micro.memory.memory_table import region_name
 
     if board is not None:
         for factory in factories:

@@ -20,7 +20,7 @@ def migrate(
 ) -> None:
     """Bring an archive of any version to version 7, with every file that it has."""
     from mlfc import archive
-    from mlfc.archive.model import RFC
+    from mlfc.archive.read.model import RFC
 
     done = archive.migrate(old, output)
     if as_json:

@@ -12,7 +12,7 @@ import typer
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
-    from mlfc.micro.board import Board as ChosenBoard
+    from mlfc.micro.board.board import Board as ChosenBoard
 
 LimitFactor: TypeAlias = Annotated[
     float,
@@ -62,7 +62,7 @@ def chosen_board(name: str | None, trust: bool) -> ChosenBoard | None:
         if trust:
             raise OptionError("option --trust-board requires --board", next_step="Add --board FILE.toml")
         return None
-    from mlfc.micro.board import find_board
+    from mlfc.micro.board.board import find_board
 
     return find_board(name, trust=trust)
 

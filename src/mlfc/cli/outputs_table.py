@@ -9,7 +9,7 @@ from mlfc.cli.tables import describe_tensor, print_table
 
 if TYPE_CHECKING:
     from mlfc.runtime import TensorInfo
-    from mlfc.runtime.arrays import Array
+    from mlfc.support.arrays import Array
 
 
 def summaries(infos: Sequence[TensorInfo], results: Mapping[str, Array], top: int) -> list[dict[str, Any]]:

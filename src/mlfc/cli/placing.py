@@ -10,7 +10,7 @@ from mlfc.errors import MlfcError, OptionError, ProblemsError
 
 if TYPE_CHECKING:
     from mlfc.memory import Pool
-    from mlfc.micro.board import Board
+    from mlfc.micro.board.board import Board
 
 _SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
 
@@ -87,6 +87,6 @@ _ONE = "Leave out --pool, or --board-pools"
 def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
     if board is None:
         return None
-    from mlfc.micro.board_pools import board_pools
+    from mlfc.micro.board.pools import board_pools
 
     return board_pools(board)

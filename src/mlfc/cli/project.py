@@ -99,9 +99,9 @@ def create(
 def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
     """Build a project's firmware, by the project's own build system."""
     from mlfc.cli.memory import memory_json, print_linked, print_memory
-    from mlfc.micro.fit import check_fit
+    from mlfc.micro.firmware.fit import check_fit
     from mlfc.micro.project.options import parse_options
-    from mlfc.micro.project.run import build_project
+    from mlfc.micro.run.project_run import build_project
 
     with stage(f"building {folder}"):
         project = build_project(folder, parse_options(option or ()), force=force)
@@ -129,8 +129,8 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
 def flash(folder: Folder, *, option: Options = None) -> None:
     """Write a project's firmware to the board, by the board's flash tool."""
     from mlfc.micro.project.options import parse_options
-    from mlfc.micro.project.run import known_record
     from mlfc.micro.project_api import GeneratedProject
+    from mlfc.micro.run.project_run import known_record
 
     record = known_record(folder)
     if record is not None and not (folder / record.firmware).exists():
@@ -143,7 +143,7 @@ def flash(folder: Folder, *, option: Options = None) -> None:
 
 def list_templates(as_json: Json = False) -> None:
     """List the templates of projects, and the options of each."""
-    from mlfc.micro.board import boards
+    from mlfc.micro.board.board import boards
     from mlfc.micro.project.options import template_options
     from mlfc.micro.project.record import as_json as option_as_json
     from mlfc.micro.project.templates import templates

@@ -17,9 +17,9 @@ from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.micro.project.run import BuiltProject
-    from mlfc.runtime.arrays import Array
-    from mlfc.runtime.tensor_info import TensorInfo
+    from mlfc.micro.run.project_run import BuiltProject
+    from mlfc.runtime.tensor.tensor_info import TensorInfo
+    from mlfc.support.arrays import Array
 
 
 def run_project(
@@ -39,9 +39,9 @@ def run_project(
 ) -> None:
     """Run a project's firmware, as far as it runs here or on a board that is connected."""
     from mlfc.micro.project.options import parse_options
-    from mlfc.micro.project.run import built_project
-    from mlfc.runtime.fill import fill as filled
-    from mlfc.runtime.npz import read_npz
+    from mlfc.micro.run.project_run import built_project
+    from mlfc.runtime.tensor.fill import fill as filled
+    from mlfc.runtime.tensor.npz import read_npz
     from mlfc.support.atomic import check_writable
 
     if top < 0 or not timeout > 0:
@@ -74,8 +74,8 @@ def _run_driven(
     top: int,
     as_json: bool,
 ) -> None:
-    from mlfc.micro.project.run import driven_project
-    from mlfc.runtime.npz import write_npz
+    from mlfc.micro.run.project_run import driven_project
+    from mlfc.runtime.tensor.npz import write_npz
 
     with driven_project(project, options, lambda line: typer.echo(f"device: {printable(line)}", err=True)) as model:
         with stage(f"running {project.folder} on {project.board.name}"):
@@ -111,7 +111,7 @@ def _show_console(
     files: tuple[Path | None, Path | None],
     as_json: bool,
 ) -> None:
-    from mlfc.micro.project.run import console
+    from mlfc.micro.run.project_run import console
 
     _refuse_files(files, f"firmware of the template {project.record.template} has inputs of its own, and prints")
     lines = []

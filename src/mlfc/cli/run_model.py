@@ -24,8 +24,8 @@ from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable, TensorInfo
-    from mlfc.runtime.arrays import Array
-    from mlfc.runtime.device import Device
+    from mlfc.runtime.devices.device import Device
+    from mlfc.support.arrays import Array
 
 EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
@@ -155,8 +155,8 @@ def run_model(
 
 def _given(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
     """Return the inputs of a model: from a file, or made up."""
-    from mlfc.runtime.fill import fill as filled
-    from mlfc.runtime.npz import read_npz
+    from mlfc.runtime.tensor.fill import fill as filled
+    from mlfc.runtime.tensor.npz import read_npz
 
     return filled(infos, fill, seed) if path is None else read_npz(path, infos)
 
@@ -177,7 +177,7 @@ def _timed(
 
 def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
     """Return the device that a user names, if one is."""
-    from mlfc.runtime.device import device
+    from mlfc.runtime.devices.device import device
 
     if text is None:
         return ()
@@ -198,7 +198,7 @@ def _target(devices: Sequence[Device]) -> str:
 
 
 def _load(artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]) -> Runnable:
-    from mlfc.archive.load import load, load_factory
+    from mlfc.archive.read.load import load, load_factory
 
     if is_compiled(artifact, module, shape):
         return load(artifact, module, devices)
@@ -208,7 +208,7 @@ def _load(artifact: Path, module: str | None, shape: list[str] | None, devices: 
 def _profiled(
     artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]
 ) -> ProfiledModule | GraphModule:
-    from mlfc.archive.profile import load_profiled, profiled_factory
+    from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
     if is_compiled(artifact, module, shape):
         return load_profiled(artifact, module, devices)
@@ -224,7 +224,7 @@ def _report(
     top: int,
     as_json: bool,
 ) -> None:
-    from mlfc.runtime.npz import write_npz
+    from mlfc.runtime.tensor.npz import write_npz
 
     if outputs is not None:
         write_npz(outputs, results)

@@ -24,7 +24,7 @@ def validate(
     Layout, schema, hashes, memory plan, functions and sizes in the code, graph, parameters, Relay text, modules of
     other devices. Nothing of the archive runs.
     """
-    from mlfc.archive.validate import find_faults
+    from mlfc.archive.validate.validate import find_faults
 
     faults = find_faults(artifact)
     if as_json:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.runtime.nvrtc import compute_arch, find_nvrtc
+from mlfc.runtime.devices.nvrtc import compute_arch, find_nvrtc
 
 DEFAULT_ARCH = "compute_75"
 """PTX for it runs on every GPU since 2018, by way of the driver's compiler."""

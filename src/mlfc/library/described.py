@@ -10,7 +10,7 @@ from mlfc.codegen.abi import library_files
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.unit import Unit
 from mlfc.library.host import Beside
-from mlfc.runtime.description import DESCRIPTION_SYMBOL
+from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
 from mlfc.support.content import Data
 
 _FILE = "src/mlfc_description.c"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from mlfc.codegen import DeviceCode
 from mlfc.codegen.launch import launch_extents
 from mlfc.errors import InternalError
-from mlfc.runtime.kernel_launch import HANDLE, FunctionInfo
-from mlfc.runtime.module import Module
+from mlfc.runtime.devices.kernel_launch import HANDLE, FunctionInfo
+from mlfc.runtime.modules.module import Module
 from mlfc.target.target import Target
 
 KERNEL_SUFFIXES = {"cuda": "cu", "opencl": "cl"}
@@ -26,12 +26,12 @@ def device_module(code: DeviceCode, target: Target) -> Module:
     """
     functions = function_table(code)
     if code.kind == "opencl":
-        from mlfc.runtime.opencl_module import SOURCE, OpenClModule
+        from mlfc.runtime.modules.opencl_module import SOURCE, OpenClModule
 
         return OpenClModule(SOURCE, functions, code.source)
     if code.kind == "cuda":
         from mlfc.library.cuda_compiler import compile_cuda
-        from mlfc.runtime.cuda_module import CudaModule
+        from mlfc.runtime.modules.cuda_module import CudaModule
 
         compiled = compile_cuda(code.source, target.options.get("-arch"))
         return CudaModule(compiled.format, functions, compiled.data)

@@ -28,10 +28,10 @@ from mlfc.library.toolchain import (
     place_binary,
     scratch,
 )
-from mlfc.runtime.factory_body import AOT
-from mlfc.runtime.module import Module
-from mlfc.runtime.module_set import KIND as SET
-from mlfc.runtime.tvm_kinds import METADATA
+from mlfc.runtime.libraries.factory_body import AOT
+from mlfc.runtime.libraries.module_set import KIND as SET
+from mlfc.runtime.modules.module import Module
+from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.support.content import ArrayContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform

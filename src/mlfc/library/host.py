@@ -12,11 +12,11 @@ from mlfc.byoc.generator import supply_of
 from mlfc.errors import ToolchainError
 from mlfc.library.build import build_library
 from mlfc.library.toolchain import NATIVE
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.external_code import ExternalCode
-from mlfc.runtime.library_module import LibraryModule
-from mlfc.runtime.module import Function, Module
-from mlfc.runtime.native_code import NativeCode
+from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.libraries.library_module import LibraryModule
+from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.runtime.modules.module import Function, Module
+from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
 

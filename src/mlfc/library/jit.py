@@ -21,7 +21,7 @@ from mlfc.library.elf import read_elf
 from mlfc.library.elf_symbols import read_symbols
 from mlfc.library.object_check import check_object
 from mlfc.library.toolchain import OBJECT_SUFFIX
-from mlfc.runtime.library_context import process_functions
+from mlfc.runtime.libraries.library_context import process_functions
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
 
 _ALIGNMENT = 64

@@ -21,10 +21,10 @@ from mlfc.library.build import fitting_code
 from mlfc.library.host import HostLibrary
 from mlfc.library.jit import LinkedObjects
 from mlfc.library.toolchain import NATIVE, compile_objects
-from mlfc.runtime.device_module import DeviceModule
-from mlfc.runtime.library_context import fill_context, take_error
-from mlfc.runtime.module import Function
-from mlfc.runtime.packed_func import PackedFunc
+from mlfc.runtime.ffi.packed_func import PackedFunc
+from mlfc.runtime.libraries.library_context import fill_context, take_error
+from mlfc.runtime.modules.device_module import DeviceModule
+from mlfc.runtime.modules.module import Function
 from mlfc.support.content import Data
 
 _RECORD = "operator_record.ll"

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfc.errors import OptionError
-from mlfc.runtime.blob import LIBRARY, SYMBOLS, TREE
-from mlfc.runtime.loaders import extent_of
-from mlfc.runtime.module import Module
+from mlfc.runtime.modules.blob import LIBRARY, SYMBOLS, TREE
+from mlfc.runtime.modules.loaders import extent_of
+from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data, Joined
 from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized
 
@@ -61,7 +61,7 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
     ----------
     root : Module
     abi : str
-        A key of `mlfc.runtime.blob.SYMBOLS`.
+        A key of `mlfc.runtime.modules.blob.SYMBOLS`.
 
     Raises
     ------

@@ -11,8 +11,8 @@ from mlfc.library.build import Buildable, fitting_code, needs_runtime, runtime_c
 from mlfc.library.host import Beside, HostLibrary
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import OBJECT_SUFFIX
-from mlfc.runtime.blob import SYMBOLS
-from mlfc.runtime.module import Module
+from mlfc.runtime.modules.blob import SYMBOLS
+from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data, write_data
 from mlfc.support.platforms import Platform
 

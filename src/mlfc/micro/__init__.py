@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlfc.archive.export import export_model_library_format
+    from mlfc.archive.write.export import export_model_library_format
     from mlfc.micro.project_api import (
         GeneratedProject,
         TemplateProject,
@@ -23,7 +23,7 @@ _HOMES = {
     "GeneratedProject": "mlfc.micro.project_api",
     "Session": "mlfc.micro.rpc.session",
     "TemplateProject": "mlfc.micro.project_api",
-    "export_model_library_format": "mlfc.archive.export",
+    "export_model_library_format": "mlfc.archive.write.export",
     "generate_project": "mlfc.micro.project_api",
     "get_microtvm_template_projects": "mlfc.micro.project_api",
     "get_standalone_crt_dir": "mlfc.micro.project_api",

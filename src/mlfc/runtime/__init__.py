@@ -9,72 +9,72 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlfc.runtime.aot_executor import AotExecutor
-    from mlfc.runtime.aot_module import AotModule, BoundCall
-    from mlfc.runtime.cuda_module import CudaModule
-    from mlfc.runtime.device import Device, cpu, cuda, opencl
-    from mlfc.runtime.device_api import DeviceApi, drivers
-    from mlfc.runtime.factory import FactoryModule
-    from mlfc.runtime.ffi_func import FfiFunc
-    from mlfc.runtime.global_funcs import get_global_func, register_global_func
-    from mlfc.runtime.graph_executor import GraphExecutor
-    from mlfc.runtime.graph_module import BoundGraph, GraphModule
-    from mlfc.runtime.kernel_launch import FunctionInfo
-    from mlfc.runtime.library_module import LibraryModule
-    from mlfc.runtime.loaders import load_from_bytes, loaders, register_loader
-    from mlfc.runtime.module import Module, OpaqueModule
-    from mlfc.runtime.ndarray import NDArray, array, empty, from_dlpack
-    from mlfc.runtime.onnxruntime_module import OnnxRuntimeModule
-    from mlfc.runtime.opencl_module import OpenClModule
-    from mlfc.runtime.packed_func import PackedFunc
-    from mlfc.runtime.profile import OperatorTime, Profile
-    from mlfc.runtime.profiled_module import ProfiledModule
-    from mlfc.runtime.runnable import Runnable
-    from mlfc.runtime.shared_library import SharedLibrary, open_library
-    from mlfc.runtime.system_lib import register_system_symbol, system_library
-    from mlfc.runtime.tensor_info import TensorInfo
+    from mlfc.runtime.devices.device import Device, cpu, cuda, opencl
+    from mlfc.runtime.devices.device_api import DeviceApi, drivers
+    from mlfc.runtime.devices.kernel_launch import FunctionInfo
+    from mlfc.runtime.executors.aot_executor import AotExecutor
+    from mlfc.runtime.executors.aot_module import AotModule, BoundCall
+    from mlfc.runtime.executors.graph_executor import GraphExecutor
+    from mlfc.runtime.executors.graph_module import BoundGraph, GraphModule
+    from mlfc.runtime.executors.profile import OperatorTime, Profile
+    from mlfc.runtime.executors.profiled_module import ProfiledModule
+    from mlfc.runtime.ffi.ffi_func import FfiFunc
+    from mlfc.runtime.ffi.packed_func import PackedFunc
+    from mlfc.runtime.libraries.factory import FactoryModule
+    from mlfc.runtime.libraries.library_module import LibraryModule
+    from mlfc.runtime.libraries.shared_library import SharedLibrary, open_library
+    from mlfc.runtime.libraries.system_lib import register_system_symbol, system_library
+    from mlfc.runtime.modules.cuda_module import CudaModule
+    from mlfc.runtime.modules.global_funcs import get_global_func, register_global_func
+    from mlfc.runtime.modules.loaders import load_from_bytes, loaders, register_loader
+    from mlfc.runtime.modules.module import Module, OpaqueModule
+    from mlfc.runtime.modules.onnxruntime_module import OnnxRuntimeModule
+    from mlfc.runtime.modules.opencl_module import OpenClModule
+    from mlfc.runtime.modules.runnable import Runnable
+    from mlfc.runtime.tensor.ndarray import NDArray, array, empty, from_dlpack
+    from mlfc.runtime.tensor.tensor_info import TensorInfo
 
 _HOMES = {
-    "AotExecutor": "aot_executor",
-    "AotModule": "aot_module",
-    "BoundCall": "aot_module",
-    "BoundGraph": "graph_module",
-    "CudaModule": "cuda_module",
-    "Device": "device",
-    "DeviceApi": "device_api",
-    "FactoryModule": "factory",
-    "FfiFunc": "ffi_func",
-    "FunctionInfo": "kernel_launch",
-    "GraphExecutor": "graph_executor",
-    "GraphModule": "graph_module",
-    "LibraryModule": "library_module",
-    "Module": "module",
-    "NDArray": "ndarray",
-    "OnnxRuntimeModule": "onnxruntime_module",
-    "OpaqueModule": "module",
-    "OpenClModule": "opencl_module",
-    "OperatorTime": "profile",
-    "PackedFunc": "packed_func",
-    "Profile": "profile",
-    "ProfiledModule": "profiled_module",
-    "Runnable": "runnable",
-    "SharedLibrary": "shared_library",
-    "TensorInfo": "tensor_info",
-    "array": "ndarray",
-    "cpu": "device",
-    "cuda": "device",
-    "drivers": "device_api",
-    "get_global_func": "global_funcs",
-    "empty": "ndarray",
-    "from_dlpack": "ndarray",
-    "load_from_bytes": "loaders",
-    "open_library": "shared_library",
-    "loaders": "loaders",
-    "opencl": "device",
-    "register_global_func": "global_funcs",
-    "register_loader": "loaders",
-    "register_system_symbol": "system_lib",
-    "system_library": "system_lib",
+    "AotExecutor": "executors.aot_executor",
+    "AotModule": "executors.aot_module",
+    "BoundCall": "executors.aot_module",
+    "BoundGraph": "executors.graph_module",
+    "CudaModule": "modules.cuda_module",
+    "Device": "devices.device",
+    "DeviceApi": "devices.device_api",
+    "FactoryModule": "libraries.factory",
+    "FfiFunc": "ffi.ffi_func",
+    "FunctionInfo": "devices.kernel_launch",
+    "GraphExecutor": "executors.graph_executor",
+    "GraphModule": "executors.graph_module",
+    "LibraryModule": "libraries.library_module",
+    "Module": "modules.module",
+    "NDArray": "tensor.ndarray",
+    "OnnxRuntimeModule": "modules.onnxruntime_module",
+    "OpaqueModule": "modules.module",
+    "OpenClModule": "modules.opencl_module",
+    "OperatorTime": "executors.profile",
+    "PackedFunc": "ffi.packed_func",
+    "Profile": "executors.profile",
+    "ProfiledModule": "executors.profiled_module",
+    "Runnable": "modules.runnable",
+    "SharedLibrary": "libraries.shared_library",
+    "TensorInfo": "tensor.tensor_info",
+    "array": "tensor.ndarray",
+    "cpu": "devices.device",
+    "cuda": "devices.device",
+    "drivers": "devices.device_api",
+    "get_global_func": "modules.global_funcs",
+    "empty": "tensor.ndarray",
+    "from_dlpack": "tensor.ndarray",
+    "load_from_bytes": "modules.loaders",
+    "open_library": "libraries.shared_library",
+    "loaders": "modules.loaders",
+    "opencl": "devices.device",
+    "register_global_func": "modules.global_funcs",
+    "register_loader": "modules.loaders",
+    "register_system_symbol": "libraries.system_lib",
+    "system_library": "libraries.system_lib",
 }
 
 __all__ = [

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.archive.profile import profiled_factory
+from mlfc.archive.describe.profile import profiled_factory
 from mlfc.errors import InternalError
 from mlfc.factory import Factory
-from mlfc.micro.emulator import EmulatedModule
+from mlfc.micro.run.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
-from mlfc.runtime.arrays import Array
+from mlfc.support.arrays import Array
 from mlfc.support.dtypes import to_numpy
 from mlfc.verify.reference import Reference
 

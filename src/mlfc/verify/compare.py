@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from mlfc.archive.load import load, load_factory
+from mlfc.archive.read.load import load, load_factory
 from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import import_model
-from mlfc.micro.board import Board, find_board
-from mlfc.micro.emulator import emulated_archive, emulated_factory
-from mlfc.micro.trace import check_traces
+from mlfc.micro.board.board import Board, find_board
+from mlfc.micro.firmware.trace import check_traces
+from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 from mlfc.relay.ir import IRModule
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.runnable import Computes
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.runtime.modules.runnable import Computes
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.difference import Difference, Tolerance, difference

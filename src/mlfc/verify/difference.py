@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.runtime.arrays import Array
 from mlfc.support import dtypes
+from mlfc.support.arrays import Array
 
 FLOAT_TOLERANCE = 1e-5
 """Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mlfc.archive.load import load_factory
+from mlfc.archive.read.load import load_factory
 from mlfc.compiler import build
 from mlfc.errors import MlfcError
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Tuple, Var
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import children, post_order, with_children
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.runnable import Runnable
+from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support import dtypes
+from mlfc.support.arrays import Array
 from mlfc.target.target import parse_target
 
 WIDE = "float64"

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlfc.archive.profile import profiled_factory
+from mlfc.archive.describe.profile import profiled_factory
 from mlfc.errors import MlfcError
 from mlfc.factory import Factory
 from mlfc.runtime import ProfiledModule
-from mlfc.runtime.arrays import Array
+from mlfc.support.arrays import Array
 from mlfc.verify.board_layers import Layer, program_layers
 from mlfc.verify.difference import Difference, difference
 from mlfc.verify.reference import Reference

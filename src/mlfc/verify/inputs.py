@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.npz import read_batches, read_npy
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.runtime.tensor.npz import read_batches, read_npy
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
 from mlfc.support.plain_file import open_plain
 
 _MOST_LABELS = 1 << 27  # bytes

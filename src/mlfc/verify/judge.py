@@ -16,8 +16,8 @@ import numpy as np
 
 from mlfc.errors import MlfcError
 from mlfc.relay.ir import Expr, IRModule, Tuple
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.runnable import Runnable
+from mlfc.runtime.modules.runnable import Runnable
+from mlfc.support.arrays import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
 from mlfc.verify.float64 import float64_model
 from mlfc.verify.nudged import OwnRounding

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mlfc.errors import MlfcError
-from mlfc.runtime.arrays import Array
+from mlfc.support.arrays import Array
 from mlfc.verify.difference import largest_difference
 from mlfc.verify.reference import LITERT, Reference
 

@@ -10,8 +10,8 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr
 from mlfc.relay.op import Kind, Operator
-from mlfc.runtime.arrays import Array
 from mlfc.support import dtypes
+from mlfc.support.arrays import Array
 
 _SAME_ELEMENTS = ("cast", "copy")
 _RANGES = {"sigmoid": 1.0, "nn.softmax": 1.0, "nn.fast_softmax": 1.0, "tanh": 1.0, "fast_tanh": 1.0, "erf": 1.0}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from mlfc.archive.load import artifact_kind
+from mlfc.archive.read.load import artifact_kind
 from mlfc.errors import OptionError
-from mlfc.runtime.arrays import Array
+from mlfc.support.arrays import Array
 
 LITERT = "LiteRT"
 ONNX_RUNTIME = "ONNX Runtime"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.fill import fill
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
 
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {

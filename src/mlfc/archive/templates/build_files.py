@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from mlfc.archive.layout import CODE, CODEGEN, HEADERS
+from mlfc.archive.read.layout import CODE, CODEGEN, HEADERS
 from mlfc.archive.templates import filled, listed
 from mlfc.archive.templates.demo import FOLDER
 from mlfc.archive.templates.vectors import VECTORS

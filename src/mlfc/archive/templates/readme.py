@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import mlfc
-from mlfc.archive.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
+from mlfc.archive.read.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlfc.archive.templates import filled
 from mlfc.archive.templates.demo import FOLDER
 from mlfc.archive.templates.subject import Subject, Tensor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from mlfc.archive.details import AOT, module_details
-from mlfc.archive.layout import CODE, Layout
+from mlfc.archive.read.layout import CODE, Layout
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import RESERVED, tensors
 from mlfc.codegen.c_types import scalar_type

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from mlfc.errors import ArchiveError
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.application import APPLICATION_TYPES, selftest_files, vector_files
 from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE

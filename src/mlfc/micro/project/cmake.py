@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mlfc.micro.bare_metal import bare_metal, refuses_bare_metal
-from mlfc.micro.board import Board
-from mlfc.micro.linker_script import has_linker_script
-from mlfc.micro.makefile import COMPILE_FLAGS, optimization_level
-from mlfc.micro.object_code import core_flags
+from mlfc.micro.board.board import Board
+from mlfc.micro.board.object_code import core_flags
+from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
+from mlfc.micro.firmware.linker_script import has_linker_script
+from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
 from mlfc.micro.project.render import render
 from mlfc.micro.project.steps import install_hint, run_command

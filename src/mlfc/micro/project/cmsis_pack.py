@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.errors import OptionError
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.application import APPLICATION_TYPES, application_files
 from mlfc.micro.project.options import BUILD, GENERATE
 from mlfc.micro.project.readme import WHAT_TYPES_DO

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mlfc.micro.bare_metal import Firmware
-from mlfc.micro.board import Board
-from mlfc.micro.graph_firmware import graph_firmware
-from mlfc.micro.host_driven import host_driven_aot_firmware, host_driven_firmware
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.bare_metal import Firmware
+from mlfc.micro.firmware.graph_firmware import graph_firmware
+from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
+from mlfc.micro.firmware.standalone import INPUTS, standalone_main
+from mlfc.micro.firmware.tvm_firmware import tvm_firmware
 from mlfc.micro.project.application import selftest_files
 from mlfc.micro.project.options import BUILD
 from mlfc.micro.project.render import render
 from mlfc.micro.project.template import ProjectModel, ProjectOption
-from mlfc.micro.standalone import INPUTS, standalone_main
-from mlfc.micro.tvm_firmware import tvm_firmware
 
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import OptionError, OutputError
-from mlfc.micro.board import Board, boards, find_board
-from mlfc.micro.board_trust import check_flash_tool
-from mlfc.micro.fit import check_fit
-from mlfc.micro.object_code import object_paths
-from mlfc.micro.planned_memory import plan_table
+from mlfc.micro.board.board import Board, boards, find_board
+from mlfc.micro.board.object_code import object_paths
+from mlfc.micro.board.trust import check_flash_tool
+from mlfc.micro.firmware.fit import check_fit
+from mlfc.micro.firmware.planned_memory import plan_table
 from mlfc.micro.project.firmware import HOST_DRIVEN
 from mlfc.micro.project.model import Source, project_source
 from mlfc.micro.project.options import GENERATE, checked_options, template_options

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.micro.bare_metal import bare_metal, refuses_bare_metal
-from mlfc.micro.board import Board
-from mlfc.micro.makefile import makefile, optimization_level
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
+from mlfc.micro.firmware.makefile import makefile, optimization_level
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
 from mlfc.micro.project.template import MODEL_CODE, ProjectModel, Template
 from mlfc.support.content import Data

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlfc.archive.layout import CODE
-from mlfc.archive.load import artifact_kind
-from mlfc.archive.module_parts import ModuleParts, read_parts
+from mlfc.archive.read.layout import CODE
+from mlfc.archive.read.load import artifact_kind
+from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.archive.templates.demo import FOLDER as DEMO
 from mlfc.errors import OptionError
-from mlfc.micro.bare_metal import check_path
-from mlfc.micro.board import Board
-from mlfc.micro.graph_firmware import graph_details
-from mlfc.micro.graph_source import graph_of_parts
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.bare_metal import check_path
+from mlfc.micro.firmware.graph_firmware import graph_details
+from mlfc.micro.firmware.graph_source import graph_of_parts
+from mlfc.micro.firmware.tvm_firmware import aot_details
 from mlfc.micro.project.template import ProjectModel
-from mlfc.micro.tvm_firmware import aot_details
 from mlfc.support.c_names import module_name
 from mlfc.support.content import Data, ViewContent
 from mlfc.support.plain_file import open_plain
@@ -86,7 +86,7 @@ def project_source(
 
 
 def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, folder: Path) -> Path:
-    from mlfc.archive.export import export_model_library_format
+    from mlfc.archive.write.export import export_model_library_format
     from mlfc.compiler import build
     from mlfc.frontend import import_model
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.archive.templates.build_files import cmake_target
 from mlfc.errors import OptionError
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
 from mlfc.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
 from mlfc.micro.project.model_interface import interface_of

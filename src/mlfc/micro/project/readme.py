@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.render import render
 from mlfc.micro.project.template import Template
 from mlfc.micro.project_server.steps import arguments_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.options import template_options
 from mlfc.micro.project.steps import firmware_path, project_steps
 from mlfc.micro.project.template import ProjectModel, ProjectOption, Template

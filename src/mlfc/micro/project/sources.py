@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlfc.micro.board import Board
-from mlfc.micro.makefile import COMPILE_FLAGS
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.makefile import COMPILE_FLAGS
 from mlfc.micro.project.model_interface import interface_files, interface_of
 from mlfc.micro.project.template import MODEL_CODE, ProjectModel
 

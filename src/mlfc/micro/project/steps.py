@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mlfc.micro.bare_metal import ELF
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.bare_metal import ELF
 from mlfc.micro.project.template import ProjectModel, Template, ToolCommand
 
 _HEX, _BIN = "firmware.hex", "firmware.bin"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlfc.archive.layout import CODE
-from mlfc.micro.board import Board
-from mlfc.micro.graph_source import GraphSource
+from mlfc.archive.read.layout import CODE
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.support.content import Data
 
 PROJECT_TYPES = ("standalone", "selftest", "host_driven")

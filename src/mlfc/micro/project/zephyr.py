@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.micro.board import Board
+from mlfc.micro.board.board import Board
 from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
 from mlfc.micro.project.model_interface import interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE

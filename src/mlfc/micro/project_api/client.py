@@ -196,7 +196,7 @@ class TemplateProject(_Project):
         self, factory: Factory, project_dir: str | os.PathLike[str], options: Mapping[str, Any]
     ) -> GeneratedProject:
         """Make a project from what `mlfc.build` returned."""
-        from mlfc.archive.export import export_model_library_format
+        from mlfc.archive.write.export import export_model_library_format
 
         with tempfile.TemporaryDirectory(prefix="mlfc-project-") as folder:
             path = export_model_library_format(factory, Path(folder) / "model.tar")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import MlfcError, OptionError
-from mlfc.micro.board import boards
+from mlfc.micro.board.board import boards
 from mlfc.micro.project.generate import generate_project
 from mlfc.micro.project.options import template_options
 from mlfc.micro.project.record import as_json

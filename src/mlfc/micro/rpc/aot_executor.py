@@ -8,9 +8,10 @@ import numpy as np
 
 from mlfc.errors import RunError, SessionError
 from mlfc.micro.rpc.minrpc import RemoteTensor
-from mlfc.runtime import c_abi
-from mlfc.runtime.arrays import Array, by_name
-from mlfc.runtime.tensor_info import TensorInfo
+from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.arrays import by_name
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
 
 if TYPE_CHECKING:
     from mlfc.micro.rpc.remote import Remote, RemoteModule

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlfc.errors import IoTimeoutError, OptionError, RunError, TransportClosedError
-from mlfc.micro.board import Board
-from mlfc.micro.programs import environment, need
+from mlfc.micro.board.board import Board
+from mlfc.micro.board.programs import environment, need
 from mlfc.micro.project_server import protocol
 from mlfc.micro.project_server.lines import Device, Line, ProcessDevice, SerialDevice
 from mlfc.micro.rpc.transport import Timeouts

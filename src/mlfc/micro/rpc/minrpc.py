@@ -14,8 +14,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.errors import InputError, SessionError
-from mlfc.runtime import c_abi
-from mlfc.runtime.device import Device
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.tensor import c_abi
 
 MODULE, FUNCTION = 9, 10
 _DATA_TYPE = 5

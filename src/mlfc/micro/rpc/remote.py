@@ -14,16 +14,16 @@ import numpy as np
 from mlfc.errors import InputError, RemoteError, RunError, SessionError
 from mlfc.micro.rpc import minrpc
 from mlfc.micro.rpc.minrpc import Code, Handle, RemoteTensor
-from mlfc.runtime import c_abi
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.device import Device, cpu
-from mlfc.runtime.module import Module
+from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.modules.module import Module
+from mlfc.runtime.tensor import c_abi
+from mlfc.support.arrays import Array
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
     from mlfc.micro.rpc.remote_memory import RemoteGraphMemory
     from mlfc.micro.rpc.session import Session
-    from mlfc.runtime.graph_json import Graph
+    from mlfc.runtime.executors.graph_json import Graph
 
 _SYSTEM_LIB = "runtime.SystemLib"
 _MODULE_FUNCTION = "tvm.rpc.server.ModuleGetFunction"

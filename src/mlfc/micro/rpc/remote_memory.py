@@ -9,15 +9,15 @@ import numpy as np
 
 from mlfc.errors import InternalError, RunError
 from mlfc.micro.rpc.minrpc import Handle, RemoteTensor
-from mlfc.runtime import c_abi
-from mlfc.runtime.arrays import Array
-from mlfc.runtime.device import Device, cpu
-from mlfc.runtime.graph_memory import ALIGNMENT, GraphMemory
+from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.executors.graph_memory import ALIGNMENT, GraphMemory
+from mlfc.runtime.tensor import c_abi
+from mlfc.support.arrays import Array
 
 if TYPE_CHECKING:
     from mlfc.micro.rpc.remote import Remote
-    from mlfc.runtime.graph_json import Graph
-    from mlfc.runtime.module import Module
+    from mlfc.runtime.executors.graph_json import Graph
+    from mlfc.runtime.modules.module import Module
 
 _LINKED_PARAM = "_lookup_linked_param"
 

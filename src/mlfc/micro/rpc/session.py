@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mlfc.errors import IoTimeoutError, RunError, SessionError, SessionTerminatedError
 from mlfc.micro.rpc.framing import GREETING, Unframer, frame
 from mlfc.micro.rpc.transport import Timeouts, Transport
-from mlfc.runtime.device import cpu
+from mlfc.runtime.devices.device import cpu
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:

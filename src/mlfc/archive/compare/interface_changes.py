@@ -1,0 +1,199 @@
+"""Which changes between two builds of a module a C caller notices, and which break it.
+
+A change breaks if a caller that was compiled against the old header misbehaves with the new code, or does not compile
+or link with it. Such a caller fills the structs field by field, and has sizes compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mlfc.archive.read.c_header import Header
+
+BREAK: Final = "break"
+WARNING: Final = "warning"
+NOTE: Final = "note"
+_LEVELS = (BREAK, WARNING, NOTE)
+_POOL_SIZES = ("_WORKSPACE_POOL_SIZE",)
+_POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that differs.
+
+    Attributes
+    ----------
+    level : str
+        `BREAK`, `WARNING` or `NOTE`.
+    what : str
+        In words.
+    a, b : object
+        The values before and after, where they are short.
+    """
+
+    level: str
+    what: str
+    a: object = None
+    b: object = None
+
+
+@dataclass(frozen=True)
+class Face:
+    """A module as a C caller sees it.
+
+    Attributes
+    ----------
+    prefix : str
+        What its symbols begin with.
+    header : Header or None
+    calls : frozenset of str
+        Functions of TVM's C runtime that its code calls: the caller must link them.
+    shares : frozenset of str
+        Other modules that work in the same memory: no two may run at the same time.
+    module : mapping
+        Of `inspect`.
+    """
+
+    prefix: str
+    header: Header | None
+    calls: frozenset[str]
+    shares: frozenset[str]
+    module: Mapping[str, Any]
+
+
+def interface_changes(a: Face, b: Face) -> list[Change]:
+    """Return what changes for a caller of `a` that gets `b`, the worst first."""
+    changes: list[Change] = []
+    header = b.header
+    if a.prefix != b.prefix:
+        changes.append(Change(BREAK, "the prefix of every symbol", a.prefix, b.prefix))
+        header = header and header.renamed(b.prefix, a.prefix)
+    if a.module["executor"] != b.module["executor"]:
+        changes.append(Change(BREAK, "the executor that runs the module", a.module["executor"], b.module["executor"]))
+    if a.header and header is None:
+        changes.append(Change(BREAK, "the C interface (the header) is gone"))
+    elif header and a.header is None:
+        changes.append(Change(NOTE, "there is a C interface now (a header)"))
+    elif a.header and header:
+        changes += _struct_changes(a.header, header)
+        changes += _function_changes(a.header, header)
+        changes += _macro_changes(a, header, "TVMBackendAllocWorkspace" in b.calls)
+    if b.calls - a.calls:
+        # who runs graphs, or code that calls some of it, links that runtime already
+        linked = bool(a.calls) or a.module["executor"] == "graph"
+        called = [", ".join(sorted(calls)) or None for calls in (a.calls, b.calls - a.calls)]
+        changes.append(Change(NOTE if linked else BREAK, "the code calls TVM's C runtime", *called))
+    if a.shares != b.shares:
+        partners = [", ".join(sorted(face.shares)) or None for face in (a, b)]
+        changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
+    changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
+    changes += _buffer_changes(a.module["functions"] or {}, b.module["functions"] or {})
+    return sorted(changes, key=lambda change: _LEVELS.index(change.level))
+
+
+def _struct_changes(a: Header, b: Header) -> Iterator[Change]:
+    for name, fields in a.structs.items():
+        if name not in b.structs:
+            yield Change(BREAK, f"struct {name} is gone")
+            continue
+        old, new = ({item.name: item.type for item in group} for group in (fields, b.structs[name]))
+        for gone in [field for field in old if field not in new]:
+            yield Change(BREAK, f"struct {name} lost the field {gone}")
+        for added in [field for field in new if field not in old]:
+            yield Change(BREAK, f"struct {name} got the field {added}")
+        for field in old:
+            if field in new and old[field] != new[field]:
+                yield Change(BREAK, f"struct {name}: the type of {field}", old[field], new[field])
+        kept = [field for field in old if field in new]
+        if kept != [field for field in new if field in old]:
+            yield Change(BREAK, f"struct {name}: the order of the fields", ", ".join(old), ", ".join(new))
+    for name in b.structs:
+        if name not in a.structs:
+            yield Change(NOTE, f"struct {name} is there now")
+
+
+def _function_changes(a: Header, b: Header) -> Iterator[Change]:
+    for name, prototype in a.functions.items():
+        if name not in b.functions:
+            yield Change(BREAK, f"function {name} is gone")
+        elif prototype != b.functions[name]:
+            yield Change(BREAK, f"function {name}: result and parameters", str(prototype), str(b.functions[name]))
+    for name in b.functions:
+        if name not in a.functions:
+            yield Change(NOTE, f"function {name} is there now")
+
+
+def _macro_changes(a: Face, header: Header, allocates: bool) -> Iterator[Change]:
+    before = a.header.macros if a.header else {}
+    workspace = f"{a.prefix.upper()}_WORKSPACE_SIZE"
+    for name, value in before.items():
+        if name not in header.macros:
+            yield Change(BREAK, f"macro {name} is gone")
+        elif (other := header.macros[name]) != value:
+            if name.endswith(_POOL_CONSTANTS):
+                yield Change(BREAK, f"{name}: the caller holds the old constants")
+            elif name == workspace and not allocates:
+                yield Change(NOTE, name, value, other)
+            elif name == workspace or name.endswith(_POOL_SIZES):
+                # memory that the caller gives: more than enough does no harm
+                yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
+            else:
+                yield Change(BREAK, name, value, other)
+    for name, value in header.macros.items():
+        if name not in before:
+            yield Change(NOTE, f"macro {name} is there now", None, value)
+
+
+def _grows(a: str, b: str) -> bool:
+    # what is not a plain number cannot be told to be small enough
+    return not (a.isdecimal() and b.isdecimal() and len(a) < 20 and len(b) < 20 and int(b) <= int(a))
+
+
+def _tensor_changes(a: Face, b: Face, *, fields_say_names: bool) -> Iterator[Change]:
+    for kind in ("input", "output"):
+        old, new = ({tensor["name"]: tensor for tensor in face.module[f"{kind}s"]} for face in (a, b))
+        if not old or not new:
+            continue  # older archives do not list them
+        level = WARNING if fields_say_names else BREAK
+        for name in old:
+            if name not in new:
+                yield Change(level, f"{kind} '{name}' is gone")
+            elif old[name] != new[name]:
+                yield from _one_tensor(f"{kind} '{name}'", old[name], new[name])
+        for name in new:
+            if name not in old:
+                yield Change(level, f"{kind} '{name}' is there now")
+
+
+def _one_tensor(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
+    def both(key: str) -> bool:
+        return a[key] is not None and b[key] is not None and a[key] != b[key]
+
+    if both("dtype"):
+        yield Change(BREAK, f"{where}: dtype", a["dtype"], b["dtype"])
+    if both("bytes"):
+        yield Change(BREAK, f"{where}: bytes", a["bytes"], b["bytes"])
+    if both("shape"):
+        # extents of one move no element
+        same = [size for size in a["shape"] if size != 1] == [size for size in b["shape"] if size != 1]
+        yield Change(NOTE if same else BREAK, f"{where}: shape", a["shape"], b["shape"])
+    for key in ("scale", "zero_point"):
+        if both(key):
+            yield Change(WARNING, f"{where}: {key.replace('_', ' ')}", a[key], b[key])
+
+
+def _buffer_changes(a: Mapping[str, Sequence[Any]], b: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
+    """Yield how the functions of archives of operator style differ."""
+    for name, buffers in a.items():
+        if name not in b:
+            yield Change(BREAK, f"function {name} is gone")
+            continue
+        old, new = ([(item["dtype"], item["shape"]) for item in group] for group in (buffers, b[name]))
+        if old != new:
+            yield Change(BREAK, f"function {name}: its parameters", old, new)
+    for name in b:
+        if name not in a:
+            yield Change(NOTE, f"function {name} is there now")

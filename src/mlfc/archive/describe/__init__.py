@@ -1,0 +1,1 @@
+"""What an archive or library contains: tables, pictures and profiles."""

@@ -1,0 +1,217 @@
+"""What an archive says of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.archive.describe.lifetimes import GraphMemory, graph_memory
+from mlfc.archive.describe.operators import module_operators, module_peak
+from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Tensor
+from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
+from mlfc.support.content import ArrayContent, sha256_of
+from mlfc.support.hashing import sha256_stream
+from mlfc.support.params import load_params
+
+_PARAMS = ".params"
+
+
+def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Describe an archive of any version, whoever wrote it. Nothing of it is run.
+
+    Returns
+    -------
+    dict
+        ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
+        ``executor``, ``target``, ``inputs``, ``outputs``, ``memory``, ``operators``, ``peak``, ``constants``,
+        ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``, ``constant_pools``,
+        ``build``, ``source``, ``exported``, and ``untold``, a list of what the archive does not say; such facts are
+        None.
+
+    Raises
+    ------
+    ArchiveError
+        If it is not an archive, or contradicts itself.
+    """
+    with open_archive(path) as archive:
+        return describe(archive)
+
+
+def describe(archive: Archive) -> dict[str, Any]:
+    """Return what `inspect` says of an open archive."""
+    record = archive.record
+    return {
+        "version": record.version,
+        "form": record.form,
+        "style": record.style,
+        "writer": _writer(record),
+        "shared": (record.details or {}).get("shared"),
+        "modules": {name: _module(archive, module) for name, module in record.modules.items()},
+        "files": _files(archive),
+    }
+
+
+def _writer(record: ArchiveRecord) -> str | None:
+    if record.details:
+        return f"mlfc {record.details['version']}"
+    versions = {
+        str(item["version_spec"])
+        for module in record.modules.values()
+        for item in module.external_dependencies
+        if item.get("short_name") == "tvm_standalone_crt" and "version_spec" in item
+    }
+    return f"TVM {', '.join(sorted(versions))}" if versions else None
+
+
+def _files(archive: Archive) -> list[dict[str, Any]]:
+    files = []
+    for name, size in sorted(archive.tar.sizes.items()):
+        with archive.tar.open(name) as file:
+            files.append({"path": name, "bytes": size, "sha256": sha256_stream(file)})
+    return files
+
+
+def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
+    details = module.details or {}
+    graph = _graph(archive, module)
+    operators = module_operators(module, graph, archive.path)
+    inputs, outputs = (_tensors(module, kind, graph) for kind in ("inputs", "outputs"))
+    found = {
+        "executor": module.executor,
+        "target": list(module.targets),
+        "inputs": inputs,
+        "outputs": outputs,
+        "memory": _memory(module, graph, operators),
+        "operators": operators,
+        "peak": module_peak(module, operators),
+        "constants": _constants(archive, module),
+        "storages": _storages(module),
+        "functions": {name: list(map(_buffer, buffers)) for name, buffers in module.operators.items()} or None,
+        "module_tree": details.get("module_tree"),
+        "devices": list(module.files.devices),
+        "workspace_io": bool(details.get("workspace_io")),
+        "pools": details.get("pools"),
+        "stripes": details.get("stripes"),
+        "constant_pools": details.get("constant_pools"),
+        "build": details.get("build"),
+        "source": details.get("source"),
+        "exported": module.export_datetime,
+    }
+    return {**found, "untold": _untold(found)}
+
+
+def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
+    path = module.files.graph
+    if path is None or path not in archive.tar.sizes:
+        return None
+    place = f"{archive.path}: {path}"
+    return graph_memory(parse_graph(archive.tar.read(path, MAX_TEXT), place))
+
+
+def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list[dict[str, Any]]:
+    listed: tuple[Tensor, ...] = tuple(tensor for main in module.main for tensor in getattr(main, kind))
+    details = (module.details or {}).get(kind)
+    if details:
+        sizes = {tensor.name: tensor.nbytes for tensor in listed}
+        return [{**tensor, "bytes": sizes.get(tensor["name"])} for tensor in details]
+    return [
+        {
+            "name": tensor.name,
+            "shape": _shape(tensor, kind, len(listed), graph),
+            "dtype": tensor.dtype,
+            "scale": tensor.scale,
+            "zero_point": tensor.zero_point,
+            "bytes": tensor.nbytes,
+        }
+        for tensor in listed
+    ]
+
+
+def _shape(tensor: Tensor, kind: str, count: int, graph: GraphMemory | None) -> list[int] | None:
+    if tensor.shape is not None:
+        return list(tensor.shape)
+    if graph is None:
+        return None
+    if kind == "inputs":
+        known = graph.arguments.get(tensor.name)
+    else:
+        # metadata name the outputs in alphabetical order, the graph has them in the model's and without names
+        known = graph.results[0] if count == len(graph.results) == 1 else None
+    return list(known[1]) if known and known[0] == tensor.dtype else None
+
+
+def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dict[str, Any]]) -> dict[str, int | None]:
+    told = (module.details or {}).get("memory", {})
+    tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
+    scratch = [operator["workspace_bytes"] for operator in operators if operator["workspace_bytes"] is not None]
+    found = {
+        "workspace_bytes": sum(main.workspace_bytes for main in module.main),
+        "workspace_lower_bound_bytes": told.get("workspace_lower_bound_bytes"),
+        "constants_bytes": sum(main.constants_bytes for main in module.main),
+        # TVM counts intermediates of AOT models among the inputs and outputs; the tensors' own sizes are right
+        "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
+    }
+    return {
+        **(found if module.main else dict.fromkeys(found)),
+        "scratch_bytes": max(scratch) if scratch else None,
+        "storages_bytes": graph.storage_bytes if graph else None,
+    }
+
+
+def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] | None:
+    """Return the module's weights, the largest first; None where they are only in the C."""
+    listed = (module.details or {}).get("constants")
+    if listed is None:
+        path = module.files.params
+        if module.executor != "graph" or path is None or not path.endswith(_PARAMS):
+            return None
+        params = load_params(archive.tar.view(path), place=f"{archive.path}: {path}")
+        listed = [
+            {
+                "name": name,
+                "bytes": array.nbytes,
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "sha256": sha256_of(ArrayContent(array)),
+            }
+            for name, array in params.items()
+        ]
+    total = sum(item["bytes"] for item in listed)
+    shares = [{**item, "share": round(item["bytes"] / total, 6) if total else 0.0} for item in listed]
+    return sorted(shares, key=lambda item: (-item["bytes"], item["name"]))
+
+
+def _storages(module: ModuleRecord) -> list[dict[str, Any]] | None:
+    if module.storages is None:
+        return None
+    return [
+        {"storage_id": item.storage_id, "bytes": item.nbytes, "input_binding": item.input_binding}
+        for item in module.storages
+    ]
+
+
+def _buffer(buffer: OperatorBuffer) -> dict[str, Any]:
+    return {
+        "bytes": buffer.nbytes,
+        "shape": list(buffer.shape),
+        "dtype": buffer.dtype,
+        "input_binding": buffer.input_binding,
+    }
+
+
+def _untold(module: Mapping[str, Any]) -> list[str]:
+    """Return what the archive does not say, in words that complete a sentence."""
+    tensors, operators = [*module["inputs"], *module["outputs"]], module["operators"]
+    if module["functions"] is not None:
+        return []
+    facts = {
+        "inputs and outputs": bool(tensors),
+        "shapes": all(tensor["shape"] is not None for tensor in tensors),
+        "nodes of the model": all(operator["nodes"] is not None for operator in operators),
+        "MACs": all(operator["macs"] is not None for operator in operators),
+        "which tensors live when": all(operator["tensors"] is not None for operator in operators),
+        "weights": module["constants"] is not None,
+    }
+    return [fact for fact, told in facts.items() if not told]

@@ -1,0 +1,148 @@
+"""What a library says of itself, read from its file: nothing of it is loaded or run."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlfc.errors import ArchiveError, UnsupportedError
+from mlfc.library.exported import Export, exports
+from mlfc.library.toolchain import OBJECT_SUFFIX
+from mlfc.runtime.libraries.library_file import VERSION_SYMBOL
+from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
+from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
+from mlfc.support.binaries import ARCHIVE, HEAD, OBJECT, read_head
+from mlfc.support.former_name import current
+from mlfc.support.hashing import sha256_stream
+from mlfc.support.objects import static
+from mlfc.support.plain_file import open_plain
+from mlfc.support.platforms import Platform
+from mlfc.support.tar import open_tar
+
+SHARED, STATIC, SINGLE, TAR = "shared library", "static library", "object", "tar of objects"
+_MAX_DESCRIPTION = 64 << 20
+_FFI = "__tvm_ffi_"
+_FFI_OWN = "__tvm_ffi__"
+_VERSION_BYTES = 4
+_KEPT = ("executor", "entry", "inputs", "outputs", "memory")
+
+
+def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Describe a library of code, for whatever machine it is.
+
+    Parameters
+    ----------
+    path : path
+        A shared or static library, an object, or a tar of objects.
+
+    Returns
+    -------
+    dict
+        ``library``: ``form``, ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling
+        convention, and ``trees`` by generation of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root
+        first. ``modules``: by name what mlfc wrote of each. ``files``: the library.
+
+    Raises
+    ------
+    ArchiveError
+        If it is no library, or what it carries breaks its format.
+    UnsupportedError
+        If it is of a format that is not read.
+    """
+    place = str(path)
+    with open_plain(path) as file, _mapped(file.fileno(), place) as view:
+        try:
+            form, codes = _codes(path, view)
+            machine = _machine(codes, place)
+            symbols = {current(item.name): item for code in codes for item in exports(code)}
+            trees = {abi: _tree(symbols[name].content, abi, place) for abi, name in SYMBOLS.items() if name in symbols}
+            described = _description(symbols, place)
+            version = symbols[VERSION_SYMBOL].content[:_VERSION_BYTES] if VERSION_SYMBOL in symbols else b""
+        except ValueError as error:
+            raise ArchiveError(
+                f"this is not a sound library: {error}", place=place, next_step="Export it again"
+            ) from error
+        except UnsupportedError as error:
+            error.place = place
+            raise
+        return {
+            "library": {
+                "form": form,
+                "machine": machine,
+                "interface": int.from_bytes(version, "little") or None,
+                "functions": _functions(symbols, described),
+                "trees": trees,
+            },
+            "modules": {name: {key: item.get(key) for key in _KEPT} for name, item in described.items()},
+            "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
+        }
+
+
+@contextmanager
+def _mapped(descriptor: int, place: str) -> Iterator[memoryview]:
+    try:
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ArchiveError(f"cannot be read: {error}", place=place) from error
+    yield memoryview(mapped)
+
+
+def _codes(path: str | os.PathLike[str], view: memoryview) -> tuple[str, list[memoryview]]:
+    """Return what form of a library a file has, and the files of machine code in it."""
+    head = read_head(view[:HEAD])
+    if head is None:
+        with open_tar(path) as tar:
+            return TAR, [tar.view(name) for name in tar.sizes if name.endswith(OBJECT_SUFFIX)]
+    if head.kind == ARCHIVE:
+        return STATIC, list(static.members(view))
+    return (SINGLE if head.kind == OBJECT else SHARED), [view]
+
+
+def _machine(codes: Sequence[memoryview], place: str) -> str:
+    heads = [read_head(code[:HEAD]) for code in codes]
+    if not heads or heads[0] is None or not heads[0].arches:
+        raise ArchiveError("there is no object of machine code in it", place=place, next_step="Export it again")
+    return str(Platform(heads[0].arches[0], heads[0].system))
+
+
+def _tree(blob: memoryview, abi: str, place: str) -> list[dict[str, Any]]:
+    tree = parse_tree(blob, abi, place=place)
+    return [
+        {
+            "type_key": stored.kind,
+            "bytes": None if stored.data is None else len(stored.data),
+            "imports": list(children),
+        }
+        for stored, children in zip(tree.modules, tree.children, strict=True)
+    ]
+
+
+def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Any]:
+    if DESCRIPTION_SYMBOL not in symbols:
+        return {}
+    text, end, _ = bytes(symbols[DESCRIPTION_SYMBOL].content[:_MAX_DESCRIPTION]).partition(b"\0")
+    if not end:
+        raise ValueError(f"its {DESCRIPTION_SYMBOL} does not end within {_MAX_DESCRIPTION:,} bytes")
+    return read_description(text, place)
+
+
+def _functions(symbols: Mapping[str, Export], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]]:
+    """Return the names that callers of each convention use; plain C functions are those of the header."""
+    names = sorted(name for name, item in symbols.items() if item.is_function)
+    classic = [
+        name
+        for name in names
+        for module, item in described.items()
+        if (name == f"tvmgen_{module}___tvm_main__")
+        or (item.get("executor") == "graph" and name.startswith(f"tvmgen_{module}_"))
+    ]
+    entries = {str(item.get("entry")) for item in described.values()}
+    return {
+        "c": [name for name in names if name in entries],
+        "classic": list(dict.fromkeys(classic)),
+        "ffi": [name.removeprefix(_FFI) for name in names if name.startswith(_FFI) and not name.startswith(_FFI_OWN)],
+    }

@@ -1,0 +1,151 @@
+"""Which tensors a module keeps in memory during which of its calls, as its archive says.
+
+AOT modules of mlfc list the blocks of their workspace. For graph modules of any writer the graph JSON says which
+storage each tensor lies in; storages have no addresses, so they are laid one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.errors import ArchiveError
+from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
+
+MAX_LISTED = 200_000
+"""Tensors of all calls together; beyond it only sums are of use to anybody."""
+
+_NEXT = "Export the archive again"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A tensor or scratch in memory.
+
+    Attributes
+    ----------
+    name : str
+    nbytes, offset : int
+    first, last : int
+        Calls at which its life begins and ends, both inclusive.
+    storage_id : int or None
+        Of the graph executor.
+    """
+
+    name: str
+    nbytes: int
+    offset: int
+    first: int
+    last: int
+    storage_id: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A call of the graph executor: the node's name, its function, and the bytes that it reads and writes."""
+
+    name: str
+    function: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GraphMemory:
+    """What a graph says of memory.
+
+    Attributes
+    ----------
+    calls : tuple of GraphCall
+        In order; views, which run no code, are left out.
+    blocks : tuple of Block
+        What the calls write.
+    storage_bytes : int
+        Of all storages that calls write, each as large as the largest tensor in it.
+    arguments : mapping of str to (str, tuple of int)
+        Dtype and shape of each input and parameter.
+    results : tuple of (str, tuple of int)
+        Dtype and shape of each output.
+    """
+
+    calls: tuple[GraphCall, ...]
+    blocks: tuple[Block, ...]
+    storage_bytes: int
+    arguments: Mapping[str, tuple[str, tuple[int, ...]]]
+    results: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def plan_blocks(plan: Sequence[Mapping[str, Any]], num_calls: int, place: str) -> tuple[Block, ...]:
+    """Return the blocks of an AOT module's workspace; ArchiveError where a life is not within the calls."""
+    blocks = tuple(Block(item["name"], item["bytes"], item["offset"], item["first"], item["last"]) for item in plan)
+    for block in blocks:
+        if not 0 <= block.first <= block.last < num_calls:
+            raise ArchiveError(
+                f"the plan keeps '{block.name[:80]}' for calls {block.first} to {block.last} of {num_calls}",
+                place=place,
+                next_step=_NEXT,
+            )
+    return blocks
+
+
+def live_during(blocks: Sequence[Block], num_calls: int) -> list[list[Block]] | None:
+    """Return the blocks that are live in each call, largest first; None where they are too many to list."""
+    if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
+        return None
+    present: list[list[Block]] = [[] for _ in range(num_calls)]
+    for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
+        for index in range(block.first, block.last + 1):
+            present[index].append(block)
+    return present
+
+
+def span_bytes(blocks: Sequence[Block]) -> int:
+    """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
+    covered, end = 0, 0
+    for block in sorted(blocks, key=lambda block: block.offset):
+        covered += max(0, block.offset + block.nbytes - max(block.offset, end))
+        end = max(end, block.offset + block.nbytes)
+    return covered
+
+
+def graph_memory(graph: Graph) -> GraphMemory:
+    """Return what a graph says of memory: a tensor lives from the call that writes it to the last that reads it."""
+    calls: list[GraphCall] = []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for node in graph.nodes:
+        if node.function is None:
+            continue
+        if node.function != NOP:
+            touched = sum(graph.entries[index].nbytes for index in (*node.inputs, *node.outputs))
+            calls.append(GraphCall(node.name, node.function, touched))
+        # a view before the first call belongs to it
+        now = max(0, len(calls) - 1)
+        for index in node.outputs:
+            first[index], names[index] = now, node.name
+        last.update(dict.fromkeys((*node.inputs, *node.outputs), now))
+    last.update(dict.fromkeys(graph.heads, max(0, len(calls) - 1)))
+    offsets, total = _laid_out(graph, first)
+    blocks = []
+    for index, start in first.items():
+        entry = graph.entries[index]
+        place = offsets[entry.storage_id]
+        blocks.append(Block(names[index], entry.nbytes, place, start, last[index], entry.storage_id))
+    arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
+    results = tuple(_type(graph.entries[index]) for index in graph.heads)
+    return GraphMemory(tuple(calls), tuple(blocks), total, arguments, results)
+
+
+def _type(entry: Entry) -> tuple[str, tuple[int, ...]]:
+    return entry.dtype, entry.shape
+
+
+def _laid_out(graph: Graph, written: Iterable[int]) -> tuple[dict[int, int], int]:
+    """Return an offset for each storage of these entries, one after the other by id, and the bytes of all."""
+    sizes = graph.storage_bytes
+    offsets, total = {}, 0
+    for storage in sorted({graph.entries[index].storage_id for index in written}):
+        offsets[storage] = total
+        total += sizes[storage]
+    return offsets, total

@@ -1,0 +1,119 @@
+"""From archives and compiled modules to something that runs and times every operator."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mlfc.archive.read.load import artifact_kind, host_library, load, load_graph
+from mlfc.archive.read.module_parts import read_parts
+from mlfc.crt import trace_headers
+from mlfc.errors import OptionError
+from mlfc.library.build import has_only_objects
+from mlfc.library.toolchain import NATIVE, compile_cached
+from mlfc.runtime.executors.aot_module import loaded_pools
+from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.executors.profiled_module import TRACE_FLAGS, ProfiledModule, record_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from mlfc.factory import Factory
+    from mlfc.runtime.devices.device import Device
+    from mlfc.support.content import Data
+
+
+def load_profiled(
+    path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
+) -> ProfiledModule | GraphModule:
+    """Load a model of an archive for profiling.
+
+    Parameters
+    ----------
+    path : path
+        An archive or library with a model for the graph executor, which times its operators itself, or an archive that
+        mlfc compiled ahead of time: its C is compiled once more, with the hook for tracing turned on; objects have
+        none, so the archive's own source is. A library has lost both, so there is nothing to turn on.
+    module : str, optional
+        Which module, where the archive holds several.
+    devices : sequence of Device
+        As for `mlfc.load`.
+
+    Returns
+    -------
+    ProfiledModule or GraphModule
+        Both have ``profile``.
+
+    Raises
+    ------
+    OptionError
+        For a library of a model that was compiled ahead of time, and for code without the hook; otherwise as
+        `mlfc.load`.
+
+    Examples
+    --------
+    >>> profile = load_profiled("kws.tar").profile({"input_1": x}, repeat=100)   # doctest: +SKIP
+    >>> max(profile.operators, key=lambda item: item.nanoseconds).nodes          # doctest: +SKIP
+    ('functional_1/conv2d/Conv2D',)
+    """
+    if artifact_kind(path) in ("library", "objects"):
+        model = load(path, module, devices)
+        if isinstance(model, GraphModule):
+            return model
+        raise OptionError(
+            "a library of a model compiled ahead of time cannot be profiled: it has no C that could be built with "
+            "timers",
+            place=str(path),
+            next_step="Profile the archive, or the model that the library was made from",
+        )
+    parts = read_parts(path, module)
+    if parts.executor == "graph":
+        return load_graph(parts, host_library(parts), devices)
+    details = parts.record.details
+    if details is None:
+        raise OptionError(
+            f"the code of '{parts.record.name}' has no hook for timers: mlfc did not generate it",
+            place=parts.place,
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    if has_only_objects(parts.code):
+        from mlfc.archive.write.rebuild import rebuild
+
+        made = rebuild(path)
+        factories = made if isinstance(made, list) else [made]
+        return profiled_factory(next(item for item in factories if item.module_name == parts.record.name), devices)
+    return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
+
+
+def profiled_factory(
+    factory: Factory, devices: Sequence[Device] = (), flags: Sequence[str] = ()
+) -> ProfiledModule | GraphModule:
+    """Return the module that `build` made, ready to be profiled in this process.
+
+    Parameters
+    ----------
+    factory : Factory
+    devices : sequence of Device
+    flags : sequence of str
+        What the C compiler is told beside what it is always told.
+    """
+    from mlfc.archive.read.load import load_factory
+    from mlfc.archive.write.metadata import module_details
+
+    model = load_factory(factory, devices) if factory.graph_json else None
+    if isinstance(model, GraphModule):
+        return model
+    details = module_details(factory)
+    loaded = loaded_pools(details, factory.code.files)
+    if has_only_objects(factory.code.files):
+        from mlfc.library.llvm_library import traced_code
+
+        return ProfiledModule(traced_code(factory.unit), details, loaded)
+    return ProfiledModule(_library(factory.code.files, flags), details, loaded)
+
+
+def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:
+    files = {**code, "trace/operator_record.c": record_file()}
+    files.update({f"trace/{name}": data for name, data in trace_headers().items()})
+    return compile_cached(files, (NATIVE, *TRACE_FLAGS, *flags))

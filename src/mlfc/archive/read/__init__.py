@@ -1,0 +1,1 @@
+"""Opening archives of every version."""

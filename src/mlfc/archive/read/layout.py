@@ -1,0 +1,232 @@
+"""Where things lie in a Model Library Format archive, in every version and form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, TVM, ModuleFiles
+from mlfc.errors import ArchiveError
+from mlfc.support.former_name import former
+
+VERSION: Final = 7
+METADATA: Final = "metadata.json"
+CODEGEN: Final = "codegen"
+CODE: Final = "codegen/host"
+SOURCES: Final = "codegen/host/src"
+OBJECTS: Final = "codegen/host/lib"
+HEADERS: Final = "codegen/host/include"
+# the table of the functions of several graph modules, which refers to the code of all
+REGISTRIES: Final = tuple(
+    name(path)
+    for name in (str, former)
+    for path in ("codegen/host/src/mlfc_shared_registry.c", "codegen/host/lib/mlfc_shared_registry.o")
+)
+
+# a name becomes part of file names, so it may hold nothing that a path gives a meaning to
+_MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LIBRARY = re.compile(r"_lib[0-9]+\.")
+_DEVICE_MODULE = re.compile(r"_mod[0-9]+\.")
+_LONGEST_MODULE_NAME = 128
+_LONGEST_MARK = 16
+_TIR = re.compile(r"src/tir-[0-9]{1,4}\.txt")
+_PARAMS_FORMS = (".params", ".json", ".bson")
+# of modules and the files of code that all of them have: a file is listed for each
+MAX_SHARED: Final = 100_000
+_RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places that differ between versions; ``{module}`` stands for the module's name.
+
+    Attributes
+    ----------
+    metadata : str
+    code : str
+        What names of code files begin with: a number and an extension follow.
+    relay, graph, params : str or None
+        Files; None where the style has none.
+    runtime : str
+        The folder of the C runtime.
+    """
+
+    metadata: str
+    code: str
+    relay: str | None
+    graph: str | None
+    params: str | None
+    runtime: str = "runtime"
+
+
+# each version as what changed since the one before
+_1 = Layout(METADATA, "lib", "relay.txt", "runtime-config/graph/graph.json", "parameters/{module}.params")
+_3 = replace(_1, code="{module}_lib")
+_4 = replace(_3, relay="src/relay.txt")
+_5 = replace(_4, graph="executor-config/graph/graph.json")
+_7 = replace(_5, relay="src/{module}.relay", graph="executor-config/graph/{module}.graph")
+_FULL_MODEL: Final[Mapping[int, Layout]] = {1: _1, 2: _1, 3: _3, 4: _4, 5: _5, 6: _5, 7: _7}
+_OPERATOR = Layout(METADATA, "lib", None, None, None)
+OPERATOR_VERSIONS: Final = (4, 5, 6, 7)
+
+
+def layout_of(version: int, form: str = TVM, style: str = FULL_MODEL) -> Layout:
+    """Return the places of an archive of version 1 to 7."""
+    if form == RFC:
+        return replace(_1, metadata=f"metadata-{version}.json", runtime="crt")
+    return _OPERATOR if style == OPERATOR else _FULL_MODEL[version]
+
+
+def find_metadata(paths: Iterable[str]) -> tuple[str, str] | None:
+    """Return the path of the metadata among these files and the form of archive that it tells; None without any.
+
+    The proposal numbers the file by version, so that an archive may serve readers of several ages: the highest that
+    we know counts.
+    """
+    numbers = []
+    for path in paths:
+        if path == METADATA:
+            return METADATA, TVM
+        if match := _RFC_METADATA.fullmatch(path):
+            numbers.append(int(match.group(1)))
+    if not numbers:
+        return None
+    return f"metadata-{max((n for n in numbers if n <= VERSION), default=min(numbers))}.json", RFC
+
+
+def is_module_name(name: str) -> bool:
+    """Tell whether a module may have this name in an archive."""
+    return _MODULE_NAME.fullmatch(name) is not None
+
+
+def relay_path(module: str) -> str:
+    """Return the path of the module's source as Relay text."""
+    return f"src/{module}.relay"
+
+
+def params_path(module: str) -> str:
+    """Return the path of the parameters that the executor loads: an empty dictionary for AOT."""
+    return f"parameters/{module}.params"
+
+
+def source_params_path(module: str) -> str:
+    """Return the path of the model's own weights under their own names."""
+    return f"src/{module}.params"
+
+
+def graph_path(module: str) -> str:
+    """Return the path of the graph executor's JSON."""
+    return f"executor-config/graph/{module}.graph"
+
+
+def moved(path: str, module: str, old: Layout, new: Layout) -> str:
+    """Return where a file of an archive of one module lies in another layout; the same path where both agree.
+
+    Code files are renamed with all that their names begin: a ``.S`` file finds its constants under its own name and
+    ``.bin``. Headers stay, for code includes them by name.
+    """
+    for ours, theirs in ((old.relay, new.relay), (old.graph, new.graph), (old.params, new.params)):
+        if ours is not None and theirs is not None and path == ours.format(module=module):
+            return theirs.format(module=module)
+    if path.startswith(f"{old.runtime}/"):
+        return f"{new.runtime}/{path.removeprefix(f'{old.runtime}/')}"
+    folder, _, name = path.rpartition("/")
+    if folder in (SOURCES, OBJECTS):
+        prefix = re.escape(old.code.format(module=module))
+        if match := re.fullmatch(rf"{prefix}([0-9]+\..+)", name):
+            return f"{folder}/{new.code.format(module=module)}{match.group(1)}"
+    return path
+
+
+def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Layout) -> dict[str, ModuleFiles]:
+    """Return which files of an archive belong to each module, by its name.
+
+    Code that bears the name of one module is this module's, code that bears no module's name is everyone's.
+
+    Parameters
+    ----------
+    modules : collection of str
+        The names of all modules of the archive.
+    paths : iterable of str
+        All files.
+    layout : Layout
+
+    Raises
+    ------
+    ArchiveError
+        If so many modules have so much code in common that listing it for each would take long.
+    """
+    known = sorted(paths)
+    present = set(known)
+    names = set(modules)
+    headers: dict[str, set[str]] = {}
+    for name in names:
+        headers.setdefault(header_path(name), set()).add(name)
+    device_code = [path for path in _inside(known, CODEGEN) if not path.startswith(f"{CODE}/")]
+    sources = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, SOURCES))
+    objects = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, OBJECTS))
+    interfaces = _Owned((path, headers.get(path, set())) for path in _inside(known, HEADERS))
+    devices = _Owned((path, _bearers(path, names, _DEVICE_MODULE)) for path in device_code)
+    shared = sum(len(owned.shared) for owned in (sources, objects, interfaces, devices))
+    if shared * len(names) > MAX_SHARED:
+        raise ArchiveError(
+            f"{len(names):,} modules have {shared:,} files of code in common; modules times files may be "
+            f"{MAX_SHARED:,} at most"
+        )
+    tir = tuple(path for path in known if _TIR.fullmatch(path))
+    return {
+        name: ModuleFiles(
+            sources=sources.of(name),
+            objects=objects.of(name),
+            headers=interfaces.of(name),
+            devices=devices.of(name),
+            graph=_present(present, layout.graph, name),
+            params=next((path for form in _PARAMS_FORMS if (path := f"parameters/{name}{form}") in present), None),
+            relay=_present(present, layout.relay, name),
+            source_params=_present(present, source_params_path("{module}"), name),
+            tir=tir,
+        )
+        for name in modules
+    }
+
+
+def header_path(module: str) -> str:
+    """Return the path of the module's C interface."""
+    return f"{HEADERS}/tvmgen_{module.lower()}.h"
+
+
+class _Owned:
+    """Files of one kind by the module that they belong to; what bears the names of two is nobody's."""
+
+    def __init__(self, bearers: Iterable[tuple[str, set[str]]]) -> None:
+        shared: list[str] = []
+        self._own: dict[str, list[str]] = {}
+        for path, names in bearers:
+            if not names:
+                shared.append(path)
+            elif len(names) == 1:
+                self._own.setdefault(names.pop(), []).append(path)
+        self.shared = tuple(shared)
+
+    def of(self, module: str) -> tuple[str, ...]:
+        """Return the module's files and those of everyone, sorted."""
+        own = self._own.get(module)
+        return self.shared if own is None else tuple(sorted((*self.shared, *own)))
+
+
+def _present(paths: set[str], place: str | None, module: str) -> str | None:
+    path = place and place.format(module=module)
+    return path if path in paths else None
+
+
+def _inside(paths: list[str], folder: str) -> list[str]:
+    return [path for path in paths if path.startswith(f"{folder}/")]
+
+
+def _bearers(path: str, modules: set[str], mark: re.Pattern[str]) -> set[str]:
+    """Return the modules whose name, the mark and a number begin the file's name."""
+    name = path.rpartition("/")[2]
+    found = {name[: match.start()] for match in mark.finditer(name, 0, _LONGEST_MODULE_NAME + _LONGEST_MARK)}
+    return found & modules

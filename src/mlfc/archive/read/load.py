@@ -1,0 +1,296 @@
+"""From archives, libraries and compiled modules to something that runs.
+
+Loading compiles the archive's C and runs it in this process: load only archives that you trust to run. Reading and
+checking an archive (`inspect`, `validate`) runs nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from mlfc.archive.read.module_parts import ModuleParts, read_parts
+from mlfc.errors import ArchiveError, MlfcError, OptionError
+from mlfc.library.build import build_library, has_only_objects
+from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
+from mlfc.support.binaries import HEAD, OBJECT, read_head
+from mlfc.support.plain_file import open_plain
+from mlfc.support.tar import first_file
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+    from mlfc.library.host import HostLibrary
+    from mlfc.runtime.devices.device import Device
+    from mlfc.runtime.executors.graph_module import GraphModule
+    from mlfc.runtime.libraries.factory import FactoryModule
+    from mlfc.runtime.modules.module import Module
+
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
+# by the suffixes that TVM's loader knows
+_KINDS_OF_FORMAT = {
+    **dict.fromkeys(("so", "dll", "dylib", "dso"), ("library",)),
+    "o": ("objects",),
+    "tar": ("archive", "objects"),
+}
+_IN_MEMORY = "bytes"
+_TAR_MAGIC = slice(257, 262)
+
+
+def load(
+    path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
+) -> AotModule | GraphModule:
+    """Load a model; the C of an archive is compiled once and cached by content.
+
+    Parameters
+    ----------
+    path : path
+        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made.
+    module : str, optional
+        Which module, where the archive holds several.
+    devices : sequence of Device
+        What it is to run on; default the CPU, and the first of each other kind that the model was compiled for.
+
+    Returns
+    -------
+    AotModule or GraphModule
+        Both have ``inputs``, ``outputs``, ``run`` and ``bind``.
+
+    Raises
+    ------
+    ArchiveError
+        If the archive is damaged, contradicts itself or holds no model.
+    OptionError
+        If there is no such module, or several and none is named.
+    ToolchainError
+        If there is no C compiler or it refuses the code.
+    RunError, DeviceError
+        If it was not compiled for these devices, or they are not there.
+    """
+    if artifact_kind(path) in ("library", "objects"):
+        model: AotModule | GraphModule = _model_of_library(load_module(path, module), str(path), devices)
+        return model
+    parts = read_parts(path, module)
+    if parts.executor is None:
+        raise OptionError(
+            "the archive holds functions, not a model",
+            place=parts.place,
+            next_step=f"Take them with mlfc.load_module({str(path)!r})",
+        )
+    return factory_module(parts, host_library(parts)).model_on(devices)  # type: ignore[return-value]  # what `_model` made
+
+
+def load_module(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
+) -> Any:
+    """Load a module of an archive, of a shared library or of objects, told apart by content.
+
+    Parameters
+    ----------
+    source : path, bytes, bytearray or memoryview
+        A file, or what it holds.
+    module : str, optional
+        Which module, where there are several.
+    fmt : str
+        What the file is said to be by its suffix, as TVM's loader takes it: ``so``, ``o``, ``tar``. It is refused if
+        the content is something else.
+
+    Returns
+    -------
+    Module
+        The root of the tree that a library carries: for one that `Factory.export_library` wrote its `FactoryModule`,
+        for one without a tree the `SharedLibrary` itself. A `FactoryModule` of an archive with a model, and the
+        `HostLibrary` of an archive of single functions. Factories unpack as ``(graph_json, lib, params)``, make
+        executors, and run like what `load` gives.
+
+    Raises
+    ------
+    ArchiveError
+        If it is none of these; as `load` otherwise.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        view = memoryview(source)
+        return _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
+    kind = artifact_kind(source)
+    _check_format(fmt, kind, str(source))
+    if kind == "library":
+        from mlfc.runtime.libraries.shared_library import open_library
+
+        return open_library(source, module)
+    if kind == "objects":
+        from mlfc.library.relink import linked_library
+        from mlfc.runtime.libraries.shared_library import open_library
+
+        return open_library(linked_library(source), module, place=str(source))
+    if kind != "archive":
+        raise ArchiveError(
+            "this is neither an archive nor a library",
+            place=str(source),
+            next_step="Compile a model first with: mlfc compile MODEL",
+        )
+    parts = read_parts(source, module)
+    lib = host_library(parts)
+    return lib if parts.executor is None else factory_module(parts, lib)
+
+
+def _check_format(fmt: str, kind: str, place: str) -> None:
+    if fmt and kind not in _KINDS_OF_FORMAT.get(fmt, ()):
+        known = ", ".join(_KINDS_OF_FORMAT)
+        raise ArchiveError(
+            f"this is not of the format '{fmt}'", place=place, next_step=f"Leave fmt out. Formats: {known}"
+        )
+
+
+def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
+    if _kind_of_code(bytes(data[:HEAD])) == "library":
+        from mlfc.runtime.ffi.library_names import library_in_memory
+        from mlfc.runtime.libraries.shared_library import open_library
+
+        _check_format(fmt, "library", _IN_MEMORY)
+        with library_in_memory(data) as name:
+            return open_library(name, module, place=_IN_MEMORY)
+    with TemporaryDirectory(prefix="mlfc-") as folder:
+        path = Path(folder) / "module"
+        path.write_bytes(data)
+        try:
+            return load_module(path, module, fmt=fmt)
+        except MlfcError as error:
+            if error.place is not None:
+                error.place = error.place.replace(str(path), _IN_MEMORY)
+            raise
+
+
+def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
+    """Return the model in a loaded library; raise ArchiveError if it has none."""
+    from mlfc.runtime.libraries.factory import FactoryModule
+    from mlfc.runtime.libraries.module_set import ModuleSet
+    from mlfc.runtime.modules.runnable import HasModel
+
+    if isinstance(root, ModuleSet):
+        root = root.pick(None, place)
+    if devices and isinstance(root, FactoryModule):
+        return root.model_on(devices)
+    if not isinstance(root, HasModel):
+        raise ArchiveError(
+            f"the library holds a module of the kind '{root.type_key}', not a model",
+            place=place,
+            next_step=f"Take its functions with mlfc.load_module({place!r})",
+        )
+    return root.model
+
+
+def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
+    """Return the factory of a module of an archive."""
+    from mlfc.runtime.libraries.factory import FactoryModule
+    from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+
+    return FactoryModule(
+        parts.record.name,
+        lib,
+        lambda devices: _model(parts, lib, devices),
+        graph_json=parts.graph_json,
+        params=parts.params,
+        key=DEFAULT_KEY,
+    )
+
+
+def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> AotModule | GraphModule:
+    """Return the module that `build` made, ready to run in this process."""
+    from mlfc.archive.details import module_details
+
+    details = module_details(factory)
+    if not factory.graph_json:
+        return AotModule(factory.lib.executable(), details, loaded_pools(details, factory.code.files))
+    from mlfc.runtime.executors.graph_module import GraphModule
+
+    return GraphModule.described(factory.graph_json, factory.lib, details, devices=devices)
+
+
+def host_library(parts: ModuleParts) -> HostLibrary:
+    """Return the code of a module of an archive, with the modules that it imports."""
+    lib = _library_kind(parts)(parts.code, params=parts.params, digests=parts.digests)
+    for module in parts.imports:
+        lib.import_module(module)
+    return lib
+
+
+def _library_kind(parts: ModuleParts) -> type[HostLibrary]:
+    """Return what runs a module's code: our own objects need no compiler."""
+    if parts.record.details is not None and has_only_objects(parts.code):
+        from mlfc.library.llvm_library import LlvmLibrary
+
+        return LlvmLibrary
+    from mlfc.library.host import HostLibrary
+
+    return HostLibrary
+
+
+def _model(
+    parts: ModuleParts, lib: HostLibrary | None = None, devices: Sequence[Device] = ()
+) -> AotModule | GraphModule:
+    if parts.executor == "graph":
+        return load_graph(parts, lib or host_library(parts), devices)
+    if parts.record.details is not None:
+        details = parts.record.details
+        library = lib or host_library(parts)
+        return AotModule(library.executable(), details, loaded_pools(details, parts.code))
+    if parts.header is not None:
+        from mlfc.archive.read.tvm_interface import c_interface
+
+        description = c_interface(parts.record, parts.header, parts.relay, parts.place)
+        return AotModule(_built(parts), description)
+    from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
+
+    return PackedAotModule((lib or host_library(parts)).loaded(), parts.record.name)
+
+
+def _built(parts: ModuleParts) -> Path:
+    return build_library(parts.code, digests=parts.digests)
+
+
+def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Device] = ()) -> GraphModule:
+    """Return the model of an archive for the graph executor, which runs the functions of `lib` where that is."""
+    from mlfc.runtime.executors.graph_executor import GraphExecutor
+    from mlfc.runtime.executors.graph_json import parse_graph
+    from mlfc.runtime.executors.graph_module import GraphModule
+
+    place = f"{parts.place}: {parts.record.files.graph}"
+    if parts.record.details is not None:
+        return GraphModule.described(parts.graph_json, lib, parts.record.details, place, devices)
+    from mlfc.archive.read.tvm_interface import graph_outputs
+
+    executor = GraphExecutor(parse_graph(parts.graph_json, place), lib, devices)
+    outputs = parts.record.main[0].outputs if parts.record.main else ()
+    return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
+
+
+def artifact_kind(path: str | os.PathLike[str]) -> str:
+    """Tell by content whether a file is an ``archive``, a ``library``, ``objects``, or anything else: a ``model``."""
+    try:
+        with open_plain(path) as file:
+            start = file.read(HEAD)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArchiveError(f"cannot be read: {reason}", place=str(path)) from error
+    if start.startswith(_COMPRESSED) or start[_TAR_MAGIC] == b"ustar":
+        return "objects" if _is_tar_of_objects(path) else "archive"
+    return _kind_of_code(start) or "model"
+
+
+def _kind_of_code(start: bytes) -> str | None:
+    """Return ``objects`` or ``library`` for the start of a file of machine code, else None."""
+    head = read_head(start)
+    if head is None:
+        # damaged ones are told apart from models all the same
+        return "library" if start.startswith((b"\x7fELF", b"MZ")) else None
+    return "objects" if head.kind == OBJECT else "library"
+
+
+def _is_tar_of_objects(path: str | os.PathLike[str]) -> bool:
+    from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES
+
+    # files of archives lie in folders, but for metadata
+    name = first_file(path) or ""
+    return "/" not in name and name.endswith((OBJECT_SUFFIX, *SOURCES))

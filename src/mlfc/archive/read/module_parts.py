@@ -1,0 +1,193 @@
+"""What running a module of an archive takes, read and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from mlfc.archive.read.layout import CODE, REGISTRIES, header_path
+from mlfc.archive.read.model import ModuleRecord
+from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.runtime.modules.choice import pick_module
+from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data, ViewContent
+from mlfc.support.former_name import FORMER_TRACE, current_hooks
+from mlfc.support.params import load_params
+
+if TYPE_CHECKING:
+    from mlfc.runtime.modules.module import Module
+
+MAX_TEXT = 64 << 20
+_AGAIN = "Export the archive again"
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleParts:
+    """One module of an archive.
+
+    Attributes
+    ----------
+    place : str
+        The archive, for messages.
+    record : ModuleRecord
+    code : mapping of str to Data
+        Sources, headers and objects of the module, by path under ``codegen/host``; what external generators wrote
+        under ``external/``.
+    digests : mapping of str to str
+        The checked SHA-256 of `code`, where the archive lists them.
+    graph_json : str
+        Empty for AOT.
+    params : mapping of str to ndarray
+        What the executor loads; where possible these lie in the archive's file.
+    imports : tuple of Module
+        Modules of other kinds, with what they import themselves.
+    header : str or None
+        The text of the module's C interface.
+    relay : str or None
+        The model's Relay text; None where mlfc's own details say all that is needed.
+    """
+
+    place: str
+    record: ModuleRecord
+    code: Mapping[str, Data]
+    digests: Mapping[str, str]
+    graph_json: str
+    params: Mapping[str, Array]
+    imports: tuple[Module, ...]
+    header: str | None
+    relay: str | None
+
+    @property
+    def executor(self) -> str | None:
+        """``aot``, ``graph``, or None for an archive of single functions."""
+        return self.record.executor
+
+
+def read_parts(path: str | os.PathLike[str], module: str | None = None) -> ModuleParts:
+    """Read one module of an archive.
+
+    Parameters
+    ----------
+    path : path
+    module : str, optional
+        Which one, where the archive holds several.
+
+    Raises
+    ------
+    ArchiveError
+        If the archive is damaged, contradicts itself, or lacks what running the module takes.
+    OptionError
+        If there is no such module, or several and none is named.
+    """
+    with open_archive(path) as archive:
+        name = pick_module(archive.record.modules, module, archive.path)
+        record = archive.record.modules[name]
+        for fault in (*archive.file_faults(), *_lacking(record)):
+            raise ArchiveError(fault, place=archive.path, next_step=_AGAIN)
+        files = record.files
+        code: dict[str, Data] = {}
+        digests: dict[str, str] = {}
+        for member in (*files.sources, *files.headers, *files.objects):
+            if member in REGISTRIES:
+                # a library of this machine finds its functions by symbol, and this refers to modules that are not here
+                continue
+            short = member.removeprefix(f"{CODE}/")
+            code[short] = ViewContent(archive.tar.view(member))
+            if FORMER_TRACE in archive.tar.sizes and member in files.sources:
+                code[short] = current_hooks(archive.tar.view(member))
+            elif archive.record.manifest is not None:
+                digests[short] = archive.record.manifest[member]["sha256"]
+        imports = _imports(archive, record)
+        for part in imports:
+            if isinstance(part, ExternalCode):
+                code.update(part.files)
+        is_graph = record.executor == "graph"
+        return ModuleParts(
+            place=archive.path,
+            record=record,
+            code=code,
+            digests=digests,
+            graph_json=_text(archive, files.graph, MAX_TEXT) or "" if is_graph else "",
+            params=_params(archive, files.params) if is_graph and files.params else {},
+            imports=imports,
+            header=_text(archive, _header(record), MAX_TEXT),
+            relay=None if record.details is not None else _text(archive, files.relay, MAX_TEXT),
+        )
+
+
+def _lacking(record: ModuleRecord) -> Iterator[str]:
+    """Yield what a module needs for running and the archive lacks."""
+    if not record.files.sources and not record.files.objects:
+        yield f"{CODE}: there is no code of the module '{record.name}'"
+    if record.executor == "graph" and record.files.graph is None:
+        yield f"there is no graph of the module '{record.name}'"
+    if record.details is not None and record.executor == "aot" and _header(record) is None:
+        yield f"{header_path(record.name)}: the file is missing"
+
+
+def _header(record: ModuleRecord) -> str | None:
+    path = header_path(record.name)
+    return path if path in record.files.headers else None
+
+
+def _text(archive: Archive, path: str | None, limit: int) -> str | None:
+    if path is None:
+        return None
+    try:
+        return archive.tar.read(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise ArchiveError("the file is not UTF-8 text", place=f"{archive.path}: {path}", next_step=_AGAIN) from error
+
+
+def _params(archive: Archive, path: str) -> Mapping[str, Array]:
+    if path.endswith(".params"):
+        return load_params(archive.tar.view(path), place=f"{archive.path}: {path}")
+    from mlfc.archive.read.params_forms import read_params
+
+    return read_params(archive.tar, path)
+
+
+def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
+    """Return the modules that the code imports, as the import tree in the details says."""
+    tree: Sequence[Mapping[str, Any]] = (record.details or {}).get("module_tree", ())
+    if len(tree) < 2:
+        return ()
+    loaded: dict[int, Module] = {}
+    by_file: dict[str, Module] = {}
+    roots: list[Module] = []
+    for index, entry in enumerate(tree[1:], 1):
+        place = f"{archive.path}: modules.{record.name}.mlfc.module_tree[{index}]"
+        parent, files = entry["parent"], entry["files"]
+        if not isinstance(parent, int) or not 0 <= parent < index:
+            raise ArchiveError("a module's parent must stand before it", place=place, next_step=_AGAIN)
+        if len(files) != 1 or files[0] not in record.files.devices:
+            raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
+        if files[0] not in by_file:
+            by_file[files[0]] = _device_module(archive, entry["type_key"], files[0])
+        loaded[index] = module = by_file[files[0]]
+        try:
+            if parent == 0:
+                roots.append(module)
+            else:
+                loaded[parent].import_module(module)
+        except OptionError as error:
+            raise ArchiveError(error.cause, place=place, next_step=_AGAIN) from error
+    return tuple(roots)
+
+
+def _device_module(archive: Archive, type_key: str, path: str) -> Module:
+    from mlfc.runtime.modules.loaders import load_part
+
+    data = bytes(archive.tar.view(path))
+    try:
+        file = PurePosixPath(path)
+        return load_part(type_key, data, file.suffix.removeprefix("."), file.stem)
+    except ArchiveError as error:
+        # a loader knows the bytes alone, not where they come from
+        place = f"{archive.path}: {path}: {error.place}"
+        raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error

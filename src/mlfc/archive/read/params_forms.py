@@ -1,0 +1,194 @@
+"""Parameters in the forms that the proposal of 2021 names beside TVM's own: JSON and BSON.
+
+Both hold the same: ``format`` and ``version``, and in ``params`` one object a tensor with ``name``, ``dtype``,
+``shape`` and ``data``, the elements row by row and little-endian. Names are values, not keys, so any name may be
+written; the data are base64 in JSON and binary in BSON. What is read equals what was written bit for bit.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.archive.read import bson
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.support import dtypes
+from mlfc.support.content import ArrayContent, Content, Data, Joined, chunks_of, nbytes_of
+from mlfc.support.json_text import parse_json
+from mlfc.support.ndarray_bytes import MAX_DIMENSIONS
+from mlfc.support.params import load_params, params_content
+from mlfc.support.tar import TarReader
+from mlfc.support.text import shortened
+
+FORMAT = "mlfc-params"
+VERSION = 1
+# JSON is read as a whole and held several times over meanwhile
+MAX_JSON = 64 << 20
+Params = Mapping[str, npt.NDArray[Any]]
+_AGAIN = "Export the archive again"
+
+
+def params_json(params: Params) -> Content:
+    """Return parameters as JSON, one tensor a line, sorted by name.
+
+    Raises
+    ------
+    OptionError
+        If they are too large to be read back.
+    """
+    parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
+    for index, name in enumerate(sorted(params)):
+        head = json.dumps({"name": name, **_kind(params[name])}, ensure_ascii=False)[:-1]
+        parts += [f'{"," if index else ""}\n{head}, "data": "'.encode(), Base64(_elements(params[name])), b'"}']
+    content = Joined((*parts, b"\n]}\n"))
+    if content.nbytes > MAX_JSON:
+        raise OptionError(
+            f"parameters of {content.nbytes:,} bytes as JSON are more than the {MAX_JSON:,} that are read",
+            next_step="Write parameters in the form params instead",
+        )
+    return content
+
+
+def params_bson(params: Params) -> Content:
+    """Return parameters as BSON, sorted by name.
+
+    Raises
+    ------
+    OptionError
+        If they are too large for BSON.
+    """
+    tensors = [{"name": name, **_kind(params[name]), "data": _elements(params[name])} for name in sorted(params)]
+    return bson.encode({"format": FORMAT, "version": VERSION, "params": tensors})
+
+
+WRITERS: Mapping[str, Callable[[Params], Content]] = {
+    "params": params_content,
+    "json": params_json,
+    "bson": params_bson,
+}
+"""How each form of `options.PARAMS_FORMS` is written; it is the ending of the file too."""
+
+
+def load_json(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
+    """Read parameters from JSON; raise ArchiveError naming the tensor at fault."""
+    if len(data) > MAX_JSON:
+        raise ArchiveError(
+            f"{len(data):,} bytes of JSON are more than the {MAX_JSON:,} that are read",
+            place=place,
+            next_step="Use the .params file",
+        )
+    return _params(parse_json(bytes(data), place), _from_base64, place)
+
+
+def load_bson(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
+    """Read parameters from BSON; raise ArchiveError naming the byte or tensor at fault."""
+    return _params(bson.decode(data, place), _from_binary, place)
+
+
+def read_params(tar: TarReader, path: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the parameters in a member of an archive, in the form that its ending tells."""
+    readers = {".json": load_json, ".bson": load_bson}
+    return readers.get(PurePosixPath(path).suffix, load_params)(tar.view(path), place=f"{tar.path}: {path}")
+
+
+@dataclass(frozen=True, eq=False)
+class Base64:
+    """Data as base64 text."""
+
+    data: Data
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return -(-nbytes_of(self.data) // 3) * 4
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the text piece by piece."""
+        rest = b""
+        for chunk in chunks_of(self.data):
+            piece = rest + bytes(chunk)
+            # three bytes make four characters: what is over waits for the next piece
+            whole = len(piece) // 3 * 3
+            rest = piece[whole:]
+            yield base64.b64encode(piece[:whole])
+        yield base64.b64encode(rest)
+
+
+def _kind(array: npt.NDArray[Any]) -> dict[str, Any]:
+    return {"dtype": dtypes.from_numpy(array.dtype), "shape": list(array.shape)}
+
+
+def _elements(array: npt.NDArray[Any]) -> Content:
+    return ArrayContent(np.asarray(array))
+
+
+def _from_base64(value: object) -> bytes | None:
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _from_binary(value: object) -> memoryview | None:
+    return value if isinstance(value, memoryview) else None
+
+
+def _params(
+    document: object, data_of: Callable[[object], bytes | memoryview | None], place: str
+) -> dict[str, npt.NDArray[Any]]:
+    if not isinstance(document, dict) or document.get("format") != FORMAT or "params" not in document:
+        raise ArchiveError(f"it does not say that it is of the format {FORMAT}", place=place, next_step=_AGAIN)
+    if document.get("version") != VERSION:
+        raise ArchiveError(
+            f"it is of another version of {FORMAT} than {VERSION}", place=place, next_step="Use the .params file"
+        )
+    tensors = document["params"]
+    if not isinstance(tensors, list) or document.keys() != {"format", "version", "params"}:
+        raise ArchiveError("params is not a list, or other keys are there", place=place, next_step=_AGAIN)
+    params: dict[str, npt.NDArray[Any]] = {}
+    for index, tensor in enumerate(tensors):
+        where = f"{place}, tensor {index}"
+        if not isinstance(tensor, dict) or tensor.keys() != {"name", "dtype", "shape", "data"}:
+            raise ArchiveError("a tensor has name, dtype, shape and data", place=where, next_step=_AGAIN)
+        name = tensor["name"]
+        if not isinstance(name, str) or name in params:
+            raise ArchiveError("its name is no text, or there twice", place=where, next_step=_AGAIN)
+        params[name] = _array(tensor, data_of(tensor["data"]), f"{place}, tensor '{shortened(name)}'")
+    return params
+
+
+def _array(tensor: Mapping[str, Any], data: bytes | memoryview | None, place: str) -> npt.NDArray[Any]:
+    dtype, shape = tensor["dtype"], tensor["shape"]
+    if dtype not in dtypes.SCALARS:
+        raise ArchiveError("its dtype is not known", place=place, next_step=f"Known: {', '.join(dtypes.SCALARS)}")
+    if not _is_shape(shape):
+        raise ArchiveError("its shape is not one that a tensor can have", place=place, next_step=_AGAIN)
+    if data is None:
+        raise ArchiveError("its data cannot be read", place=place, next_step=_AGAIN)
+    expected = prod(shape) * dtypes.nbytes(dtype)
+    if len(data) != expected:
+        raise ArchiveError(
+            f"{len(data)} bytes of data, but {shape} of {dtype} is {expected} bytes", place=place, next_step=_AGAIN
+        )
+    if dtype == "bool":
+        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
+    kind = dtypes.to_numpy(dtype)
+    return np.frombuffer(data, kind.newbyteorder("<")).astype(kind).reshape(shape)
+
+
+def _is_shape(value: object) -> bool:
+    if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
+        return False
+    if not all(isinstance(extent, int) and not isinstance(extent, bool) and extent >= 0 for extent in value):
+        return False
+    # an extent of zero must not hide others that no array could have
+    return bool(prod(max(extent, 1) for extent in value) <= 1 << 48)

@@ -1,0 +1,128 @@
+"""From checked metadata to what an archive says: the records of `archive.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlfc.archive.read.layout import Layout, files_of_modules
+from mlfc.archive.read.model import (
+    FULL_MODEL,
+    OPERATOR,
+    ArchiveRecord,
+    MainMemory,
+    ModuleFiles,
+    ModuleRecord,
+    OperatorBuffer,
+    OperatorFunction,
+    Storage,
+    Tensor,
+)
+from mlfc.archive.read.upgrade import is_operator_style
+
+
+def archive_record(
+    document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: Layout
+) -> ArchiveRecord:
+    """Return the record of an archive.
+
+    Parameters
+    ----------
+    document : mapping
+        As `upgrade.upgraded` returns it.
+    paths : iterable of str
+        All files of the archive.
+    version : int
+        That the archive has.
+    form : str
+    layout : Layout
+    """
+    known = tuple(paths)
+    details = document.get("mlfc")
+    manifest = None if details is None else details["files"]
+    if is_operator_style(document):
+        module = _operator_module(document, known, layout)
+        return ArchiveRecord(version, form, OPERATOR, {module.name: module}, manifest, details)
+    objects: Mapping[str, Mapping[str, Any]] = document["modules"]
+    files = files_of_modules(objects, known, layout)
+    modules = {name: _module(objects[name], files[name]) for name in sorted(objects)}
+    return ArchiveRecord(version, form, FULL_MODEL, modules, manifest, details)
+
+
+def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
+    memory = module["memory"]
+    details = module.get("mlfc")
+    sids = memory.get("sids")
+    return ModuleRecord(
+        name=module["model_name"],
+        executors=tuple(module["executors"]),
+        targets=tuple(target.strip() for target in module["target"]),
+        export_datetime=module["export_datetime"],
+        # the details are of the host's entry, the first
+        main=tuple(_main(entry, None if index else details) for index, entry in enumerate(memory["functions"]["main"])),
+        operator_functions=tuple(_operator_function(entry) for entry in memory["functions"]["operator_functions"]),
+        storages=None if sids is None else tuple(_storage(entry) for entry in sids),
+        external_dependencies=tuple(module.get("external_dependencies", ())),
+        details=details,
+        files=files,
+    )
+
+
+def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout: Layout) -> ModuleRecord:
+    name = document["model_name"]
+    return ModuleRecord(
+        name=name,
+        executors=tuple(document["executors"]),
+        targets=tuple(target.strip() for target in document["target"]),
+        export_datetime=document["export_datetime"],
+        operators={
+            function: tuple(_buffer(entry) for entry in buffers)
+            for function, buffers in sorted(document["memory"].items())
+        },
+        external_dependencies=tuple(document.get("external_dependencies", ())),
+        files=files_of_modules((name,), paths, layout)[name],
+    )
+
+
+def _main(entry: Mapping[str, Any], details: Mapping[str, Any] | None) -> MainMemory:
+    return MainMemory(
+        device=entry["device"],
+        workspace_bytes=entry["workspace_size_bytes"],
+        constants_bytes=entry["constants_size_bytes"],
+        io_bytes=entry["io_size_bytes"],
+        inputs=_tensors(entry.get("inputs", {}), None if details is None else details["inputs"]),
+        outputs=_tensors(entry.get("outputs", {}), None if details is None else details["outputs"]),
+    )
+
+
+def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[Tensor, ...]:
+    """Return the tensors in the order of the C structs where the archive says it, else by name."""
+    if details is None:
+        return tuple(Tensor(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
+    return tuple(
+        Tensor(
+            name=tensor["name"],
+            dtype=tensor["dtype"],
+            nbytes=sizes[tensor["name"]]["size"],
+            shape=tuple(tensor["shape"]),
+            scale=tensor.get("scale"),
+            zero_point=tensor.get("zero_point"),
+        )
+        for tensor in details
+        if tensor["name"] in sizes
+    )
+
+
+def _operator_function(entry: Mapping[str, Any]) -> OperatorFunction:
+    workspace: dict[int, int] = {}
+    for item in entry["workspace"]:
+        workspace[item["device"]] = workspace.get(item["device"], 0) + item["workspace_size_bytes"]
+    return OperatorFunction(entry["function_name"], workspace)
+
+
+def _storage(entry: Mapping[str, Any]) -> Storage:
+    return Storage(entry["storage_id"], entry["size_bytes"], entry.get("input_binding"))
+
+
+def _buffer(entry: Mapping[str, Any]) -> OperatorBuffer:
+    return OperatorBuffer(entry["size_bytes"], tuple(entry["shape"]), entry["dtype"], entry.get("input_binding"))

@@ -1,0 +1,153 @@
+"""What archives that TVM wrote say of a module's inputs and outputs, put together from header, metadata and Relay text.
+
+TVM's metadata have names, dtypes and sizes, in no order; the header has the order; the Relay text has the shapes
+of inputs. Where no shape is known a tensor is flat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from mlfc.archive.read.c_header import Header, parse_header
+from mlfc.archive.read.model import ModuleRecord, Tensor
+from mlfc.errors import ArchiveError
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_PARAMETER = re.compile(r"%([^\s,()]+?):\s*(?:Tensor\[\(([0-9, ]*)\),\s*(\w+)\]|(\w+))")
+_SIGNATURE = "def @main("
+
+
+def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> dict[str, Any]:
+    """Return the description of a module's C entry for `AotModule`.
+
+    Parameters
+    ----------
+    record : ModuleRecord
+    header_text : str
+        Of ``tvmgen_<module>.h``.
+    relay : str or None
+        The model's Relay text.
+    place : str
+        The archive, for messages.
+
+    Raises
+    ------
+    ArchiveError
+        If the header declares no entry, or one that wants what only firmware can give it; or if the size of a tensor
+        is nowhere to be found.
+    """
+    header = parse_header(header_text)
+    prefix = f"tvmgen_{record.name.lower()}"
+    entry = f"{prefix}_run"
+    if entry not in header.functions:
+        raise ArchiveError(
+            f"the header declares no function {entry}", place=place, next_step="Export the archive again"
+        )
+    if f"{prefix}_devices" in header.structs:
+        raise ArchiveError(
+            f"the module '{record.name}' takes device contexts",
+            place=place,
+            next_step="Run it as firmware: only its own project can provide them",
+        )
+    main = record.main[0] if record.main else None
+    shapes = relay_inputs(relay or "")
+    pools = _pools(header, prefix, place)
+    inputs = _tensors(header, f"{prefix}_inputs", main.inputs if main else (), shapes, place)
+    outputs = _tensors(header, f"{prefix}_outputs", main.outputs if main else (), {}, place)
+    return {
+        "entry": entry,
+        "inputs": inputs,
+        "outputs": outputs,
+        "external_workspace": bool(pools),
+        "pools": pools,
+        "workspace_io": f"{prefix}_map_inputs" in header.functions,
+        "memory": {"workspace_bytes": main.workspace_bytes if main else 0},
+    }
+
+
+def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype of each parameter of ``main`` in Relay text, by its name as a C identifier.
+
+    Nothing is returned of a text that has no such function: this looks for facts, it does not check.
+    """
+    start = text.find(_SIGNATURE)
+    if start < 0:
+        return {}
+    # comments may hold any character, braces too, so they go first; the signature of a function is its first line
+    end = text.find("\n", start)
+    signature = _COMMENT.sub("", text[start : end if end >= 0 else len(text)]).partition("{")[0]
+    found = {}
+    for name, extents, dtype, scalar in _PARAMETER.findall(signature):
+        shape = tuple(int(extent) for extent in extents.replace(" ", "").split(",") if extent)
+        found[_identifier(name)] = (shape, dtype or scalar)
+    return found
+
+
+def graph_outputs(outputs: Sequence[Tensor], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+    """Return a graph's outputs under the names of the metadata where sizes tell which is which.
+
+    Parameters
+    ----------
+    outputs : sequence of Tensor
+        Of the metadata, in no order.
+    known : sequence of TensorInfo
+        Of the graph, in order, without names of their own.
+    """
+    left = {tensor.name: (tensor.dtype, tensor.nbytes) for tensor in outputs}
+    kinds = [(info.dtype, info.nbytes) for info in known]
+    if sorted(left.values()) != sorted(kinds) or len(set(kinds)) != len(kinds):
+        return tuple(known)
+    names = {kind: name for name, kind in left.items()}
+    return tuple(TensorInfo(names[kind], info.shape, info.dtype) for info, kind in zip(known, kinds, strict=True))
+
+
+def _tensors(
+    header: Header,
+    struct: str,
+    known: Sequence[Tensor],
+    shapes: dict[str, tuple[tuple[int, ...], str]],
+    place: str,
+) -> list[dict[str, Any]]:
+    by_field = {_identifier(tensor.name): tensor for tensor in known}
+    tensors = []
+    for field in header.structs.get(struct, ()):
+        tensor, relay = by_field.get(_identifier(field.name)), shapes.get(_identifier(field.name))
+        if tensor is None and relay is None:
+            raise ArchiveError(
+                f"neither the metadata nor the Relay text say how large '{field.name}' is",
+                place=place,
+                next_step="Compile the model again with mlfc",
+            )
+        dtype = tensor.dtype if tensor else relay[1] if relay else ""
+        info = TensorInfo(tensor.name if tensor else field.name, relay[0] if relay else (), dtype)
+        if tensor and (relay is None or info.nbytes != tensor.nbytes or relay[1] != dtype):
+            info = TensorInfo(tensor.name, tensor.shape or _flat(tensor), dtype)
+        tensors.append({"name": info.name, "shape": list(info.shape), "dtype": info.dtype})
+    return tensors
+
+
+def _flat(tensor: Tensor) -> tuple[int, ...]:
+    return (tensor.nbytes // max(1, TensorInfo(tensor.name, (), tensor.dtype).nbytes),)
+
+
+def _pools(header: Header, prefix: str, place: str) -> list[dict[str, Any]]:
+    """Return name and bytes of each pool that the caller passes in, in the order of the struct."""
+    pools = []
+    for field in header.structs.get(f"{prefix}_workspace_pools", ()):
+        macro = f"{prefix}_{field.name}_WORKSPACE_POOL_SIZE".upper()
+        text = header.macros.get(macro, "").strip("()uUlL ")
+        if not text.isdecimal() or len(text) > 15:
+            raise ArchiveError(
+                f"the header does not say the size of the pool '{field.name}', or it holds constants",
+                place=place,
+                next_step="Run it as firmware, which provides the pool",
+            )
+        pools.append({"name": field.name, "bytes": int(text)})
+    return pools
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name)

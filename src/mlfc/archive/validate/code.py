@@ -1,0 +1,133 @@
+"""Whether the code defines what metadata and graphs call, and the sizes in C are those of the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
+from mlfc.archive.read.layout import header_path
+from mlfc.archive.read.model import ModuleRecord, Tensor
+from mlfc.archive.read.opening import Archive
+from mlfc.archive.validate.fault import Fault, fault_of_error
+from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, ParsedFiles
+from mlfc.memory.pools import DEFAULT_POOL, pool_array
+from mlfc.runtime.executors.graph_json import COPY, NOP
+from mlfc.support.former_name import former
+
+_SHARED_WORKSPACE = "tvmgen_mlfc_shared_workspace"
+
+
+def code_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+    """Yield missing and doubled functions, and sizes in C that are not those of the metadata."""
+    archive = parsed.archive
+    defined = set[str]().union(*parsed.objects.values(), *(symbols.functions for symbols in parsed.c_code.values()))
+    for path, error in parsed.errors.items():
+        if path.endswith((OBJECT_ENDING, *C_ENDINGS)):
+            yield fault_of_error("code", path, error)
+    yield from _doubled(parsed)
+    for place, function in _called(parsed):
+        if function not in defined and not any(module.implements_function(function) for module in parsed.imports):
+            yield Fault("code", place, f"the function {function} is not defined in the code")
+    for name, module in archive.record.modules.items():
+        yield from _header_faults(archive, name, module)
+        yield from _workspace_faults(parsed, name, module)
+
+
+def _doubled(parsed: ParsedFiles) -> Iterator[Fault]:
+    owners: dict[str, str] = {}
+    for path, found in parsed.c_code.items():
+        for function, is_public in found.functions.items():
+            if is_public and owners.setdefault(function, path) != path:
+                yield Fault("code", path, f"the function {function} is defined in {owners[function]} too")
+
+
+def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
+    """Yield each function that must be there once, with the place that says so."""
+    archive = parsed.archive
+    seen: set[str] = set()
+    for name, module in archive.record.modules.items():
+        place = f"{archive.metadata_path}: {name}"
+        functions = [function.name for function in module.operator_functions] + list(module.operators)
+        if module.details is not None:
+            functions += [operator["function"] for operator in module.details["operators"]]
+            functions += [module.details["entry"]] if module.details["entry"] else []
+        for function in functions:
+            if function not in seen and function != COPY:
+                seen.add(function)
+                yield place, function
+    for path, graph in parsed.graphs.items():
+        for node in graph.nodes:
+            if node.function is not None and node.function not in (NOP, COPY) and node.function not in seen:
+                seen.add(node.function)
+                yield path, node.function
+    for function in ((archive.record.details or {}).get("shared") or {}).get("functions", ()):
+        if function not in seen:
+            seen.add(function)
+            yield f"{archive.metadata_path}: shared", function
+
+
+def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterator[Fault]:
+    path = header_path(name)
+    if path not in module.files.headers or not module.main:
+        return
+    if archive.tar.sizes[path] > MAX_HEADER_BYTES:
+        yield Fault("code", path, f"a header of more than {MAX_HEADER_BYTES:,} bytes")
+        return
+    header = parse_header(bytes(archive.tar.view(path)).decode("utf-8", "replace"))
+    prefix = PurePosixPath(path).stem
+    main = module.main[0]
+    macro = f"{prefix.upper()}_WORKSPACE_SIZE"
+    if (found := header.macros.get(macro)) is not None and found != str(main.workspace_bytes):
+        yield Fault("code", path, f"{macro} is {found[:40]}, the metadata say {main.workspace_bytes}")
+    in_order = module.details is not None
+    for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
+        for cause in _tensor_faults(header, prefix, kind, tensors, in_order=in_order):
+            yield Fault("code", path, cause)
+
+
+def _tensor_faults(
+    header: Header, prefix: str, kind: str, tensors: tuple[Tensor, ...], *, in_order: bool
+) -> Iterator[str]:
+    """Yield how a struct of pointers and the macros of sizes beside it differ from the tensors of the metadata."""
+    struct = f"{prefix}_{kind}"
+    fields = header.structs.get(struct)
+    if fields is None or not tensors:
+        return
+    if len(fields) != len(tensors):
+        yield f"struct {struct} has {len(fields)} fields, the metadata {len(tensors)} {kind}"
+        return
+    macros = [f"{prefix}_{field.name}_SIZE".upper() for field in fields]
+    sizes = [header.macros.get(macro) for macro in macros]
+    expected = [str(tensor.nbytes) for tensor in tensors]
+    if in_order:
+        for macro, size, wanted in zip(macros, sizes, expected, strict=True):
+            if size is not None and size != wanted:
+                yield f"{macro} is {size[:40]}, the metadata say {wanted}"
+    elif None not in sizes and sorted(map(str, sizes)) != sorted(expected):
+        yield f"the sizes of {kind} are not those of the metadata: {', '.join(macros)[:200]}"
+
+
+def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Iterator[Fault]:
+    """Yield a static workspace of another size than the metadata say; TVM's archives have none that could differ."""
+    details = module.details
+    if details is None or module.executor != "aot" or details["external_workspace"] or module.files.objects:
+        return
+    shared = (parsed.archive.record.details or {}).get("shared") or {}
+    expected = {DEFAULT_POOL: details["memory"]["workspace_bytes"]}
+    if name in shared.get("workspace_modules", ()):
+        expected = {_SHARED_WORKSPACE: shared["workspace_bytes"]}
+    elif details.get("pools"):
+        expected = {pool_array(pool["name"]): pool["bytes"] for pool in details["pools"]}
+    for array, nbytes in expected.items():
+        sizes = {
+            path: parsed.c_code[path].arrays[known]
+            for path in module.files.sources
+            for known in dict.fromkeys((array, former(array)))
+            if path in parsed.c_code and known in parsed.c_code[path].arrays
+        }
+        if not sizes and nbytes:
+            yield Fault("code", f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined")
+        for path, size in sizes.items():
+            if size != nbytes:
+                yield Fault("code", path, f"the array {array} has {size} bytes, the metadata say {nbytes}")

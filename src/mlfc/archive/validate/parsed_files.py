@@ -1,0 +1,92 @@
+"""The parsed files of an archive under validation: each file is read once, whoever asks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from mlfc.archive.read.opening import Archive
+from mlfc.archive.validate.c_symbols import MAX_TOKENS, CSymbols, defined_symbols
+from mlfc.archive.validate.elf_symbols import defined_functions
+from mlfc.errors import ArchiveError, MlfcError
+from mlfc.runtime.executors.graph_json import MAX_TEXT, Graph, parse_graph
+from mlfc.runtime.modules.loaders import load_from_bytes
+from mlfc.runtime.modules.module import Module
+
+C_ENDINGS = (".c", ".cc", ".cpp")
+OBJECT_ENDING = ".o"
+
+
+class ParsedFiles:
+    """Files of one archive, parsed when they are first asked for.
+
+    Attributes
+    ----------
+    archive : Archive
+    errors : dict of str to ArchiveError
+        By path, what is wrong with files that could not be parsed.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.errors: dict[str, ArchiveError] = {}
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """The sound graphs of modules for the graph executor, by path."""
+        graphs: dict[str, Graph] = {}
+        for module in self.archive.record.modules.values():
+            path = module.files.graph
+            if path is None or module.executor != "graph":
+                continue
+            try:
+                graphs[path] = parse_graph(self.archive.tar.read(path, MAX_TEXT), path)
+            except ArchiveError as error:
+                self.errors[path] = error
+        return graphs
+
+    @cached_property
+    def imports(self) -> list[Module]:
+        """The sound modules of other kinds, in the order of their files."""
+        trees = [(module.details or {}).get("module_tree", ()) for module in self.archive.record.modules.values()]
+        kinds = {path: entry["type_key"] for tree in trees for entry in tree[1:] for path in entry["files"]}
+        found = []
+        for path, kind in sorted(kinds.items()):
+            if path in self.archive.tar.sizes:
+                with suppress(MlfcError):  # module_tree_faults tells it
+                    found.append(
+                        load_from_bytes(kind, bytes(self.archive.tar.view(path)), PurePosixPath(path).suffix[1:])
+                    )
+        return found
+
+    @cached_property
+    def c_code(self) -> dict[str, CSymbols]:
+        """What each file of C code defines, by path in sorted order, up to the first that goes beyond the limit."""
+        modules = self.archive.record.modules.values()
+        paths = {path for module in modules for path in (*module.files.sources, *module.files.devices)}
+        found: dict[str, CSymbols] = {}
+        left = MAX_TOKENS
+        for path in sorted(paths):
+            if path.endswith(C_ENDINGS):
+                try:
+                    found[path] = defined_symbols(self.archive.tar.view(path), left)
+                except ArchiveError as error:
+                    self.errors[path] = error
+                    break
+                left -= found[path].tokens
+        return found
+
+    @cached_property
+    def objects(self) -> dict[str, set[str]]:
+        """The functions that each sound object file defines, by path."""
+        modules = self.archive.record.modules.values()
+        paths = {path for module in modules for path in (*module.files.objects, *module.files.devices)}
+        found: dict[str, set[str]] = {}
+        for path in sorted(paths):
+            if path.endswith(OBJECT_ENDING):
+                try:
+                    found[path] = defined_functions(self.archive.tar.view(path), path)
+                except ArchiveError as error:
+                    self.errors[path] = error
+        return found

@@ -1,0 +1,1 @@
+"""Writing archives: from compiled models, and from older archives."""

@@ -1,0 +1,178 @@
+"""Memory budgets: whether compiled modules fit, and what to look at where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlfc.archive.details import module_details
+from mlfc.archive.write.members import linked_code
+from mlfc.archive.write.options import ExportOptions
+from mlfc.codegen import GeneratedCode, LinkedCode
+from mlfc.errors import BudgetError, OptionError
+from mlfc.memory import ConstantPool, Pool
+from mlfc.support.text import shortened
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+
+_LARGEST = 5
+_IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
+
+
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """What one module needs of RAM.
+
+    Attributes
+    ----------
+    lent : bool
+        Whether inputs and outputs count that the caller has.
+    loaded : int
+        Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
+    io : int
+        Bytes of inputs and outputs that count, outside the workspace.
+    """
+
+    factory: Factory
+    code: GeneratedCode
+    lent: bool
+
+    @property
+    def loaded(self) -> int:
+        return self.code.sizes.constants if self.code.graph is not None else 0
+
+    @property
+    def io(self) -> int:
+        if self.factory.placement.workspace_io or (self.code.graph is None and not self.lent):
+            return 0
+        return self.code.sizes.io
+
+    @property
+    def ram(self) -> int:
+        """All blocks of the graph executor, or what counts of workspace, inputs and outputs of the AOT executor."""
+        return self.code.sizes.workspace + self.io + self.loaded
+
+
+def check_budget(
+    factories: Sequence[Factory],
+    *,
+    ram: int | None = None,
+    flash: int | None = None,
+    options: ExportOptions | None = None,
+    lent: bool = True,
+) -> None:
+    """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+    ram : int, optional
+        Bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
+        their workspace the largest counts.
+    flash : int, optional
+        Bytes for the constants, those that modules share once. The machine code comes on top: its size is known
+        after a C compiler ran.
+    options : ExportOptions, optional
+        Say what the modules share.
+    lent : bool
+        Count the inputs and outputs, too, for which callers of AOT modules have the memory.
+    """
+    for name, limit in (("ram", ram), ("flash", flash)):
+        if limit is not None and limit < 0:
+            raise OptionError(f"a budget of {limit} bytes is negative", place=f"--{name}")
+    _check_memories(factories)
+    if (ram is None and flash is None) or not factories:
+        return
+    linked = linked_code(factories, options or ExportOptions())
+    modules = [_Module(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
+    used = _ram(modules, linked)
+    if ram is not None and used > ram:
+        raise _ram_error(modules, linked, used, ram)
+    constants = sum(code.sizes.constants - code.sizes.shared_constants for code in linked.modules)
+    constants += linked.constants_bytes
+    if flash is not None and constants > flash:
+        raise _flash_error(factories, constants, flash)
+
+
+def _check_memories(factories: Sequence[Factory]) -> None:
+    """Compare what all modules place in a memory with what it may give; `build` has done so for each alone."""
+    for kind, memories in (
+        ("workspace", [{pool: _in_pool(factory, pool) for pool in factory.placement.pools} for factory in factories]),
+        ("constants", [_constants_in(factory) for factory in factories]),
+    ):
+        limits = {pool.name: pool.nbytes for module in memories for pool in module if pool.nbytes is not None}
+        for name, limit in limits.items():
+            parts = [sum(nbytes for pool, nbytes in module.items() if pool.name == name) for module in memories]
+            if sum(parts) > limit:
+                each = ", ".join(f"{item.module_name} {part:,}" for item, part in zip(factories, parts, strict=True))
+                raise BudgetError(
+                    f"the {kind} of all modules take {sum(parts):,} bytes of '{name}', {sum(parts) - limit:,} more "
+                    f"than its {limit:,}: {each}",
+                    next_step="Give each a part of the memory by compiling it with the bytes it may take",
+                )
+
+
+def _in_pool(factory: Factory, pool: Pool) -> int:
+    return sum(span.nbytes for span in factory.plan.spans if span.name == pool.name)
+
+
+def _constants_in(factory: Factory) -> dict[ConstantPool, int]:
+    held: dict[ConstantPool, int] = {}
+    for value, pool in factory.unit.constant_pools.items():
+        held[pool] = held.get(pool, 0) + value.nbytes
+    return held
+
+
+def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:
+    apart = sum(item.code.sizes.workspace for item in modules if item.factory.module_name in linked.workspace_modules)
+    return sum(item.ram for item in modules) - apart + linked.workspace_bytes
+
+
+def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit: int) -> BudgetError:
+    heaviest = max(modules, key=lambda item: item.ram)
+    peak = module_details(heaviest.factory, heaviest.code)["peak"]
+    sizes = heaviest.code.sizes
+    cause = f"{used:,} bytes of RAM exceed the budget of {limit:,} by {used - limit:,} bytes"
+    if len(modules) > 1:
+        cause += f", the largest part for module '{heaviest.factory.module_name}'"
+    if linked.workspace_bytes:
+        cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
+    loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
+    if peak is None:
+        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
+    own = f", inputs and outputs {heaviest.io:,}" if heaviest.io else ""
+    hint = _IO_HINT if heaviest.io and heaviest.factory.executor == "aot" else ""
+    return BudgetError(
+        f"{cause}: workspace {sizes.workspace:,}{own}{loaded}; {peak_text(peak)}",
+        next_step=f"{hint}Make these tensors smaller, or quantize the model",
+    )
+
+
+def peak_text(peak: Mapping[str, Any]) -> str:
+    """Say of a module's ``peak`` which layer needs most of the workspace, and its largest tensors."""
+    busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
+    return (
+        f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
+        f"the largest tensors there: {_listed(peak['tensors'])}"
+    )
+
+
+def largest_text(constants: Sequence[Mapping[str, Any]]) -> str:
+    """Name the largest of constants, given by ``name`` and ``bytes``."""
+    return f"the largest: {_listed(sorted(constants, key=lambda item: (-item['bytes'], item['name'])))}"
+
+
+def _listed(tensors: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{shortened(item['name'])} ({item['bytes']:,})" for item in tensors[:_LARGEST])
+
+
+def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetError:
+    values = [value for factory in factories for value in factory.program.constants]
+    largest = largest_text([{"name": value.name, "bytes": value.nbytes} for value in values])
+    return BudgetError(
+        f"{used:,} bytes of constants exceed the budget of {limit:,} by {used - limit:,} bytes, and the machine code "
+        f"comes on top; {largest}",
+        next_step="Make these layers smaller, or quantize the model",
+    )

@@ -1,0 +1,212 @@
+"""Writing a Model Library Format archive, or objects."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mlfc.archive.read.layout import graph_path, params_path
+from mlfc.archive.read.opening import MAX_METADATA
+from mlfc.archive.write import metadata
+from mlfc.archive.write.members import archive_members, linked_code
+from mlfc.archive.write.older import convert, metadata_path
+from mlfc.archive.write.options import ExportOptions
+from mlfc.crt import crt_files
+from mlfc.errors import OptionError
+from mlfc.factory import Factory
+from mlfc.library.build import needs_runtime
+from mlfc.library.device_modules import KERNEL_SUFFIXES
+from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
+from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
+from mlfc.support.atomic import atomic_file, check_writable
+from mlfc.support.content import Data, to_bytes
+from mlfc.support.json_text import MAX_TOKENS, values_of
+from mlfc.support.params import params_content
+from mlfc.support.tar import source_date, write_tar
+
+_RUNTIME = "runtime"
+_GRAPHS = (".graph", "/graph.json")
+
+
+def export_model_library_format(
+    mod: Factory | Sequence[Factory],
+    path: str | os.PathLike[str],
+    *,
+    options: ExportOptions | None = None,
+    include_source_params: bool | None = None,
+    **fields: Any,
+) -> Path:
+    """Write an archive; the same modules give the same bytes.
+
+    Parameters
+    ----------
+    mod : Factory or sequence of Factory
+        What `build` returned; the modules' names must differ.
+    path : path
+        Where to write. A file that is there is replaced once the new one is complete.
+    options : ExportOptions, optional
+    include_source_params : bool, optional
+        The older name of the option `source_params`.
+    **fields
+        Any attribute of `ExportOptions`, which then counts instead of that of `options`: ``timestamp=0``,
+        ``test_vectors=3``, ...
+
+    Returns
+    -------
+    Path
+        `path`.
+
+    Raises
+    ------
+    OptionError
+        If something else is given than what `build` returns, two modules have the same name, options contradict
+        each other, or readers would refuse the archive for what it has too much of.
+    ToolchainError
+        If test vectors are wanted and the code cannot be compiled here; nothing has been written then.
+    OutputError
+        If the place cannot be written.
+    """
+    given = list(mod) if isinstance(mod, Sequence) else [mod]
+    for item in given:
+        if not isinstance(item, Factory):
+            raise OptionError(
+                f"an object of the class {type(item).__name__} cannot be exported",
+                next_step="Give what mlfc.build or mlfc.rebuild returned, whole",
+            )
+    # the order of metadata, so that what is compiled again from the archive comes in the same one
+    factories = sorted(given, key=lambda factory: factory.module_name)
+    if include_source_params is not None:
+        fields.setdefault("source_params", include_source_params)
+    chosen = replace(options or ExportOptions(), **fields)
+    target = Path(path)
+    check_writable(target)
+    seconds = source_date(chosen.timestamp)
+    files = archive_files(factories, chosen, seconds)
+    with atomic_file(target) as file:
+        write_tar(file, files, seconds)
+    return target
+
+
+def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
+    """Return all members of an archive by path, in the version and form that the options ask for.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+    options : ExportOptions
+    seconds : int
+        The time to stamp on it, since 1970.
+    """
+    members = archive_members(factories, options, seconds)
+    document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
+    files, document = convert(members.files, document, options)
+    files = {**files, metadata_path(options): metadata.to_bytes(document)}
+    _require_readable(files, metadata_path(options))
+    return files
+
+
+def _require_readable(files: Mapping[str, Data], metadata_file: str) -> None:
+    """Raise OptionError for an archive that our own reader would refuse: it bounds what it takes from anyone."""
+    limits = {path: MAX_GRAPH for path in files if path.endswith(_GRAPHS)} | {metadata_file: MAX_METADATA}
+    faults = []
+    for path, limit in limits.items():
+        text = to_bytes(files[path])
+        if len(text) > limit:
+            faults.append(f"{path} has {len(text):,} bytes, more than the {limit:,} allowed")
+        if values_of(text) > MAX_TOKENS:
+            faults.append(f"{path} has {values_of(text):,} values, more than the {MAX_TOKENS:,} allowed")
+    if faults:
+        raise OptionError(
+            f"the archive would be too large to be read again: {'; '.join(faults)}",
+            next_step="Export the modules into several archives",
+        )
+
+
+def object_files(
+    factories: Sequence[Factory], options: ExportOptions | None = None, compiler: Compiler | None = None
+) -> dict[str, Data]:
+    """Return the code of these modules compiled, by the C compiler at hand (``CC``) if none is given, and its headers.
+
+    For the graph executor with graphs and parameters, for devices with kernels. The options say what the modules share.
+    What LLVM compiled is an object already.
+
+    Raises
+    ------
+    ToolchainError
+        If there is no C compiler or it refuses the code.
+    """
+    code = code_files(factories, options)
+    loaded = {path for factory in factories for path in factory.code.loaded.values()}
+    files = {path: data for path, data in code.items() if path.endswith((".h", OBJECT_SUFFIX)) or path in loaded}
+    beside = _files_beside(factories)
+    if not any(path.endswith(SOURCES) for path in code):
+        return files | beside
+    runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
+    sources = {path: data for path, data in code.items() if path not in files or path.endswith(".h")}
+    sources |= runtime if needs_runtime(code) else {}
+    folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
+    with tempfile.TemporaryDirectory(prefix="mlfc-objects-") as folder:
+        for built in compile_objects(sources, Path(folder), includes=folders, compiler=compiler):
+            files[f"lib/{built.name.removesuffix('.o').rpartition('.')[0]}.o"] = built.read_bytes()
+    return files | beside
+
+
+def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
+    """Return what modules need beside their code of the host: graphs and parameters, and kernels of devices."""
+    files: dict[str, Data] = {}
+    for factory in factories:
+        if factory.graph_json:
+            files[graph_path(factory.module_name)] = factory.graph_json.encode()
+            files[params_path(factory.module_name)] = params_content(factory.params)
+        if factory.code.device is not None:
+            device = factory.code.device
+            files[f"src/{factory.module_name}_kernels.{KERNEL_SUFFIXES[device.kind]}"] = device.source.encode()
+    return files
+
+
+def code_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return the generated code of these modules by path: ``src/...``, ``include/...``, ``external/...``.
+
+    The options say what the modules share.
+
+    Raises
+    ------
+    OptionError
+        If runtime modules of external generators compute a part.
+    """
+    files = dict(linked_code(factories, options or ExportOptions()).files)
+    for factory in factories:
+        kinds = [part.generator for part in factory.code.external if part.is_module]
+        if kinds:
+            raise OptionError(
+                f"a part of it is run by a module of the kind '{kinds[0]}', which no code calls by itself",
+                place=factory.module_name,
+                next_step="Make an archive, --emit mlf, or a library, --emit so",
+            )
+        files.update(factory.code.built_files)
+    return files
+
+
+def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
+    """Return `code_files`, for the graph executor with the C runtime, graphs and parameters, and kernels of devices.
+
+    Raises
+    ------
+    OptionError
+        For modules that LLVM compiled.
+    """
+    files = code_files(factories, options)
+    for path in files:
+        if path.endswith(OBJECT_SUFFIX) and not path.startswith("external/"):
+            raise OptionError(
+                "there is no C of modules that LLVM compiled",
+                place=path,
+                next_step="Compile for the target 'c', or take the objects: --emit o",
+            )
+    if any(factory.graph_json for factory in factories):
+        files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
+    return files | _files_beside(factories)

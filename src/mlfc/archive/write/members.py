@@ -1,0 +1,199 @@
+"""The files of an archive: what each module and all of them together put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from mlfc.archive.details import constants
+from mlfc.archive.read import layout
+from mlfc.archive.read.source import source_files
+from mlfc.archive.templates.build_files import build_plan, cmake_lists, makefile
+from mlfc.archive.templates.demo import demo_files
+from mlfc.archive.templates.readme import readme
+from mlfc.archive.templates.subject import subject
+from mlfc.archive.write.devices import ImportTree, import_tree
+from mlfc.archive.write.metadata import ModuleFacts, utc
+from mlfc.archive.write.options import ExportOptions
+from mlfc.archive.write.vectors import computed_vectors
+from mlfc.codegen import LinkedCode
+from mlfc.crt import crt_files
+from mlfc.errors import OptionError
+from mlfc.factory import link
+from mlfc.support.c_names import bounded
+from mlfc.support.content import Data, sha256_of
+from mlfc.support.params import params_content
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+
+_TEMPLATES = "templates"
+_CODE = (".c", ".h", ".S", ".o")
+_README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """What an archive consists of, but for its metadata.
+
+    Attributes
+    ----------
+    files : mapping of str to Data
+        By path in version 7.
+    facts : mapping of str to ModuleFacts
+        By module name.
+    linked : LinkedCode
+    """
+
+    files: Mapping[str, Data]
+    facts: Mapping[str, ModuleFacts]
+    linked: LinkedCode
+
+
+def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedCode:
+    """Return the code of all modules; that of a single one is there already."""
+    if len(factories) == 1 and not options.system_lib:
+        return LinkedCode((factories[0].code,), factories[0].code.files)
+    sharing = {"share_workspace": options.share_workspace, "share_weights": options.share_weights}
+    return link(factories, **sharing, system_lib=options.system_lib)
+
+
+def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
+    """Return all files but the metadata.
+
+    Raises
+    ------
+    OptionError
+        If two modules have one name, or what is asked for cannot be combined.
+    ToolchainError
+        If test vectors are wanted and the code cannot be compiled here.
+    """
+    _check_options(factories, options)
+    linked = linked_code(factories, options)
+    files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
+    facts = {}
+    for factory, code in zip(factories, linked.modules, strict=True):
+        tree = _imports(factory, [f"{layout.CODE}/{path}" for path in code.files])
+        facts[factory.module_name] = ModuleFacts(code, tree.entries)
+        files.update(tree.files)
+        files.update(_module_files(factory, options))
+    if options.runtime:
+        files.update(_runtime_files())
+    files.update(_documents(factories, linked, files, options, timestamp))
+    check_tree(files)
+    return Members(files, facts, linked)
+
+
+def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
+    if not factories:
+        raise OptionError("there is no module to export", next_step="Give what mlfc.build returned")
+    if options.test_vectors and not _are_programs(factories):
+        raise OptionError(
+            "test vectors are checked by a demo on the C runtime, which has no devices and no modules of other kinds",
+            place="test vectors",
+            next_step="Export without test vectors; mlfc verify compares the model with its reference",
+        )
+    if options.test_vectors and not options.runtime and _uses_runtime(factories):
+        raise OptionError(
+            "a demo of modules for the graph executor needs the C runtime in the archive",
+            place="test vectors",
+            next_step="Export with the runtime, or without test vectors",
+        )
+
+
+def _uses_runtime(factories: Sequence[Factory]) -> bool:
+    return any(factory.graph_json for factory in factories)
+
+
+def _are_programs(factories: Sequence[Factory]) -> bool:
+    """Tell whether the C and the C runtime alone run these modules."""
+    return not any(
+        factory.code.device or any(part.is_module for part in factory.code.external) for factory in factories
+    )
+
+
+def _imports(factory: Factory, code: Sequence[str]) -> ImportTree:
+    return import_tree(factory.module_name, factory.lib.type_key, code, factory.lib.imported_modules)
+
+
+def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
+    name = factory.module_name
+    files = source_files(factory, params=options.source_params)
+    # the constants of AOT modules are in their code, so what an executor would load is empty
+    files[layout.params_path(name)] = params_content(factory.params)
+    if factory.graph_json:
+        files[layout.graph_path(name)] = factory.graph_json.encode()
+    return files
+
+
+def _runtime_files() -> dict[str, Data]:
+    """Return the C runtime, and its templates where microTVM's tools look for them."""
+    runtime = layout.layout_of(layout.VERSION).runtime
+    files: dict[str, Data] = {}
+    for path, data in crt_files().items():
+        files[path if path.startswith(f"{_TEMPLATES}/") else f"{runtime}/{path}"] = data
+    return files
+
+
+def _documents(
+    factories: Sequence[Factory], linked: LinkedCode, files: Mapping[str, Data], options: ExportOptions, timestamp: int
+) -> dict[str, Data]:
+    """Return the description, the build files and the demo."""
+    places = layout.layout_of(layout.VERSION)
+    subjects = [
+        subject(factory, code, places, computed_vectors(factory, options))
+        for factory, code in zip(factories, linked.modules, strict=True)
+    ]
+    name = bounded("_".join(factory.module_name for factory in factories))
+    graphs = _uses_runtime(factories)
+    documents: dict[str, Data] = {}
+    # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
+    if (options.runtime or not graphs) and _are_programs(factories):
+        documents.update(demo_files(subjects))
+        digest = _digest(factories, {**files, **documents})
+        built = [path for path in (*files, *documents) if options.runtime or path not in layout.REGISTRIES]
+        runtime = places.runtime if graphs or (options.system_lib and options.runtime) else None
+        plan = build_plan(name, built, runtime, digest)
+        documents[_MAKEFILE] = makefile(plan).encode()
+        documents[_CMAKE] = cmake_lists(plan).encode()
+    library = f"lib{name}.a" if _MAKEFILE in documents else None
+    documents[_README] = readme(subjects, [*files, *documents], library, utc(timestamp)).encode()
+    return documents
+
+
+def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:
+    """Return a hash of all code, binary constants by theirs, which are known."""
+    digest = sha256()
+    for path, data in sorted(files.items()):
+        if path.endswith(_CODE):
+            digest.update(f"{path}\0{sha256_of(data)}\0".encode())
+    for factory in factories:
+        for constant in constants(factory):
+            digest.update(f"{constant['name']}\0{constant['sha256']}\0".encode())
+    return digest.hexdigest()
+
+
+def check_tree(paths: Iterable[str]) -> None:
+    """Raise OptionError for names that clash where case does not count, or that are both a file and a folder."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for path in sorted(paths):
+        for parent in PurePosixPath(path).parents:
+            folder = str(parent)
+            if folders.setdefault(folder.lower(), folder) != folder:
+                raise _clash(folder, folders[folder.lower()])
+        if path.lower() in seen:
+            raise _clash(path, seen[path.lower()])
+        seen[path.lower()] = path
+    for name in sorted(seen.keys() & folders.keys()):
+        raise _clash(seen[name], folders[name])
+
+
+def _clash(path: str, other: str) -> OptionError:
+    return OptionError(
+        f"the archive would hold both {path} and {other}, which some file systems take for one",
+        next_step="Give the module or the kind of device another name",
+    )

@@ -1,0 +1,225 @@
+"""``metadata.json``: made from compiled modules and the files of their archive."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlfc
+from mlfc.archive.details import module_details, storage_details
+from mlfc.archive.read.layout import VERSION
+from mlfc.archive.write.options import ExportOptions
+from mlfc.codegen import GeneratedCode, LinkedCode
+from mlfc.memory import Placement
+from mlfc.support.content import Data, nbytes_of, sha256_of_each
+from mlfc.support.device_types import TYPE_CODES
+from mlfc.tir.ir import Value
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+
+__all__ = ["ModuleFacts", "archive_metadata", "module_details", "module_metadata", "to_bytes", "utc"]
+
+# the name under which microTVM's tools know the C runtime
+_RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """What metadata say of a module beside what its factory knows.
+
+    Attributes
+    ----------
+    code : GeneratedCode
+        As linked with the archive's other modules.
+    module_tree : sequence of mapping
+        One entry a module of its import tree, the root first: ``type_key``, ``files``, ``parent``.
+    toolchain : mapping or None
+        The C compiler, where objects are in the archive.
+    """
+
+    code: GeneratedCode
+    module_tree: Sequence[Mapping[str, Any]]
+    toolchain: Mapping[str, str] | None = None
+
+
+def archive_metadata(
+    factories: Sequence[Factory],
+    files: Mapping[str, Data],
+    facts: Mapping[str, ModuleFacts],
+    linked: LinkedCode,
+    options: ExportOptions,
+    timestamp: int,
+) -> dict[str, Any]:
+    """Return the whole document.
+
+    Parameters
+    ----------
+    factories : sequence of Factory
+    files : mapping of str to Data
+        Every other member of the archive.
+    facts : mapping of str to ModuleFacts
+        By module name.
+    linked : LinkedCode
+        Says what several modules have in common.
+    options : ExportOptions
+    timestamp : int
+        Seconds since 1970.
+    """
+    return {
+        "version": VERSION,
+        "modules": {
+            factory.module_name: module_metadata(factory, facts[factory.module_name], options, timestamp)
+            for factory in factories
+        },
+        "mlfc": {
+            "version": mlfc.__version__,
+            "shared": _shared(linked),
+            "files": {
+                path: {"bytes": nbytes_of(files[path]), "sha256": digest}
+                for path, digest in zip(files, sha256_of_each(tuple(files.values())), strict=True)
+            },
+        },
+    }
+
+
+def _shared(linked: LinkedCode) -> dict[str, Any]:
+    return {
+        "workspace_bytes": linked.workspace_bytes,
+        "workspace_modules": list(linked.workspace_modules),
+        "constants_bytes": linked.constants_bytes,
+        "functions": list(linked.functions),
+    }
+
+
+def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions, timestamp: int) -> dict[str, Any]:
+    """Return the object of one module."""
+    details = module_details(factory, facts.code)
+    details |= storage_details(factory)
+    details["module_tree"] = [dict(entry) for entry in facts.module_tree]
+    details["build"] = _build(factory, facts, options)
+    memory: dict[str, Any] = {
+        "functions": {
+            "main": _main(factory, facts.code),
+            "operator_functions": _operator_functions(factory, facts.code),
+        }
+    }
+    if factory.graph_json:
+        memory["sids"] = _storage_ids(factory)
+    document: dict[str, Any] = {
+        "model_name": factory.module_name,
+        "export_datetime": utc(timestamp),
+        "executors": [factory.executor],
+        "style": "full-model",
+        "target": [str(target) for target in factory.targets],
+        "memory": memory,
+        "mlfc": details,
+    }
+    if options.runtime:
+        document["external_dependencies"] = [{**_RUNTIME, "version_spec": mlfc.__version__}]
+    return document
+
+
+def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
+    """Return what the model needs on each kind of device, that of the host first."""
+    program, sizes = factory.program, code.sizes
+    if code.device is None or code.storages is None or code.graph is None:
+        host = (sizes.workspace, sizes.constants, sizes.io)
+        return [_main_on(None, host, program.inputs, program.outputs)]
+    entries = []
+    for device in (None, code.device.kind):
+        inputs, outputs = (
+            [value for value in values if value.root.device == device] for values in (program.inputs, program.outputs)
+        )
+        constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
+        workspace = code.storages.bytes_on(device)
+        if device is None:
+            # the host takes scratch from elsewhere than storages
+            workspace = sizes.workspace - code.storages.bytes_on(code.device.kind)
+        io = sum(value.nbytes for value in (*inputs, *outputs))
+        entries.append(_main_on(device, (workspace, constants, io), inputs, outputs))
+    return entries
+
+
+def _main_on(
+    device: str | None, sizes: tuple[int, int, int], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> dict[str, Any]:
+    workspace, constants, io = sizes
+    return {
+        "device": TYPE_CODES[device or "cpu"],
+        "workspace_size_bytes": workspace,
+        "constants_size_bytes": constants,
+        "io_size_bytes": io,
+        "inputs": _sizes(inputs),
+        "outputs": _sizes(outputs),
+    }
+
+
+def to_bytes(metadata: Mapping[str, Any]) -> bytes:
+    """Return the document as the format has it: indented by two, keys sorted."""
+    return json.dumps(metadata, indent=2, sort_keys=True, allow_nan=False).encode()
+
+
+def utc(timestamp: int) -> str:
+    """Return the format's text of a time in seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(timestamp))
+
+
+def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict[str, Any]:
+    """Return what compiling the archive's own source again takes to give the same module."""
+    return {
+        "target": str(factory.target),
+        **({"target_host": str(factory.target_host)} if factory.target_host else {}),
+        "executor": factory.executor,
+        "optimize": factory.options["optimize"],
+        "numerics": factory.options["numerics"],
+        "external_workspace": facts.code.external_workspace,
+        **_placement(factory.placement),
+        **({"byoc": factory.options["byoc"].split(",")} if "byoc" in factory.options else {}),
+        "toolchain": facts.toolchain and dict(facts.toolchain),
+        "test_vectors": options.test_vectors,
+        "seed": options.seed,
+    }
+
+
+def _placement(placement: Placement) -> dict[str, Any]:
+    """Return what was asked of where memory lies; nothing where nothing was."""
+    asked: dict[str, Any] = {}
+    if placement.workspace_io:
+        asked["workspace_io"] = True
+    if placement.pools:
+        asked["pools"] = [{"name": pool.name, "bytes": pool.nbytes} for pool in placement.pools]
+    if placement.constants:
+        asked["constants"] = [
+            {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in placement.constants
+        ]
+    if placement.ram is not None:
+        asked["ram"] = placement.ram
+    return asked
+
+
+def _sizes(values: Sequence[Value]) -> dict[str, Any]:
+    return {value.name: {"dtype": value.dtype, "size": value.nbytes} for value in values}
+
+
+def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
+    """Return each function once, with the largest workspace that any kernel of it needs."""
+    needed: dict[tuple[str, int], int] = {}
+    for kernel in factory.program.kernels:
+        key = code.function_names[kernel.name], TYPE_CODES[kernel.device or "cpu"]
+        needed[key] = max(needed.get(key, 0), kernel.scratch_bytes)
+    return [
+        {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
+        for (name, device), size in needed.items()
+    ]
+
+
+def _storage_ids(factory: Factory) -> list[dict[str, Any]]:
+    """Return the graph executor's blocks, one an id: TVM took shapes of entries whose index was the id."""
+    return [
+        {"storage_id": number, "size_bytes": size, **({} if binding is None else {"input_binding": binding})}
+        for number, size, binding in factory.storages
+    ]

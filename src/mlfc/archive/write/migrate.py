@@ -1,0 +1,146 @@
+"""Archives of any version and form brought to version 7."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlfc.archive.read.consistency import export_seconds
+from mlfc.archive.read.layout import METADATA, VERSION, layout_of, moved, params_path
+from mlfc.archive.read.model import FULL_MODEL
+from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.archive.read.params_forms import read_params
+from mlfc.archive.write.relocate import Document, manifest_of, relocated, with_manifest
+from mlfc.errors import ArchiveError
+from mlfc.support.atomic import atomic_file, check_writable
+from mlfc.support.content import Data, ViewContent
+from mlfc.support.params import params_content
+from mlfc.support.tar import source_date, write_tar
+
+# the count of functions is one character, written as C writes it; since 0.9 a zero follows it, before that a name
+_ONE_BYTE_COUNT = re.compile(
+    rb"TVMFuncRegistry\s+\w+\s*=\s*\{\s*\"(?:\\[0-7]{1,3}|\\x[0-9a-fA-F]{2}|\\[^0-7x]|[^\"\\])[A-Za-z_]"
+)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What a migration did.
+
+    Attributes
+    ----------
+    path : Path
+        The archive that was written.
+    version : int
+        That the old one had.
+    form : str
+        That the old one had: `model.TVM` or `model.RFC`.
+    renamed : mapping of str to str
+        New paths by old ones, where they differ.
+    warnings : tuple of str
+        What version 7 would have and the old archive does not say, and what its code was written for.
+    """
+
+    path: Path
+    version: int
+    form: str
+    renamed: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp: int | None = None) -> Migration:
+    """Write an archive of any version and form as version 7.
+
+    Every file is kept: known ones move to where version 7 has them, all others stay where they are. The metadata are
+    made again, and get a list of all files with their hashes. An archive of version 7 that mlfc wrote comes out
+    the same to the byte.
+
+    Parameters
+    ----------
+    old, new : path
+        They may be the same.
+    timestamp : int, optional
+        Seconds since 1970 for the times of the archive's members; default is the export's own time.
+
+    Returns
+    -------
+    Migration
+
+    Raises
+    ------
+    ArchiveError
+        If the old archive breaks its format, or its files are not what it lists.
+    OutputError
+        If the new one cannot be written.
+    """
+    target = Path(new)
+    check_writable(target)
+    with open_archive(old) as archive:
+        for fault in archive.file_faults():
+            raise ArchiveError(fault, place=archive.path, next_step="mlfc validate lists every fault")
+        files: dict[str, Data] = {
+            path: ViewContent(archive.tar.view(path)) for path in archive.tar.sizes if path != archive.metadata_path
+        }
+        made = dict(_missing_params(archive))
+        moved_files, document = _moved(archive, {**files, **made})
+        seconds = _export_time(archive) if timestamp is None else source_date(timestamp)
+        metadata = json.dumps(document, indent=2, sort_keys=True, allow_nan=False).encode()
+        with atomic_file(target) as file:
+            write_tar(file, {**moved_files, METADATA: metadata}, seconds)
+        record = archive.record
+        return Migration(target, record.version, record.form, _renamed(archive), tuple(_warnings(archive, made)))
+
+
+def _missing_params(archive: Archive) -> Iterator[tuple[str, Data]]:
+    """Yield parameters in TVM's form, which version 7 always has, where an archive has them in another one alone."""
+    for name, module in archive.record.modules.items():
+        if module.files.params not in (None, params_path(name)):
+            yield params_path(name), params_content(read_params(archive.tar, module.files.params))
+
+
+def _moved(archive: Archive, files: Mapping[str, Data]) -> tuple[dict[str, Data], Document]:
+    new = layout_of(VERSION, style=archive.record.style)
+    if archive.record.style == FULL_MODEL and archive.layout != new:
+        return relocated(files, archive.metadata, archive.layout, new, VERSION)
+    return dict(files), with_manifest(files, archive.metadata, manifest_of(archive.metadata))
+
+
+def _renamed(archive: Archive) -> dict[str, str]:
+    new = layout_of(VERSION, style=archive.record.style)
+    renamed = {} if archive.metadata_path == METADATA else {archive.metadata_path: METADATA}
+    if archive.layout != new:
+        (name,) = archive.record.modules
+        for path in sorted(set(archive.tar.sizes) - {archive.metadata_path}):
+            target = moved(path, name, archive.layout, new)
+            if target != path:
+                renamed[path] = target
+    return renamed
+
+
+def _export_time(archive: Archive) -> int:
+    """Return the latest time of the modules; what is before 1970 no tar can say."""
+    return max(0, *(export_seconds(module.export_datetime) for module in archive.record.modules.values()))
+
+
+def _warnings(archive: Archive, made: Mapping[str, Data]) -> Iterator[str]:
+    for path in made:
+        yield f"{path}: made from the other form of the parameters"
+    for name, module in archive.record.modules.items():
+        if archive.record.style == FULL_MODEL:
+            if not module.main:
+                version = archive.record.version
+                yield f"{name}: version {version} does not say what memory the main function needs; the list is empty"
+            if module.files.params is None:
+                yield f"{name}: the archive has no parameters; {params_path(name)} is missing"
+            if module.executor == "graph" and module.files.graph is None:
+                yield f"{name}: the archive has no graph of this module"
+        for path in module.files.sources:
+            if path.endswith(".c") and _ONE_BYTE_COUNT.search(archive.tar.view(path)):
+                yield (
+                    f"{path}: counts its functions in one byte, as TVM 0.8 did; the C runtime of later releases reads "
+                    "two, so the file needs that of its own age"
+                )

@@ -1,0 +1,359 @@
+"""Boards are data: one TOML file each, checked against ``schema/board.json``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mlfc.archive.read.schema import faults, load_schema
+from mlfc.errors import OptionError, ProblemsError
+from mlfc.micro.board.trust import check_programs
+from mlfc.registry import Registry
+from mlfc.support.plain_file import open_plain
+from mlfc.target.target import parse_target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_SUFFIX = ".toml"
+_LARGEST_FILE = 1 << 20
+_STACK_BYTES = 8192
+_ADDRESSES = 1 << 32
+_HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A region of a board's memory.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``flash`` or ``ram``.
+    origin, nbytes : int
+    wait_cycles : int
+        What a read costs over the fastest memory of the board.
+    default : bool
+        Whether what names no region goes here, of all regions of the kind. Without any the first is it.
+    """
+
+    name: str
+    kind: str
+    origin: int
+    nbytes: int
+    wait_cycles: int = 0
+    default: bool = False
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.origin + self.nbytes
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """What emulates a board.
+
+    Attributes
+    ----------
+    program, machine : str
+        The emulator, and its name for the board.
+    packages : tuple of str
+        Debian's packages with it.
+    instructions_per_tick, cycles_per_tick : float or None
+        Of the counter that the firmware reads: what it counts.
+    options : tuple of str
+        More for its command line.
+    """
+
+    program: str
+    machine: str
+    packages: tuple[str, ...]
+    instructions_per_tick: float | None = None
+    cycles_per_tick: float | None = None
+    options: tuple[str, ...] = ()
+
+    def command(self, elf: str, serial: str = "none") -> list[str]:
+        """Return the command that runs a program, in time that it counts itself.
+
+        Parameters
+        ----------
+        elf : str
+        serial : str
+            What the board's serial port is joined to, in QEMU's words.
+        """
+        if Path(self.program).name == "simavr":
+            return [self.program, "-m", self.machine, *self.options, elf, "-ee", "inputs.hex"]
+        return [
+            self.program, "-M", self.machine, *self.options, "-nographic", "-monitor", "none", "-serial", serial,
+            "-no-reboot", "-icount", "shift=0", "-semihosting-config", "enable=on,target=native", "-kernel", elf,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The C compiler of a board: ``<prefix>gcc``, its flags, those for linking, and Debian's packages with it."""
+
+    prefix: str
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Uart:
+    """A serial port that firmware drives itself: the driver's name and the address of its registers."""
+
+    driver: str
+    base: int
+
+
+@dataclass(frozen=True)
+class Serial:
+    """How a host finds the board's serial port: its speed and, where it is known, the USB device's numbers."""
+
+    baud: int
+    vid: int | None
+    pid: int | None
+
+
+@dataclass(frozen=True)
+class FlashTool:
+    """The command that writes firmware; ``{elf}``, ``{hex}``, ``{bin}``, ``{port}`` in it stand for files and port."""
+
+    command: tuple[str, ...]
+    install: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board.
+
+    Attributes
+    ----------
+    name, description : str
+    target : str
+        What models are compiled for.
+    arch : str
+        Which start-up code and linker script it takes: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``.
+    core : str
+    clock_hz : int or None
+        Of the core as the start-up code leaves it.
+    bare_metal : bool
+        Whether firmware of ours starts on it by itself; else it needs its vendor's build system.
+    stack_bytes : int
+        What a project reserves unless told otherwise.
+    toolchain : Toolchain
+    memories : tuple of Memory
+        The first region holds the start-up code. The host has none.
+    uart : Uart or None
+    serial : Serial or None
+    flash_tool : FlashTool or None
+    vendor : mapping of str to str
+        What other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``.
+    emulator : Emulator or None
+    text : str
+        The TOML that describes it.
+    trusted : bool
+        Whether what its file names may be run, whatever it is.
+    """
+
+    name: str
+    description: str
+    target: str
+    arch: str
+    core: str
+    clock_hz: int | None
+    bare_metal: bool
+    stack_bytes: int
+    toolchain: Toolchain
+    memories: tuple[Memory, ...]
+    uart: Uart | None
+    serial: Serial | None
+    flash_tool: FlashTool | None
+    vendor: Mapping[str, str]
+    emulator: Emulator | None
+    text: str = field(default="", compare=False, repr=False)
+    trusted: bool = field(default=True, compare=False)
+
+    @property
+    def flash(self) -> Memory:
+        """Where code and constants go that name no region. The host has none."""
+        return self._default("flash")
+
+    @property
+    def ram(self) -> Memory:
+        """Where data, stack, and workspaces go that name no region. The host has none."""
+        return self._default("ram")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the core has beside the plain instructions: ``FPU``, ``DSP``, ``MVE``, by compiler flags and target."""
+        target = parse_target(self.target).features
+        has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
+        return tuple(name for name, has in (("FPU", has_fpu), ("DSP", target.dsp), ("MVE", target.mve)) if has)
+
+    def run_command(self, elf: str) -> list[str] | None:
+        """Return the command that runs a program on this machine; None where none does."""
+        if self.arch == "host":
+            return [f"./{elf}"]
+        return self.emulator.command(elf) if self.emulator else None
+
+    def _default(self, kind: str) -> Memory:
+        regions = _of(self, kind)
+        return next((item for item in regions if item.default), regions[0])
+
+
+@cache
+def boards() -> Registry[Board]:
+    """Return the boards that come with mlfc, by name."""
+    found: Registry[Board] = Registry("board")
+    for item in sorted(files("mlfc.micro").joinpath("boards").iterdir(), key=lambda item: item.name):
+        if item.name.endswith(_SUFFIX):
+            board = parse_board(item.read_text(encoding="utf-8"), item.name)
+            found.add(board.name, board)
+    return found
+
+
+def find_board(name: str | Board, *, trust: bool = False) -> Board:
+    """Return a board by its name, or by the path of a file that describes it.
+
+    Parameters
+    ----------
+    name : str or Board
+        A board is returned as it is.
+    trust : bool
+        Whether a file may name any program and any option. Else compilers and emulators are known ones, found on the
+        PATH by their plain names, with options that load no code and write no file.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        If there is no such board, the file is not a board's, or asks for more than it may.
+    """
+    if isinstance(name, Board):
+        return name
+    if not name.endswith(_SUFFIX):
+        return boards().get(name)
+    board = parse_board(_file_text(name), name)
+    check_programs(board, name, trust=trust)
+    return replace(board, trusted=trust)
+
+
+def _file_text(name: str) -> str:
+    try:
+        with open_plain(name) as file:
+            data = file.read(_LARGEST_FILE + 1)
+        text = data.decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
+    if len(data) > _LARGEST_FILE:
+        raise OptionError("the file is too large for a board's", place=name)
+    return text
+
+
+def parse_board(text: str, place: str) -> Board:
+    """Return the board that a TOML text describes; raise an error that lists all that is wrong with it."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
+        raise OptionError(f"this is not TOML: {error}", place=place) from None
+    found = list(faults(load_schema("board"), document))
+    if not found:
+        board = replace(_board(document), text=text)
+        found = _contradictions(board)
+        if not found:
+            return board
+    problems = [OptionError(fault, place=place) for fault in found]
+    raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=place)
+
+
+def _board(document: Mapping[str, Any]) -> Board:
+    toolchain, emulator, serial = document["toolchain"], document.get("emulator"), document.get("serial")
+    uart, tool = document.get("uart"), document.get("flash_tool")
+    return Board(
+        name=document["name"],
+        description=document["description"],
+        target=document["target"],
+        arch=document["arch"],
+        core=document["core"],
+        clock_hz=document.get("clock_hz"),
+        bare_metal=document.get("bare_metal", True),
+        stack_bytes=document.get("stack_bytes", _STACK_BYTES),
+        toolchain=Toolchain(
+            toolchain["prefix"],
+            tuple(toolchain["flags"]),
+            tuple(toolchain.get("link_flags", ())),
+            tuple(toolchain["packages"]),
+        ),
+        memories=tuple(
+            Memory(
+                item["name"],
+                item["kind"],
+                item["origin"],
+                item["bytes"],
+                item.get("wait_cycles", 0),
+                item.get("default", False),
+            )
+            for item in document["memory"]
+        ),
+        uart=uart and Uart(uart["driver"], uart["base"]),
+        serial=serial and Serial(serial["baud"], serial.get("vid"), serial.get("pid")),
+        flash_tool=tool and FlashTool(tuple(tool["command"]), tool["install"]),
+        vendor=dict(document.get("vendor", {})),
+        emulator=emulator
+        and Emulator(
+            emulator["program"],
+            emulator["machine"],
+            tuple(emulator["packages"]),
+            emulator.get("instructions_per_tick"),
+            emulator.get("cycles_per_tick"),
+            tuple(emulator.get("options", ())),
+        ),
+    )
+
+
+def _contradictions(board: Board) -> list[str]:
+    found = [] if board.arch == "host" and not board.memories else _impossible_regions(board)
+    try:
+        parse_target(board.target)
+    except OptionError as error:
+        found.append(f"target: {error}")
+    return found
+
+
+def _impossible_regions(board: Board) -> list[str]:
+    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _of(board, kind)]
+    for index, one in enumerate(board.memories):
+        if one.end > _ADDRESSES:
+            found.append(f"memory: the region '{one.name}' reaches beyond addresses of 32 bits")
+        for other in board.memories[:index]:
+            if one.name == other.name:
+                found.append(f"memory: two regions have the name '{one.name}'")
+            if one.origin < other.end and other.origin < one.end:
+                found.append(f"memory: the regions '{other.name}' and '{one.name}' overlap")
+    for kind in ("flash", "ram"):
+        if sum(item.default for item in _of(board, kind)) > 1:
+            found.append(f"memory: two regions of the kind {kind} are the default")
+    if board.memories and board.memories[0].kind != "flash":
+        found.append("memory: the first region must be of the kind flash, for the start-up code")
+    if _of(board, "ram") and board.stack_bytes >= board.ram.nbytes:
+        found.append(
+            f"stack_bytes: a stack of {board.stack_bytes:,} bytes leaves nothing of the region '{board.ram.name}', "
+            f"which has {board.ram.nbytes:,}"
+        )
+    return found
+
+
+def _of(board: Board, kind: str) -> list[Memory]:
+    return [item for item in board.memories if item.kind == kind]

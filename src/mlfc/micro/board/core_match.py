@@ -1,0 +1,131 @@
+"""Whether code that was compiled for one core suits a board with another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mlfc.errors import OptionError
+from mlfc.micro.board.board import Board
+from mlfc.micro.board.object_code import attributes_of, machine_of, object_paths
+from mlfc.support.content import Data
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+
+# ELF's numbers of machines, and of Arm's architectures for microcontrollers
+_MACHINES = {"cortex-m": 40, "avr": 83, "xtensa": 94, "riscv": 243}
+_NAMES = {3: "x86", 40: "Arm", 62: "x86-64", 83: "AVR", 94: "Xtensa", 183: "AArch64", 243: "RISC-V"}
+_ARCHITECTURE, _MVE = 6, 48
+_V6M, _V6SM, _V7M, _V7EM, _V8M_BASE, _V8M_MAIN, _V81M = 11, 12, 10, 13, 16, 17, 21
+_ARCHITECTURES = {
+    _V6M: "Armv6-M", _V6SM: "Armv6S-M", _V7M: "Armv7-M", _V7EM: "Armv7E-M", _V8M_BASE: "Armv8-M Baseline",
+    _V8M_MAIN: "Armv8-M Mainline", _V81M: "Armv8.1-M",
+}  # fmt: skip
+_SMALL = frozenset({_V6M, _V6SM})
+_RUNS = {
+    **dict.fromkeys(("cortex-m0", "cortex-m0plus"), _SMALL),
+    "cortex-m23": _SMALL | {_V8M_BASE},
+    "cortex-m3": _SMALL | {_V7M},
+    **dict.fromkeys(("cortex-m4", "cortex-m7"), _SMALL | {_V7M, _V7EM}),
+    "cortex-m33": _SMALL | {_V7M, _V7EM, _V8M_BASE, _V8M_MAIN},
+    **dict.fromkeys(("cortex-m55", "cortex-m85"), frozenset(_ARCHITECTURES)),
+}
+"""Which architectures' code each core runs; of one that is not listed nothing is known."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """How code for one target does not suit the core of a board, on which it runs all the same.
+
+    Attributes
+    ----------
+    module, target, board : str
+        `target` is what the module was compiled for.
+    reasons : tuple of str
+    """
+
+    module: str
+    target: str
+    board: str
+    reasons: tuple[str, ...]
+
+    def text(self, artifact: str, board: str) -> str:
+        """Return it as a line with what to do, for an archive and for what the user calls the board."""
+        return (
+            f"module '{self.module}' was compiled for '{self.target}', and {self.board} has another core: "
+            f"{' and '.join(self.reasons)}, so it runs slower than it could. "
+            f"Compile it again: mlfc compile {artifact} --board {board} -o NEW.tar"
+        )
+
+
+def archive_mismatches(path: str | os.PathLike[str], board: Board, module: str | None = None) -> tuple[Mismatch, ...]:
+    """Return how a module of an archive does not suit a board; nothing for modules of other compilers.
+
+    Raises
+    ------
+    ArchiveError, OptionError
+        As reading an archive does.
+    """
+    from mlfc.archive.read.opening import open_archive
+    from mlfc.runtime.modules.choice import pick_module
+
+    with open_archive(path) as archive:
+        name = pick_module(archive.record.modules, module, archive.path)
+        record = archive.record.modules[name]
+        if record.details is None or board.arch == "host":
+            return ()
+        found = (mismatch(name, target, board) for target in record.targets)
+        return tuple(item for item in found if item is not None)
+
+
+def mismatch(module: str, target: str, board: Board) -> Mismatch | None:
+    """Return how code for a target does not suit a board's core; None where it does, or nothing is known."""
+    try:
+        made = parse_target(target)
+    except OptionError:
+        return None
+    reasons = tuple(_reasons(made.features, parse_target(board.target).features))
+    return Mismatch(module, str(made), board.name, reasons) if reasons and not made.device else None
+
+
+def _reasons(made: Features, has: Features) -> Iterator[str]:
+    for name, used, there in (("DSP", made.dsp, has.dsp), ("MVE", made.mve, has.mve)):
+        if there and not used:
+            yield f"its loops leave the core's {name} instructions unused"
+        if used and not there:
+            yield f"its loops are made for {name} instructions, which the core lacks"
+    if made.vector_bytes and not has.vector_bytes:
+        yield f"its loops are made for vectors of {made.vector_bytes} bytes, which the core lacks"
+
+
+def check_objects(code: Mapping[str, Data], board: Board) -> None:
+    """Raise OptionError for objects of another machine, or with instructions that the board's core lacks.
+
+    Parameters
+    ----------
+    code : mapping of str to Data
+        The generated code of a module.
+    board : Board
+    """
+    for path in object_paths(code):
+        reason = _cannot_run(code[path], board)
+        if reason is not None:
+            raise OptionError(
+                f"the model's code cannot run on {board.name}, whose core is a {board.core}: {reason}",
+                place=path,
+                next_step=f"Compile it again for the board: mlfc compile MODEL --board {board.name}",
+            )
+
+
+def _cannot_run(data: Data, board: Board) -> str | None:
+    machine, wanted = machine_of(data), _MACHINES.get(board.arch)
+    if machine is not None and wanted is not None and machine != wanted:
+        return f"its objects are code of {_NAMES.get(machine, f'machine {machine}')}"
+    said = attributes_of(data) if board.core in _RUNS else {}
+    architecture = said.get(_ARCHITECTURE)
+    if architecture in _ARCHITECTURES and architecture not in _RUNS[board.core]:
+        return f"its objects are code for {_ARCHITECTURES[architecture]}"
+    if said.get(_MVE) and "MVE" not in board.features:
+        return "its objects use MVE instructions"
+    return None

@@ -1,0 +1,1 @@
+"""The files of firmware: C, linker scripts, makefiles."""

@@ -1,0 +1,125 @@
+"""A model for the graph executor, of an archive or just compiled: what firmware for it is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlfc.errors import OptionError
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.executors.graph_json import Graph, parse_graph
+from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.modules.module import Module
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data
+
+if TYPE_CHECKING:
+    from mlfc.archive.read.module_parts import ModuleParts
+    from mlfc.factory import Factory
+
+
+@dataclass(frozen=True, eq=False)
+class GraphSource:
+    """A model for the graph executor, of an archive or just compiled.
+
+    Attributes
+    ----------
+    name : str
+    graph_json : str
+    graph : Graph
+        What the text says, checked.
+    code : mapping of str to Data
+        Its operators.
+    params : mapping of str to ndarray
+    scratch_bytes : int
+        The most that one operator allocates while it runs.
+    load : callable ``(lib, device) -> GraphModule``
+        Makes what runs it with functions that are elsewhere.
+    imports : tuple of Module
+        What its code imports.
+
+    Raises
+    ------
+    OptionError
+        If not all of it is code for a CPU.
+    """
+
+    name: str
+    graph_json: str
+    graph: Graph
+    code: Mapping[str, Data]
+    params: Mapping[str, Array]
+    scratch_bytes: int
+    load: Callable[[Module, Device], GraphModule]
+    imports: tuple[Module, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_code_alone(self.name, self.imports)
+
+
+def require_code_alone(name: str, imports: Iterable[Module]) -> None:
+    """Raise OptionError if code imports modules that are none, and so cannot be part of firmware."""
+    kinds = sorted({module.type_key for module in imports if not module.is_dso_exportable})
+    if kinds:
+        raise OptionError(
+            f"parts of module '{name}' are run by {', '.join(kinds)}, which firmware does not have",
+            next_step="Compile it for the board alone: mlfc compile MODEL --board BOARD",
+        )
+
+
+def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
+    """Return a module of an archive that mlfc or TVM wrote.
+
+    Raises
+    ------
+    ArchiveError
+        If the archive is damaged.
+    OptionError
+        If there is no such module, or it is for another executor.
+    """
+    from mlfc.archive.read.module_parts import read_parts
+
+    return graph_of_parts(read_parts(path, module))
+
+
+def graph_of_parts(parts: ModuleParts) -> GraphSource:
+    """Return a module that was read from an archive; raise OptionError unless it is for the graph executor."""
+    from mlfc.archive.read.load import load_graph
+
+    _require_graph(parts.executor, parts.record.name, parts.place)
+    graph = parse_graph(parts.graph_json, f"{parts.place}: {parts.record.files.graph}")
+    return GraphSource(
+        parts.record.name.lower(), parts.graph_json, graph, parts.code, parts.params, _scratch(parts),
+        lambda lib, device: load_graph(parts, lib, device), parts.imports,
+    )  # fmt: skip
+
+
+def graph_of_factory(factory: Factory) -> GraphSource:
+    """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
+    from mlfc.archive.details import module_details
+
+    _require_graph(factory.executor, factory.module_name, None)
+    details = module_details(factory)
+    return GraphSource(
+        factory.module_name, factory.graph_json, parse_graph(factory.graph_json), factory.code.built_files,
+        factory.params,
+        max((entry["workspace_bytes"] for entry in details["operators"]), default=0),
+        lambda lib, device: GraphModule.described(factory.graph_json, lib, details, devices=device),
+        factory.lib.imported_modules,
+    )  # fmt: skip
+
+
+def _require_graph(executor: str | None, name: str, place: str | None) -> None:
+    if executor != "graph":
+        kind = f"for the executor {executor}" if executor else "a collection of functions"
+        raise OptionError(
+            f"module '{name}' is {kind}; what runs operator by operator is for the graph executor",
+            place=place,
+            next_step="Compile the model with: mlfc compile MODEL --executor graph",
+        )
+
+
+def _scratch(parts: ModuleParts) -> int:
+    return max((sum(function.workspace.values()) for function in parts.record.operator_functions), default=0)

@@ -1,0 +1,284 @@
+"""Firmware that a host drives: a server that calls functions, and operators with parameters, or a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from mlfc.codegen.packed import registry_file
+from mlfc.codegen.system_lib import described_module, system_library
+from mlfc.codegen.writer import Writer
+from mlfc.crt import crt_files
+from mlfc.errors import OptionError
+from mlfc.micro.board.board import Board
+from mlfc.micro.firmware.bare_metal import Firmware
+from mlfc.micro.firmware.graph_source import GraphSource
+from mlfc.runtime.executors.graph_json import Graph
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data, to_bytes
+
+PACKET_BYTES = 2048
+"""The firmware's buffer: what a host sends at a time."""
+
+_CRT_PARTS = (
+    "include", "src/runtime/crt/common", "src/runtime/crt/microtvm_rpc_common",
+    "src/runtime/crt/microtvm_rpc_server",
+)  # fmt: skip
+_AOT_PARTS = ("src/runtime/crt/aot_executor", "src/runtime/crt/aot_executor_module")
+_ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"
+_TEMPLATES = ("platform.c", "parameters.c", "parameters.h", "parameter_data.S")
+_REGISTRY_SYMBOL = b"TVMSystemLibEntryPoint"
+_LICENCE = "SPDX-License-Identifier: 0BSD"
+_ALIGNMENT = 16
+_PAGE_LOG2 = 6
+_PAGE = 1 << _PAGE_LOG2
+_PAGE_RECORD = 4
+# the allocator's own words, times of single operators, and what is lost to alignment
+_SLACK_BYTES = 1024
+# of an AOT executor beside its tensors' elements: for each tensor, and once
+_TENSOR_BYTES, _EXECUTOR_BYTES = 128, 128
+# on a computer memory that nobody touches costs nothing: room for more executors than one
+_HOST_POOL_BYTES = 16 << 20
+_EXECUTORS_ON_HOST = 4
+_MODULES = 8
+_DEFAULT_BAUD = 115200
+_NANOSECONDS = 1_000_000_000
+_SMALLEST_ARGS, _SMALLEST_NDIM = 10, 6
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What the C runtime of a device must have room for.
+
+    Attributes
+    ----------
+    args, ndim : int
+        Most arguments of a function and dimensions of a tensor.
+    blocks : tuple of int
+        Bytes of the allocations that there are at the same time.
+    has_executor : bool
+        Whether the device runs an AOT executor.
+    """
+
+    args: int
+    ndim: int
+    blocks: tuple[int, ...]
+    has_executor: bool = False
+
+
+def refuses_host_driven(board: Board) -> str | None:
+    """Return why no firmware of ours for a board can be driven by a host; None where it can."""
+    if board.arch == "host" or board.uart is not None:
+        return None
+    return "there is no driver of ours for its serial port"
+
+
+def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
+    """Return what a project takes beside the operators' code and the board's own files.
+
+    Parameters
+    ----------
+    source : GraphSource
+        What the host will run: it says how much memory the device needs, and which parameters it has.
+    board : Board
+
+    Raises
+    ------
+    OptionError
+        If there is no driver for the board's serial port.
+    """
+    places, parameters = _parameters(source.graph, source.params)
+    made = _device_files(graph_limits(source, board), board, places, parameters)
+    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o"))):
+        made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
+    return _firmware(made)
+
+
+def host_driven_aot_firmware(
+    name: str, details: Mapping[str, Any], board: Board, *, allocates: bool = False
+) -> Firmware:
+    """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
+
+    Parameters
+    ----------
+    name : str
+        The module's.
+    details : mapping
+        Its checked ``mlfc`` object.
+    board : Board
+    allocates : bool
+        Whether its code takes the workspace from the runtime, as that which TVM compiled does.
+
+    Raises
+    ------
+    OptionError
+        If there is no driver for the board's serial port, or the caller must load constants.
+    """
+    made = _device_files(aot_limits(details, allocates=allocates), board, [], b"")
+    made["src/registry.c"] = system_library([described_module(name, details)]).encode()
+    return _firmware(made)
+
+
+def _firmware(made: dict[str, Data]) -> Firmware:
+    main = files("mlfc.micro").joinpath("templates", "host_driven", "main.c").read_text(encoding="utf-8")
+    return Firmware(main, made, ("src", "crt/include", "crt_config"))
+
+
+def _device_files(
+    limits: DeviceLimits, board: Board, places: Sequence[tuple[int, int]], parameters: bytes
+) -> dict[str, Data]:
+    """Return the C runtime, its configuration, parameters, and the driver of the serial port."""
+    reason = refuses_host_driven(board)
+    if reason is not None:
+        raise OptionError(
+            f"firmware for the board '{board.name}' cannot be driven by a host: {reason}",
+            next_step="Give the board a [uart] of a driver that there is, or choose another board",
+        )
+    templates = files("mlfc.micro").joinpath("templates")
+    driver = f"common/uart_{board.uart.driver}.c" if board.uart is not None else "host/uart_stdio.c"
+    crt = crt_files(*_CRT_PARTS, *(_AOT_PARTS if limits.has_executor else ()))
+    crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
+    made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
+    made["crt_config/crt_config.h"] = crt_config(limits, board).encode()
+    made |= {f"src/{name}": templates.joinpath("host_driven", name).read_bytes() for name in _TEMPLATES}
+    made["src/parameters.bin"] = parameters
+    made["src/parameter_places.c"] = _places_file(places, len(parameters)).encode()
+    made["src/uart.h"] = templates.joinpath("common", "uart.h").read_bytes()
+    made["src/uart.c"] = templates.joinpath(driver).read_bytes()
+    if board.uart is not None:
+        made["src/uart_config.h"] = _uart_config(board).encode()
+    return made
+
+
+def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]:
+    """Return the parameters that firmware carries, by the storage that each has for itself."""
+    owners: dict[int, int] = {}
+    for entry in graph.entries:
+        owners[entry.storage_id] = owners.get(entry.storage_id, 0) + 1
+    return {
+        graph.entries[entry].storage_id: name
+        for name, entry in graph.arguments.items()
+        if name in params and graph.entries[entry].nbytes and owners[graph.entries[entry].storage_id] == 1
+    }
+
+
+def _parameters(graph: Graph, params: Mapping[str, Array]) -> tuple[list[tuple[int, int]], bytes]:
+    """Return storage and offset of each parameter, and all of them behind each other."""
+    places, data = [], bytearray()
+    for storage, name in sorted(linked_storages(graph, params).items()):
+        data += bytes(-len(data) % _ALIGNMENT)
+        places.append((storage, len(data)))
+        data += np.ascontiguousarray(params[name]).tobytes()
+    return places, bytes(data)
+
+
+def _places_file(places: Sequence[tuple[int, int]], nbytes: int) -> str:
+    writer = Writer()
+    writer.lines([f"/* Where the model's parameters lie. {_LICENCE} */", '#include "parameters.h"', ""])
+    with writer.block("const struct parameter_place parameter_places[] =", "};"):
+        writer.lines([f"{{{storage}, {offset}}}," for storage, offset in places] or ["{-1, 0},"])
+    writer.lines([f"const uint32_t parameter_count = {len(places)};", f"const uint32_t parameter_bytes = {nbytes};"])
+    return writer.text()
+
+
+def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
+    """Return what a graph takes of a device whose host runs it: its blocks, and one operator's scratch."""
+    graph = source.graph
+    linked = linked_storages(graph, source.params)
+    # in front of each block stand three words and a device, and the block is aligned to a page
+    header = 3 * (8 if board.arch == "host" else 4) + 8
+    own = [header + _PAGE - 1 + size for storage, size in graph.storage_bytes.items() if storage not in linked]
+    return DeviceLimits(
+        max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
+        max((len(entry.shape) for entry in graph.entries), default=0),
+        (*own, source.scratch_bytes),
+    )
+
+
+def aot_limits(details: Mapping[str, Any], *, allocates: bool) -> DeviceLimits:
+    """Return what an executor of a module takes of a device: its tensors, and the workspace unless that is static."""
+    tensors = [TensorInfo.from_json(item) for item in (*details["inputs"], *details["outputs"])]
+    workspace = 0
+    if allocates or details["external_workspace"]:
+        # pools are aligned within one block
+        workspace = details["memory"]["workspace_bytes"] + _PAGE * (1 + len(details.get("pools", ())))
+    return DeviceLimits(
+        len(tensors),
+        max((len(info.shape) for info in tensors), default=0),
+        (*(info.nbytes + _ALIGNMENT for info in tensors), _EXECUTOR_BYTES + _TENSOR_BYTES * len(tensors), workspace),
+        has_executor=True,
+    )
+
+
+def crt_config(limits: DeviceLimits, board: Board) -> str:
+    """Return the configuration of the C runtime."""
+    defines = {
+        "TVM_CRT_MAX_ARGS": max(limits.args, _SMALLEST_ARGS),
+        "TVM_CRT_MAX_NDIM": max(limits.ndim, _SMALLEST_NDIM),
+        "TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES": 512,
+        "TVM_CRT_MAX_REGISTERED_MODULES": _MODULES,
+        "TVM_CRT_MAX_PACKET_SIZE_BYTES": PACKET_BYTES,
+        "TVM_CRT_STORAGE_ALIGNMENT_BYTES": _ALIGNMENT,
+        "TVM_CRT_RPC_AOT_EXECUTOR": int(limits.has_executor),
+        "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
+        "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
+        "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
+    }
+    return "\n".join(
+        [
+            f"/* Limits of the C runtime for one model. {_LICENCE} */",
+            "#ifndef TVM_RUNTIME_CRT_CONFIG_H_",
+            "#define TVM_RUNTIME_CRT_CONFIG_H_",
+            "#include <stdbool.h>",
+            "#include <stddef.h>",
+            "",
+            "/* Beside what they allocate, hosts may read the parameters. */",
+            "bool parameters_hold(const void *address, size_t nbytes);",
+            "#define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) parameters_hold(address, num_bytes)",
+            "",
+            *(f"#define {name} {value}" for name, value in defines.items()),
+            "/* What hosts can allocate: on a board, what one executor takes. */",
+            "#ifndef PLATFORM_POOL_BYTES",
+            f"#define PLATFORM_POOL_BYTES {pool_bytes(limits, board)}",
+            "#endif",
+            "",
+            "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
+            "",
+        ]
+    )
+
+
+def pool_bytes(limits: DeviceLimits, board: Board) -> int:
+    """Return the memory that hosts can allocate: what one executor takes, and the server; on a computer more."""
+    pages = sum(-(-size // _PAGE) for size in (*limits.blocks, _SLACK_BYTES))
+    needed = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2
+    return max(_EXECUTORS_ON_HOST * needed, _HOST_POOL_BYTES) if board.arch == "host" else needed
+
+
+def ticks_per_second(board: Board) -> float:
+    """Return how fast the counter of a board's firmware counts; emulators take a nanosecond for an instruction."""
+    if board.emulator is not None:
+        return _NANOSECONDS / (board.emulator.instructions_per_tick or 1.0)
+    return float(_NANOSECONDS if board.arch == "host" else board.clock_hz or 1)
+
+
+def _uart_config(board: Board) -> str:
+    assert board.uart is not None
+    baud = board.serial.baud if board.serial is not None else _DEFAULT_BAUD
+    return "\n".join(
+        [
+            f"/* The serial port of {board.name}. {_LICENCE} */",
+            "#ifndef UART_CONFIG_H_",
+            "#define UART_CONFIG_H_",
+            f"#define UART_BASE 0x{board.uart.base:08x}U",
+            f"#define UART_CLOCK_HZ {board.clock_hz or 0}U",
+            f"#define UART_BAUD {baud}U",
+            "#endif /* UART_CONFIG_H_ */",
+            "",
+        ]
+    )

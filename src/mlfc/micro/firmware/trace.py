@@ -1,0 +1,94 @@
+"""What traced firmware says of each operator: a line with a checksum of its output and its ticks, or the output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlfc.errors import OptionError, RunError
+from mlfc.micro.board.board import Board
+
+LINES, CHOSEN, TENSORS = "trace.txt", "chosen.bin", "tensors.bin"
+"""Files that traced firmware writes, and the one of a byte for each operator that says whose outputs are written."""
+
+_LINE = re.compile(r"trace ([0-9]{1,10}) ([0-9a-f]{8}) ([0-9]{1,20})")
+
+
+@dataclass(frozen=True)
+class TracedOperator:
+    """What one operator of a run did.
+
+    Attributes
+    ----------
+    checksum : int
+        The CRC-32 of its output's bytes.
+    ticks : int
+        Of the board's counter.
+    """
+
+    checksum: int
+    ticks: int
+
+
+def traces(board: Board) -> bool:
+    """Tell whether a board's firmware has files of the host to write what operators computed to."""
+    return board.arch != "avr"
+
+
+def check_traces(board: Board) -> None:
+    """Raise OptionError for a board whose firmware cannot hand over what its operators compute."""
+    if not traces(board):
+        raise OptionError(
+            f"firmware of the board '{board.name}' cannot hand its operators' results over",
+            next_step=f'Leave out --layers, or look at the same C here: --layers --target "{board.target}"',
+        )
+
+
+def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
+    """Return what a run wrote of each operator.
+
+    Raises
+    ------
+    RunError
+        If there is not one line for each.
+    """
+    path = folder / LINES
+    text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
+    found: list[TracedOperator] = []
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None or int(match[1]) != len(found):
+            break
+        found.append(TracedOperator(int(match[2], 16), int(match[3])))
+    if len(found) != operators:
+        raise RunError(f"the firmware told of {len(found)} operators out of {operators}", place=LINES)
+    return tuple(found)
+
+
+def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:
+    """Have the next run in a folder write the outputs of some operators.
+
+    Parameters
+    ----------
+    folder : Path
+    sizes : mapping of int to int
+        Bytes of each operator's output, by its place in the order.
+    operators : int
+        How many there are.
+    """
+    (folder / CHOSEN).write_bytes(bytes(int(index in sizes) for index in range(operators)))
+
+
+def read_tensors(folder: Path, sizes: Mapping[int, int]) -> dict[int, bytes]:
+    """Return what the run after `choose` wrote; raise RunError if that is not all."""
+    path = folder / TENSORS
+    data = path.read_bytes() if path.is_file() else b""
+    if len(data) != sum(sizes.values()):
+        raise RunError(f"the firmware wrote {len(data):,} bytes out of {sum(sizes.values()):,}", place=TENSORS)
+    found, offset = {}, 0
+    for index in sorted(sizes):
+        found[index] = data[offset : offset + sizes[index]]
+        offset += sizes[index]
+    return found

@@ -1,0 +1,1 @@
+"""What firmware takes of a board: linker maps and stacks, planned and linked."""

@@ -1,0 +1,190 @@
+"""The memory that firmware takes, as its linker says: the same table as the plan's, of what was built."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlfc.errors import MlfcError, ToolchainError
+from mlfc.library.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
+from mlfc.micro.board.board import Board
+from mlfc.micro.memory.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
+from mlfc.micro.memory.memory_table import (
+    CODE,
+    CONSTANTS,
+    INITIAL,
+    IO,
+    PADDING,
+    RESERVE,
+    REST,
+    STATE,
+    WORKSPACE,
+    MemoryTable,
+    Row,
+    by_region,
+    region_name,
+)
+from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
+from mlfc.support.c_names import unique
+
+_CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
+_TENSOR, _WORKSPACE = "tensor_", "workspace"
+_POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
+_CONSTANT_SECTION = ".rodata.tvm."
+_STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
+_DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
+_CODE = {**CODE, FIRMWARE: REST}
+
+
+class LinkedProgram:
+    """A linked program: its parts in memory, and the symbols in them.
+
+    Parameters
+    ----------
+    elf, map : Path
+        The program, and the map that its linker wrote.
+    model_sources : collection of str
+        Names of the files that the model's code consists of.
+
+    Raises
+    ------
+    ToolchainError
+        If the files are not what they should be.
+    """
+
+    def __init__(self, elf: Path, map: Path, model_sources: Collection[str]) -> None:  # noqa: A002  (the linker's word)
+        self.pieces = read_map(map)
+        self._sources = frozenset(model_sources)
+        try:
+            symbols = list(read_symbols(elf.read_bytes()))
+        except ValueError as error:
+            raise ToolchainError(f"this is no ELF file: {error}", place=elf.name) from None
+        self.named: Mapping[str, int] = {item.name: item.value for item in symbols}
+        self.elf = elf
+        self._libraries = [
+            (item.address, item.end) for item in self.pieces if item.file and item.owner(self._sources) == LIBRARIES
+        ]
+        objects = {item.value: item for item in symbols if item.kind in (NOTYPE, OBJECT) and item.nbytes}
+        self._objects = sorted(objects.values(), key=lambda item: item.value)
+        self._starts = [item.value for item in self._objects]
+
+    def parts(self, piece: Piece) -> Iterator[tuple[str, int]]:
+        """Yield what a piece of the program is, by the names of the table's rows, with its bytes."""
+        owner = piece.owner(self._sources)
+        if piece.file is None:
+            yield PADDING, piece.nbytes
+        elif piece.section.startswith(_POOL_SECTION):
+            yield WORKSPACE, piece.nbytes
+        elif piece.section.startswith(_IO_SECTION):
+            yield from self._split(piece, {IO: _is_tensor, WORKSPACE: _is_workspace}, PADDING)
+        elif owner != MODEL and piece.section.startswith(_CONSTANT_SECTION):
+            yield CONSTANTS, piece.nbytes
+        elif owner == MODEL and not piece.is_zeroed and ".rodata" in piece.section:
+            yield from self._split(piece, {CONSTANTS: _is_constant}, CODE[MODEL])
+        elif piece.is_zeroed or piece.load is not None:
+            yield _DATA[owner], piece.nbytes
+        else:
+            yield _CODE[owner], piece.nbytes
+
+    def is_library(self, address: int) -> bool:
+        """Tell whether what lies at an address comes from a library."""
+        return any(first <= address < end for first, end in self._libraries)
+
+    def folded(self, constants: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+        """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
+
+        Parameters
+        ----------
+        constants : sequence of mapping
+            All of the module, as its details list them.
+        """
+        present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
+        symbols = unique(f"constant_{item['name']}" for item in constants)
+        return tuple(
+            (str(item["name"]), int(item["bytes"]))
+            for item, symbol in zip(constants, symbols, strict=True)
+            if item["bytes"] and symbol not in present
+        )
+
+    def _split(
+        self, piece: Piece, kinds: Mapping[str, Callable[[Symbol], bool]], rest: str
+    ) -> Iterator[tuple[str, int]]:
+        """Yield the bytes of symbols of each kind, of the other symbols, and of what lies between symbols."""
+        inside = self._objects[bisect_left(self._starts, piece.address) : bisect_left(self._starts, piece.end)]
+        found: Counter[str] = Counter()
+        for item in inside:
+            found[next((what for what, test in kinds.items() if test(item)), rest)] += item.nbytes
+        # without any symbol it is all text or tables of the code, else what is left is for alignment
+        found[PADDING if inside else rest] += piece.nbytes - sum(item.nbytes for item in inside)
+        yield from found.items()
+
+
+def _is_tensor(symbol: Symbol) -> bool:
+    return symbol.name.startswith(_TENSOR)
+
+
+def _is_workspace(symbol: Symbol) -> bool:
+    return symbol.name.partition(".")[0] == _WORKSPACE
+
+
+def _is_constant(symbol: Symbol) -> bool:
+    return _CONSTANT.fullmatch(symbol.name) is not None
+
+
+def linked_table(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> MemoryTable:
+    """Return what a linked program takes of a board's memory.
+
+    Parameters
+    ----------
+    program : LinkedProgram
+    details : mapping
+        The module's ``mlfc`` object.
+    board : Board
+    """
+    found: Counter[tuple[str, str | None]] = Counter()
+    for piece in program.pieces:
+        region = _region(piece.address, board)
+        for what, nbytes in program.parts(piece):
+            found[what, region] += nbytes
+        if piece.load is not None and not piece.is_zeroed:
+            found[INITIAL, _region(piece.load, board)] += piece.nbytes
+    ram = region_name(board, "ram")
+    rows = [Row(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
+    rows.append(Row(STATE, ram, 0))
+    reserved = _reserved(program.named)
+    stack = _linked_stack(program, details, board)
+    bound = "" if stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"
+    rows.append(Row(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; ")))
+    order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
+    rows.sort(key=lambda row: order.index(row.what))
+    # code for the graph executor takes its constants as arguments, so it defines none
+    folded = program.folded(details.get("constants") or ()) if details.get("entry") is not None else ()
+    loaded = sum(pool["bytes"] for pool in details.get("constant_pools") or () if pool["file"] is not None)
+    if loaded:
+        # a file holds several, and which is not listed
+        rest = sum(nbytes for _, nbytes in folded) - loaded
+        folded = (("constants outside of the files that are loaded", rest),) if rest else ()
+    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)
+
+
+def _region(address: int, board: Board) -> str | None:
+    return next((item.name for item in board.memories if item.origin <= address < item.end), None)
+
+
+def _linked_stack(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> StackBound:
+    """Return what an inference takes of the stack by the program's instructions, or why that is not known."""
+    if details.get("entry") is None:
+        return StackBound(None, untold=(THROUGH_POINTERS,))
+    try:
+        return stack_bound(program.elf, details["entry"], board, program.is_library)
+    except MlfcError as error:
+        return StackBound(None, untold=(str(error).splitlines()[0],))
+
+
+def _reserved(named: Mapping[str, int]) -> int | None:
+    top, bottom = (named.get(name) for name in _STACK_ENDS)
+    return None if top is None or bottom is None else top - bottom

@@ -1,0 +1,1 @@
+"""Building firmware and running it, emulated or on a board."""

@@ -1,0 +1,309 @@
+"""Models as firmware that is built for a board and measured as it runs on this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlfc.errors import OptionError
+from mlfc.micro.board.board import Board
+from mlfc.micro.board.object_code import check_traceable
+from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
+from mlfc.micro.firmware.fit import check_fit
+from mlfc.micro.firmware.graph_firmware import graph_details, graph_firmware
+from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
+from mlfc.micro.firmware.makefile import MAP, optimization_level
+from mlfc.micro.firmware.planned_memory import plan_table, planned_table
+from mlfc.micro.firmware.standalone import INPUTS
+from mlfc.micro.firmware.trace import CHOSEN, choose, read_tensors, read_trace
+from mlfc.micro.firmware.tvm_firmware import aot_details, tvm_firmware
+from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
+from mlfc.micro.memory.memory_table import MemoryTable
+from mlfc.micro.run.firmware_build import build, section_sizes, write_files
+from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
+from mlfc.runtime.tensor.arrays import by_name
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+
+
+@dataclass(frozen=True)
+class BoardRun:
+    """One inference on a board.
+
+    Attributes
+    ----------
+    outputs : dict of str to ndarray
+    instructions : int or None
+        Of the inference alone, to within a tick of the board's counter; None where that counts none.
+    startup_instructions : int or None
+        From reset to the first inference, without the tools that measure it.
+    cycles : int or None
+        Of the inference, where the board's counter counts these.
+    operators : tuple of int
+        Instructions of each operator in order; empty unless they were asked for.
+    checksums : tuple of int
+        The CRC-32 of each operator's output; empty unless the firmware traces.
+    flash_bytes : int or None
+        Code, constants and initial data of the whole firmware; None on a machine with an operating system.
+    ram_bytes : int or None
+        Data, workspace, inputs and outputs, and the stack that the inference took.
+    stack_bytes : int
+        The stack alone.
+    """
+
+    outputs: Mapping[str, Array]
+    instructions: int | None
+    startup_instructions: int | None
+    cycles: int | None
+    operators: tuple[int, ...]
+    checksums: tuple[int, ...]
+    flash_bytes: int | None
+    ram_bytes: int | None
+    stack_bytes: int
+
+
+class BuiltFirmware:
+    """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
+
+    Parameters
+    ----------
+    folder : Path
+    details : mapping
+        The module's checked ``mlfc`` object.
+    board : Board
+    elf : str
+        The program's path in the folder.
+    is_traced : bool
+        Whether it was built to trace.
+    timeout : float
+        Seconds that one run may take.
+
+    Raises
+    ------
+    OptionError
+        If nothing here runs the board's firmware.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        elf: str = ELF,
+        is_traced: bool = False,
+        timeout: float = 300.0,
+    ) -> None:
+        self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
+        self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
+        self.operators: Sequence[Mapping[str, Any]] = details["operators"]
+        self.board = board
+        self.program = run_command(board, elf)[0]
+        self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
+        self.flash_bytes, self._static_ram = section_sizes(folder / elf)
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return dict(self.measure(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs).outputs)
+
+    def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
+        """Run one inference, and return what it computed and took.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the firmware fails or does not end in time.
+        """
+        folder = self._emulated(inputs)
+        report = read_report(folder)
+        traced = read_trace(folder, len(self.operators)) if self._is_traced else ()
+        emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"]
+        rate = emulator.instructions_per_tick if emulator else None
+        cycles = emulator.cycles_per_tick if emulator else None
+        has_sizes = self.board.arch != "host"
+        return BoardRun(
+            read_outputs(folder, self.outputs),
+            _counted(ticks, rate),
+            _counted(report["startup"], rate),
+            _counted(ticks, cycles),
+            tuple(round(operator.ticks * rate) for operator in traced) if rate else (),
+            tuple(operator.checksum for operator in traced),
+            self.flash_bytes if has_sizes else None,
+            self._static_ram + stack if has_sizes else None,
+            stack,
+        )
+
+    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
+        """Run one inference of traced firmware, and return the outputs of some operators.
+
+        Parameters
+        ----------
+        inputs : mapping or sequence
+            As for `measure`, which raises the same errors.
+        sizes : mapping of int to int
+            Bytes of each output that is wanted, by the operator's place in the order.
+        """
+        folder = self._place
+        choose(folder, sizes, len(self.operators))
+        try:
+            self._emulated(inputs)
+        finally:
+            (folder / CHOSEN).unlink()
+        return read_tensors(folder, sizes)
+
+    def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
+        """Run one inference, and return the folder with what it wrote."""
+        folder = self._place
+        arrays = by_name(inputs, self.inputs, "input")
+        (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+        emulate(folder, self.board, self._timeout, self._elf)
+        return folder
+
+
+class EmulatedModule(BuiltFirmware):
+    """An AOT module as firmware that is built for a board, and runs under its emulator.
+
+    Parameters
+    ----------
+    name, code, details, board
+        As for `bare_metal.project_files`.
+    firmware : Firmware or None
+        As for `bare_metal.project_files`: what runs a graph.
+    profile : bool
+        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    trace : bool
+        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
+    cflags : str, optional
+        For the C compiler; default what suits the goal that the module was compiled for.
+    timeout : float
+        Seconds that one emulation may take.
+
+    Raises
+    ------
+    OptionError
+        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
+    ToolchainError
+        If the compiler, make or the emulator is missing, or the firmware does not build.
+    BudgetError
+        If the firmware does not fit into the board's memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Mapping[str, Data],
+        details: Mapping[str, Any],
+        board: Board,
+        *,
+        firmware: Firmware | None = None,
+        profile: bool = False,
+        trace: bool = False,
+        cflags: str | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        run_command(board)
+        if profile and not _counts(board):
+            raise OptionError(
+                f"the board '{board.name}' counts no instructions of operators",
+                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
+            )
+        if firmware is None:
+            check_fit(plan_table(details, board), details)
+        is_traced = profile or trace
+        if is_traced:
+            check_traceable(name, code)
+        self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
+        self._temporary = tempfile.TemporaryDirectory(prefix="mlfc-board-")
+        folder = Path(self._temporary.name)
+        write_files(folder, project_files(name, code, details, board, firmware))
+        build(folder, board, trace=is_traced, cflags=self._cflags)
+        super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
+
+    def memory(self) -> tuple[MemoryTable, MemoryTable]:
+        """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
+        name, code, details = self._module
+        if details["executor"] == "graph":
+            raise OptionError(
+                "tables of memory are made of modules for the executor aot",
+                next_step="Compile the model with --executor aot",
+            )
+        if "peak" not in details:  # nothing was planned: TVM compiled it
+            raise OptionError(
+                f"module '{name}' was not compiled by mlfc, and does not say what it takes",
+                next_step="Compile the model with: mlfc compile MODEL",
+            )
+        if not self.board.memories:
+            raise OptionError(f"the board '{self.board.name}' lists no memories")
+        before = planned_table(name, code, details, self.board, self._cflags.split())
+        folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
+        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board)
+
+
+def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
+    """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
+    from mlfc.archive.details import module_details, storage_details
+
+    details = {**module_details(factory), **storage_details(factory)}
+    if factory.executor == "graph":
+        source = graph_of_factory(factory)
+        options |= {"firmware": _graph_firmware(source, board, options)}
+    return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
+
+
+def emulated_archive(
+    path: str | os.PathLike[str], board: Board, module: str | None = None, **options: Any
+) -> EmulatedModule:
+    """Return a module of an archive as firmware; the options are those of `EmulatedModule`."""
+    from mlfc.archive.read.module_parts import read_parts
+
+    parts = read_parts(path, module)
+    details = parts.record.details
+    if parts.executor == "graph":
+        source = graph_of_parts(parts)
+        options |= {"firmware": _graph_firmware(source, board, options)}
+        details = details or graph_details(source, parts.record.main[0].outputs if parts.record.main else ())
+    elif parts.executor == "aot" and details is None:
+        _refuse_operators(parts.record.name, "was not compiled by mlfc", options)
+        details = aot_details(parts)
+        options |= {"firmware": tvm_firmware(parts.record.name, details)}
+    if parts.executor is None or details is None:
+        raise OptionError(
+            f"module '{parts.record.name}' has no executor, and firmware runs one",
+            place=parts.place,
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    return EmulatedModule(parts.record.name, parts.code, details, board, **options)
+
+
+def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any]) -> Firmware:
+    _refuse_operators(source.name, "is for the graph executor", options)
+    return graph_firmware(source, board)
+
+
+def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
+    if options.get("profile") or options.get("trace"):
+        raise OptionError(
+            f"module '{name}' {reason}, and its firmware tells nothing of single operators",
+            next_step="Compile the model with --executor aot, or run a graph with --host-driven",
+        )
+
+
+def _counts(board: Board) -> bool:
+    return board.emulator is not None and board.emulator.instructions_per_tick is not None
+
+
+def _counted(ticks: int, rate: float | None) -> int | None:
+    return None if rate is None else round(ticks * rate)

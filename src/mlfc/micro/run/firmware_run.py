@@ -1,0 +1,122 @@
+"""Running a built project's firmware on this machine, and reading what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlfc.errors import OptionError, RunError
+from mlfc.micro.board.board import Board
+from mlfc.micro.board.programs import need, run
+from mlfc.micro.firmware import avr
+from mlfc.micro.firmware.bare_metal import ELF
+from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
+from mlfc.micro.firmware.trace import LINES, TENSORS
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+
+_CONVERSION_SECONDS = 60
+_MESSAGE_CHARS = 400
+_MEASURES = ("startup", "ticks", "stack")
+# what the firmware's status says; a core that faults ends with 70
+_FAILURES = {
+    2: "it could not read its inputs",
+    3: "it could not write its outputs",
+    4: "the model reported failure",
+    5: "it could not write its report",
+    6: "its stack ran out: reserve more by stack_bytes in the board's file",
+    70: "the core took a fault, as it does where the stack is too small",
+}
+
+
+def run_command(board: Board, elf: str = ELF) -> list[str]:
+    """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
+    command = board.run_command(elf)
+    if command is None:
+        raise OptionError(
+            f"no emulator is known for the board '{board.name}'",
+            next_step="Boards with one: mlfc boards. For a real one make a project (mlfc project create, build, "
+            "flash), whose README.md says what it needs to run",
+        )
+    return command
+
+
+def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
+    """Run the project's firmware, which leaves its files in the folder.
+
+    Raises
+    ------
+    ToolchainError
+        If the emulator is missing.
+    RunError
+        If the firmware fails, hangs, takes a fault, or ends before it reported.
+    """
+    for name in (OUTPUTS, REPORT, LINES, TENSORS):
+        (folder / name).unlink(missing_ok=True)
+    status, said = execute(folder, board, timeout, elf)
+    if status != 0 or not (folder / REPORT).is_file():
+        raise RunError(failure(status, said), place=board.name)
+
+
+def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple[int | None, str]:
+    """Run the project's firmware, and return its exit status and what it printed.
+
+    There is no status where the firmware never ended itself.
+
+    Raises
+    ------
+    ToolchainError
+        If the emulator is missing.
+    RunError
+        If the firmware does not end in time.
+    """
+    command = run_command(board, elf)
+    if board.emulator:
+        need(board.emulator.program, board.emulator.packages)
+    if board.arch == "avr":
+        run(["make", "-s", avr.EEPROM], folder, _CONVERSION_SECONDS)
+    try:
+        result = run(command, folder, timeout)
+    except RunError as error:
+        raise RunError(
+            f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
+        ) from error
+    if board.arch == "avr":
+        return avr.write_files(result.stderr, folder)
+    return result.returncode, (result.stderr or result.stdout).strip()
+
+
+def failure(status: int | None, said: str) -> str:
+    """Say what went wrong with firmware that ended with a status, or without what it should have left."""
+    if not status:
+        reason = "it started again or ended before it reported"
+    elif status < 0:
+        reason = f"signal {-status} ended it"
+    else:
+        reason = _FAILURES.get(status, f"it ended with status {status}")
+    return f"the firmware failed: {reason}" + (f" ({said[:_MESSAGE_CHARS]})" if said else "")
+
+
+def read_report(folder: Path) -> dict[str, int]:
+    """Return what firmware that ended well measured; raise RunError if that is not there."""
+    try:
+        lines = [line.split(" ") for line in (folder / REPORT).read_text(encoding="ascii").splitlines()]
+        found = {key: int(value) for key, value in lines}
+        return {key: found[key] for key in _MEASURES}
+    except (ValueError, KeyError) as error:
+        raise RunError(f"the firmware's report is damaged: {error}", place=REPORT) from error
+
+
+def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Return the tensors that firmware wrote; raise RunError unless these are all."""
+    data = (folder / OUTPUTS).read_bytes() if infos else b""
+    if len(data) != sum(info.nbytes for info in infos):
+        raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
+    outputs, offset = {}, 0
+    for info in infos:
+        piece = data[offset : offset + info.nbytes]
+        outputs[info.name] = np.frombuffer(piece, info.numpy_dtype).reshape(info.shape).copy()
+        offset += info.nbytes
+    return outputs

@@ -1,0 +1,204 @@
+"""Running what a project built: on this machine, under an emulator, or on the board that is connected."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlfc.archive.read.module_parts import ModuleParts, read_parts
+from mlfc.errors import OptionError, ProjectError, TransportClosedError
+from mlfc.micro.board.board import Board, find_board
+from mlfc.micro.firmware.fit import overflow_error
+from mlfc.micro.firmware.graph_source import graph_of_parts
+from mlfc.micro.firmware.makefile import MAP
+from mlfc.micro.firmware.planned_memory import plan_table
+from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
+from mlfc.micro.memory.memory_table import MemoryTable
+from mlfc.micro.project.model import details_of
+from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record
+from mlfc.micro.project.templates import templates
+from mlfc.micro.project_api import GeneratedProject
+from mlfc.micro.rpc.session import Session
+from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
+from mlfc.micro.run.emulator import BuiltFirmware
+from mlfc.micro.run.selftest import SelftestRun, run_built
+
+_READ_BYTES = 4096
+# of applications that stay on their boards after it
+_LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltProject:
+    """A project of ours with its firmware built.
+
+    Attributes
+    ----------
+    folder : Path
+    record : Record
+    board : Board
+    parts : ModuleParts
+        The module that it was made for.
+    """
+
+    folder: Path
+    record: Record
+    board: Board
+    parts: ModuleParts
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The module's ``mlfc`` object."""
+        return details_of(self.parts)
+
+    @property
+    def is_bare_metal(self) -> bool:
+        """Whether the firmware is ours alone, so that this machine or an emulator runs it, and its map is there."""
+        name = self.record.template
+        return name in templates() and templates().get(name).is_bare_metal
+
+    def firmware(self, timeout: float) -> BuiltFirmware:
+        """Return firmware of the type standalone; raise OptionError if nothing here runs the board's."""
+        return BuiltFirmware(self.folder, self.details, self.board, elf=self.record.firmware, timeout=timeout)
+
+    def selftest(self, timeout: float) -> SelftestRun:
+        """Run firmware of the type selftest."""
+        return run_built(self.folder, self.board, timeout, self.record.firmware)
+
+    def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
+        """Return what the plan promised and what was linked; None where no map of ours is there.
+
+        The plan is of firmware that runs a module compiled ahead of time, and nothing else.
+        """
+        elf = self.folder / self.record.firmware
+        map_file = elf.with_name(MAP)
+        if not self.is_bare_metal or not self.board.memories or not map_file.exists():
+            return None
+        sources = {Path(path).name for path in self.parts.code}
+        linked = linked_table(LinkedProgram(elf, map_file, sources), self.details, self.board)
+        is_planned = (self.record.project_type, self.record.executor) == ("standalone", "aot")
+        return plan_table(self.details, self.board) if is_planned else None, linked
+
+
+def _board(folder: Path) -> Board:
+    # whoever runs a project's own programs trusts its board, too
+    return find_board(str(folder / BOARD), trust=True)
+
+
+def known_record(folder: Path) -> Record | None:
+    """Return what a project of ours says of itself; None for one that another tool generated."""
+    foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
+    return None if foreign else read_record(folder)
+
+
+def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = False) -> BuiltProject | None:
+    """Build a project by its API server, and return it; None for one that another tool generated.
+
+    Parameters
+    ----------
+    folder : Path
+    options : mapping
+        Of the project.
+    force : bool
+        Build anew what is built already.
+
+    Raises
+    ------
+    OptionError
+        If it is no project, or is built already and `force` is not set.
+    ProjectError
+        If the build fails; the message has the tool's last lines.
+    BudgetError
+        If the firmware does not fit into the board's memory.
+    """
+    record = known_record(folder)
+    if record is not None and (folder / record.firmware).exists():
+        if not force:
+            raise OptionError(f"There is already a build in {folder}. To force rebuild it use '-f' or '--force'.")
+        shutil.rmtree(folder / BUILT, ignore_errors=True)
+        (folder / record.firmware).unlink(missing_ok=True)
+    try:
+        with GeneratedProject(folder, options) as api:
+            api.build()
+    except ProjectError as error:
+        map_file = (folder / record.firmware).with_name(MAP) if record is not None else None
+        too_large = map_file and overflow_error(str(error), map_file, _board(folder))
+        raise (too_large or error) from None
+    return built_project(folder) if record is not None else None
+
+
+def built_project(folder: Path) -> BuiltProject:
+    """Return the project in a folder.
+
+    Raises
+    ------
+    OptionError
+        If it is no project of ours, or not built.
+    """
+    record = read_record(folder)
+    if not (folder / record.firmware).exists():
+        raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
+    board = _board(folder)
+    return BuiltProject(folder, record, board, read_parts(folder / ARCHIVE, record.module))
+
+
+@contextmanager
+def driven_project(
+    project: BuiltProject, options: Mapping[str, Any], log: Callable[[str], None] | None = None
+) -> Iterator[DrivenModel | DrivenAotModel]:
+    """Give the model that runs on the project's device, by its API server, as long as the block runs.
+
+    Parameters
+    ----------
+    project : BuiltProject
+        Of the type host_driven.
+    options : mapping
+        Of the project: ``port``, ...
+    log : callable, optional
+        Gets the lines that the device logs.
+    """
+    source = graph_of_parts(project.parts) if project.parts.executor == "graph" else None
+    with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
+        if source is None:
+            yield DrivenAotModel(project.record.module, project.details, session)
+        else:
+            yield DrivenModel(source, session)
+
+
+def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterator[str]:
+    """Yield the lines that a project's firmware prints, until its last one or its end.
+
+    Raises
+    ------
+    IoTimeoutError
+        If it is silent for `timeout` seconds.
+    """
+    with GeneratedProject(folder, options) as api:
+        device = api.transport()
+        device.open()
+        waiting = b""
+        while True:
+            try:
+                waiting += device.read(_READ_BYTES, timeout)
+            except TransportClosedError:
+                break
+            *lines, waiting = waiting.split(b"\n")
+            for line in lines:
+                yield _text(line)
+                if _LAST_LINE.search(line):
+                    return
+            # a line that never ends is given in pieces
+            if len(waiting) > _READ_BYTES:
+                yield _text(waiting)
+                waiting = b""
+        if waiting:
+            yield _text(waiting)
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r").decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Kinds of devices and their drivers: the host, OpenCL, CUDA."""

@@ -1,0 +1,297 @@
+"""NVIDIA's GPUs through the CUDA driver, by cuda-python."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import DeviceError
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.devices.device_api import DeviceApi, drivers
+from mlfc.runtime.devices.kernel_launch import Launch
+from mlfc.support.arrays import Array
+from mlfc.support.locks import ForkSafeLock
+
+_NO_PACKAGE = "Run: pip install mlfc[cuda]"
+_NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
+_LOST = "The process has lost the device: start it again"
+_UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that nothing is left to the driver: {target}"
+_NEXT_STEPS = {
+    "CUDA_ERROR_NO_DEVICE": _NO_DRIVER,
+    "CUDA_ERROR_STUB_LIBRARY": _NO_DRIVER,
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Start the machine again: its kernel still has the driver of before an update",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "Start NVIDIA's services: nvidia-persistenced, with NVSwitch nvidia-fabricmanager",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process has the device for itself: end it, or choose another device",
+    "CUDA_ERROR_OUT_OF_MEMORY": "The device is out of memory: free some, or run a smaller model",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": _UPDATE,
+    "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": _UPDATE,
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "Compile for this GPU: {target}",
+    "CUDA_ERROR_INVALID_IMAGE": "Compile for this GPU: {target}",
+    "CUDA_ERROR_INVALID_PTX": "Compile for this GPU: {target}",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its groups are too large for the GPU: compile for it with {target}",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": _LOST,
+    "CUDA_ERROR_MISALIGNED_ADDRESS": _LOST,
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": _LOST,
+    "CUDA_ERROR_LAUNCH_FAILED": _LOST,
+    "CUDA_ERROR_LAUNCH_TIMEOUT": _LOST,
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": _LOST,
+    "CUDA_ERROR_ECC_UNCORRECTABLE": _LOST,
+}
+# what a kernel may have without asking for more
+_PLAIN_SHARED_BYTES = 48 << 10
+_LOG_BYTES = 8192
+_LOG_LINES = 12
+
+
+@cache
+def _bindings() -> Any:
+    """Return cuda-python's driver module with the driver initialized."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(f"CUDA needs cuda-python, which does not load: {error}", next_step=_NO_PACKAGE) from error
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as error:  # what cuda-python raises where the driver's library is not there
+        raise DeviceError("CUDA has no driver here: its library cannot be loaded", next_step=_NO_DRIVER) from error
+    if status.value:
+        raise DeviceError(f"CUDA does not start: {status.name}", next_step=_NEXT_STEPS.get(status.name, _NO_DRIVER))
+    return driver
+
+
+class CudaDriver:
+    """What the driver finds."""
+
+    def count(self) -> int:
+        """Return the number of GPUs."""
+        status, count = _bindings().cuDeviceGetCount()
+        if status.value or not count:
+            raise DeviceError("CUDA has no device here", next_step=_NO_DRIVER)
+        return int(count)
+
+    def open(self, device: Device) -> CudaApi:
+        """Return what works with a GPU."""
+        return CudaApi(device)
+
+
+class CudaApi(DeviceApi):
+    """The primary context of a GPU and its default stream, which other libraries in the process use too.
+
+    A handle is an address; those of other libraries' memory are taken as well.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+        self.name = "GPU"
+        self.capability = (0, 0)
+        self._cu = cu = _bindings()
+        # default stream: work of PyTorch and others before and behind ours stays in order
+        self._stream = cu.CUstream(0)
+        number = self._call("finding the device", cu.cuDeviceGet, device.index)
+        self.name = self._call("asking for its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
+        attributes = cu.CUdevice_attribute
+        major, minor = (
+            self._call("asking what it is", cu.cuDeviceGetAttribute, attribute, number)
+            for attribute in (
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        self.capability = (int(major), int(minor))
+        self.memory_bytes = int(self._call("asking for its memory", cu.cuDeviceTotalMem, number))
+        version = self._call("asking for its version", cu.cuDriverGetVersion)
+        self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}, compute capability {major}.{minor}"
+        self._context = self._call("opening the device", cu.cuDevicePrimaryCtxRetain, number)
+        self._number = int(self._context)
+
+    @property
+    def arch(self) -> str:
+        """What compilers call the GPU: ``sm_90``."""
+        return "sm_{}{}".format(*self.capability)
+
+    def _fault(self, doing: str, status: Any, log: str = "") -> DeviceError:
+        step = _NEXT_STEPS.get(status.name)
+        return DeviceError(
+            f"CUDA failed while {doing}: {status.name}{log}",
+            place=f"{self.device} ({self.name})",
+            next_step=step.format(target=f'--target "cuda -arch={self.arch}"') if step else None,
+        )
+
+    def _call(self, doing: str, function: Any, *args: Any) -> Any:
+        """Call the driver; return its result, None for a function without any."""
+        status, *results = function(*args)
+        if status.value:
+            raise self._fault(doing, status)
+        return results[0] if results else None
+
+    def _run(self, doing: str, function: Any, *args: Any) -> Any:
+        """Call the driver in the device's context; what the thread had before is current again behind it."""
+        current = int(self._call("taking the device", self._cu.cuCtxGetCurrent))
+        if current == self._number:
+            return self._call(doing, function, *args)
+        if not current:
+            self._call("taking the device", self._cu.cuCtxSetCurrent, self._context)
+            return self._call(doing, function, *args)
+        self._call("taking the device", self._cu.cuCtxPushCurrent, self._context)
+        try:
+            return self._call(doing, function, *args)
+        finally:
+            self._cu.cuCtxPopCurrent()
+
+    def _allocate(self, nbytes: int, alignment: int) -> int:
+        # the driver aligns to 256 bytes at least
+        if alignment > 256:
+            raise DeviceError(f"blocks there are aligned to 256 bytes, not {alignment}", place=str(self.device))
+        return int(self._run(f"allocating {nbytes:,} bytes", self._cu.cuMemAlloc, nbytes))
+
+    def _free(self, handle: int) -> None:
+        # waits for the work that still has it
+        self._run("freeing memory", self._cu.cuMemFree, handle)
+
+    def _size_of(self, handle: int) -> int | None:
+        own = super()._size_of(handle)
+        if own is not None or handle <= 0:
+            return own
+        base, size = self._run("looking for memory", self._range_of, handle)
+        return int(base) + int(size) - handle if base else None
+
+    def _range_of(self, handle: int) -> tuple[Any, tuple[Any, Any]]:
+        """Return success, and the range of addresses around one; 0 where there is no memory."""
+        status, base, size = self._cu.cuMemGetAddressRange(handle)
+        return self._cu.CUresult.CUDA_SUCCESS, (0, 0) if status.value else (base, size)
+
+    def _copy_in(self, handle: int, offset: int, data: Array) -> None:
+        what = f"copying {data.nbytes:,} bytes in"
+        self._run(what, self._cu.cuMemcpyHtoDAsync, handle + offset, data.ctypes.data, data.nbytes, self._stream)
+        self._run(what, self._cu.cuStreamSynchronize, self._stream)
+
+    def _copy_out(self, handle: int, offset: int, data: Array) -> None:
+        what = f"copying {data.nbytes:,} bytes out"
+        self._run(what, self._cu.cuMemcpyDtoHAsync, data.ctypes.data, handle + offset, data.nbytes, self._stream)
+        self._run(what, self._cu.cuStreamSynchronize, self._stream)
+
+    def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+        to, at = target + target_offset, source + source_offset
+        self._run(f"copying {nbytes:,} bytes", self._cu.cuMemcpyDtoDAsync, to, at, nbytes, self._stream)
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        self._run("waiting for the device", self._cu.cuStreamSynchronize, self._stream)
+
+    def mark(self) -> CudaMark:
+        """Put a mark into the stream."""
+        mark = CudaMark(self._run("marking the stream", self._cu.cuEventCreate, 0), self._cu.cuEventDestroy)
+        self._run("marking the stream", self._cu.cuEventRecord, mark.event, self._stream)
+        return mark
+
+    def nanoseconds(self, start: CudaMark, end: CudaMark) -> int:
+        """Return the device's time between two marks."""
+        self._run("waiting for a mark", self._cu.cuEventSynchronize, end.event)
+        events = (start.event, end.event)
+        milliseconds: float = self._run("reading the device's clock", self._cu.cuEventElapsedTime, *events)
+        return round(1e6 * milliseconds)
+
+    def load(self, image: bytes, names: str) -> CudaImage:
+        """Load PTX, which the driver compiles, or a binary.
+
+        Parameters
+        ----------
+        image : bytes
+        names : str
+            The kernels in it, for messages.
+
+        Raises
+        ------
+        DeviceError
+            If the driver refuses it; with the first lines of its compiler's log.
+        """
+        cu = self._cu
+        log = bytearray(_LOG_BYTES)
+        options = (cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+
+        def load() -> Any:
+            status, module = cu.cuModuleLoadDataEx(image, len(options), options, (log, _LOG_BYTES))
+            if status.value:
+                lines = bytes(log).split(b"\0")[0].decode(errors="replace").strip().splitlines()[:_LOG_LINES]
+                raise self._fault(f"loading the kernels {names}", status, "".join(f"\n  {line}" for line in lines))
+            return status, module
+
+        return CudaImage(self, self._run(f"loading the kernels {names}", load))
+
+    def unload(self, module: Any) -> None:
+        """Let the driver forget what it loaded, once no kernel of it is under way."""
+        # a device that is lost has lost this, too, and nobody waits for an error here
+        with suppress(DeviceError):
+            self.synchronize()
+            self._run("unloading kernels", self._cu.cuModuleUnload, module)
+
+    def kernel(self, image: CudaImage, name: str) -> CudaKernel:
+        """Return a kernel of what `load` gave; raise DeviceError if it is not in it."""
+        function = self._run(f"looking for kernel {name}", self._cu.cuModuleGetFunction, image.module, name.encode())
+        return CudaKernel(self, function, name, image)
+
+    def allow_shared(self, function: Any, name: str, nbytes: int) -> None:
+        """Let a kernel have more dynamic shared memory than any may have."""
+        attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        doing = f"giving kernel {name} {nbytes:,} bytes of shared memory"
+        self._run(doing, self._cu.cuFuncSetAttribute, function, attribute, nbytes)
+
+    def enqueue(self, function: Any, name: str, launch: Launch, parameters: int) -> None:
+        """Put a launch into the stream; `parameters` is the address of the addresses of its arguments."""
+        doing = f"launching kernel {name} over groups {launch.grid} of {launch.block} items"
+        sizes = (*launch.grid, *launch.block)
+        self._run(doing, self._cu.cuLaunchKernel, function, *sizes, launch.shared_bytes, self._stream, parameters, 0)
+
+
+class CudaMark:
+    """An event in the stream, which the driver forgets with this object."""
+
+    def __init__(self, event: Any, destroy: Callable[[Any], Any]) -> None:
+        self.event = event
+        weakref.finalize(self, destroy, event).atexit = False
+
+
+class CudaImage:
+    """Code that the driver has loaded, and forgets with this object."""
+
+    def __init__(self, api: CudaApi, module: Any) -> None:
+        self.module = module
+        # at the end of the process its driver may be gone before, and takes everything along
+        weakref.finalize(self, api.unload, module).atexit = False
+
+
+class CudaKernel:
+    """A kernel that the driver has loaded."""
+
+    def __init__(self, api: CudaApi, function: Any, name: str, image: CudaImage) -> None:
+        self._api = api
+        self._image = image
+        self._function = function
+        self._name = name
+        self._shared = _PLAIN_SHARED_BYTES
+        self._lock = ForkSafeLock()
+
+    def launch(self, launch: Launch) -> None:
+        """Put a launch into the device's stream; raise DeviceError if the driver fails."""
+        count = len(launch.arguments)
+        values, places = (ctypes.c_uint64 * max(1, count))(), (ctypes.c_void_p * max(1, count))()
+        start = ctypes.addressof(values)
+        for index, value in enumerate(launch.arguments):
+            # a parameter's bytes stand at the start of its eight: GPUs and their hosts are little-endian
+            values[index] = value if isinstance(value, int) else int.from_bytes(np.asarray(value).tobytes(), "little")
+            places[index] = start + 8 * index
+        if launch.shared_bytes > self._shared:
+            with self._lock:
+                self._api.allow_shared(self._function, self._name, launch.shared_bytes)
+                self._shared = launch.shared_bytes
+        self._api.enqueue(self._function, self._name, launch, ctypes.addressof(places))
+
+
+drivers.add("cuda", CudaDriver())

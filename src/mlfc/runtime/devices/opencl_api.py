@@ -1,0 +1,242 @@
+"""OpenCL devices through pyopencl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from mlfc.errors import DeviceError
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.devices.device_api import DeviceApi, drivers
+from mlfc.runtime.devices.kernel_launch import Launch
+from mlfc.support.arrays import Array
+from mlfc.support.locks import ForkSafeLock
+
+_LOG_LINES = 12
+_NO_PACKAGE = "Run: pip install mlfc[opencl]"
+_NO_DRIVER = (
+    "Install the driver of the device's vendor, or, for OpenCL on the processor: apt-get install pocl-opencl-icd"
+)
+_NO_ROOM = "The device is out of memory: free some, or run a smaller model"
+_LOST = "The process has lost the device: start it again"
+_NEXT_STEPS = {
+    "MEM_OBJECT_ALLOCATION_FAILURE": _NO_ROOM,
+    "INVALID_BUFFER_SIZE": _NO_ROOM,
+    "OUT_OF_HOST_MEMORY": _NO_ROOM,
+    # what drivers say of kernels that crashed, too
+    "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has room, start the process again",
+    "DEVICE_NOT_AVAILABLE": _LOST,
+    "INVALID_COMMAND_QUEUE": _LOST,
+    "INVALID_CONTEXT": _LOST,
+    "INVALID_WORK_GROUP_SIZE": "Its groups are not those that the kernel was compiled for, or have more than the "
+    'device\'s {items} items; models get smaller ones by --target "opencl -max_num_threads={items}"',
+}
+
+
+@cache
+def _package() -> Any:
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise DeviceError(f"OpenCL needs pyopencl, which does not load: {error}", next_step=_NO_PACKAGE) from error
+    return pyopencl
+
+
+@cache
+def _devices() -> tuple[Any, ...]:
+    """Return the devices of all platforms, which drivers do not take away again."""
+    package = _package()
+    found: list[Any] = []
+    fault: Exception | None = None
+    try:
+        for platform in package.get_platforms():
+            try:
+                found += platform.get_devices()
+            except package.Error as error:  # others may have some nevertheless
+                fault = error
+    except package.Error as error:
+        fault = error
+    if fault is not None and not found:
+        raise DeviceError(f"OpenCL has no driver here: {_reason(fault)}", next_step=_NO_DRIVER) from fault
+    return tuple(found)
+
+
+def _reason(error: Any) -> str:
+    """Return OpenCL's own name of an error: what stands behind the function in pyopencl's text."""
+    return str(error).splitlines()[0].rpartition(": ")[2]
+
+
+class OpenClDriver:
+    """What the OpenCL loader finds."""
+
+    def count(self) -> int:
+        """Return how many devices all platforms have together."""
+        count = len(_devices())
+        if not count:
+            raise DeviceError("OpenCL has no device here", next_step=_NO_DRIVER)
+        return count
+
+    def open(self, device: Device) -> OpenClApi:
+        """Return what works with a device."""
+        return OpenClApi(device, _devices()[device.index])
+
+
+class OpenClApi(DeviceApi):
+    """A context and an in-order queue of one OpenCL device; a handle is a ``cl_mem``."""
+
+    def __init__(self, device: Device, found: Any) -> None:
+        super().__init__()
+        self.device = device
+        self.name = found.name.strip()
+        # what stands behind the number says what the device's name says
+        version = " ".join(found.version.split()[:2])
+        self.driver = f"{found.platform.name} {found.driver_version}, {version}"
+        self.memory_bytes = found.global_mem_size
+        self._found = found
+        self._cl = _package()
+        self._blocks: dict[int, Any] = {}
+        with self._errors("opening the device"):
+            self._context = self._cl.Context([found])
+            self._queue = self._cl.CommandQueue(
+                self._context, properties=self._cl.command_queue_properties.PROFILING_ENABLE
+            )
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except self._cl.Error as error:
+            reason = _reason(error)
+            step = _NEXT_STEPS.get(reason.partition(" ")[0])
+            raise DeviceError(
+                f"OpenCL failed while {doing}: {reason}",
+                place=f"{self.device} ({self.name})",
+                next_step=step.format(items=self._found.max_work_group_size) if step else None,
+            ) from error
+
+    def _allocate(self, nbytes: int, alignment: int) -> int:
+        offered = self._found.mem_base_addr_align // 8
+        if alignment > offered:
+            raise DeviceError(f"blocks there are aligned to {offered} bytes, not {alignment}", place=str(self.device))
+        with self._errors(f"allocating {nbytes:,} bytes"):
+            block = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
+        self._blocks[block.int_ptr] = block
+        return int(block.int_ptr)
+
+    def _free(self, handle: int) -> None:
+        # the driver keeps the memory until the work that is in the queue is done
+        del self._blocks[handle]
+
+    def _copy_in(self, handle: int, offset: int, data: Array) -> None:
+        with self._errors(f"copying {data.nbytes:,} bytes in"):
+            self._cl.enqueue_copy(self._queue, self._blocks[handle], data, dst_offset=offset, is_blocking=True)
+
+    def _copy_out(self, handle: int, offset: int, data: Array) -> None:
+        with self._errors(f"copying {data.nbytes:,} bytes out"):
+            self._cl.enqueue_copy(self._queue, data, self._blocks[handle], src_offset=offset, is_blocking=True)
+
+    def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+        with self._errors(f"copying {nbytes:,} bytes"):
+            self._cl.enqueue_copy(
+                self._queue,
+                self._blocks[target],
+                self._blocks[source],
+                byte_count=nbytes,
+                src_offset=source_offset,
+                dst_offset=target_offset,
+            )
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        with self._errors("waiting for the device"):
+            self._queue.finish()
+
+    def mark(self) -> Any:
+        """Put a mark into the queue."""
+        with self._errors("marking the queue"):
+            return self._cl.enqueue_marker(self._queue)
+
+    def nanoseconds(self, start: Any, end: Any) -> int:
+        """Return the device's time between two marks."""
+        with self._errors("reading the device's clock"):
+            end.wait()
+            return int(end.profile.end - start.profile.end)
+
+    def build(self, source: str, kernel: str) -> OpenClKernel:
+        """Compile the program of one kernel.
+
+        Raises
+        ------
+        DeviceError
+            If the driver's compiler refuses it, or the kernel is not in it; with the first lines of its log.
+        """
+        # divisions and roots as exact as on the host, where the device can
+        exact = self._found.single_fp_config & self._cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if exact else []
+        return self._kernel(self._cl.Program(self._context, source), kernel, options)
+
+    def load(self, binary: bytes, kernel: str) -> OpenClKernel:
+        """Load one kernel of a program that was compiled for this device; raise as `build` does."""
+        with self._errors(f"loading the program of kernel {kernel}"):
+            program = self._cl.Program(self._context, [self._found], [binary])
+        return self._kernel(program, kernel, [])
+
+    def _kernel(self, program: Any, kernel: str, options: list[str]) -> OpenClKernel:
+        import warnings
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what compilers say of programs that they take
+                program.build(options)
+        except self._cl.Error as error:
+            lines = [line for line in str(error).splitlines()[1:] if line.strip()][:_LOG_LINES]
+            raise DeviceError(
+                f"the driver's compiler refuses kernel {kernel}:\n  " + "\n  ".join(lines),
+                place=f"{self.device} ({self.name})",
+            ) from error
+        with self._errors(f"taking kernel {kernel} from its program"):
+            return OpenClKernel(self, self._cl.Kernel(program, kernel), kernel)
+
+    def enqueue(self, kernel: Any, name: str, launch: Launch) -> None:
+        """Set a kernel's arguments and put it into the queue; the caller sees to it that nobody else sets them."""
+        count = launch.dimensions
+        sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
+        with self._errors(f"launching kernel {name} over groups {launch.grid} of {launch.block} items"):
+            for index, value in enumerate(launch.arguments):
+                kernel.set_arg(index, self._blocks[value] if isinstance(value, int) else value)
+            if launch.shared_bytes:
+                kernel.set_arg(len(launch.arguments), self._cl.LocalMemory(launch.shared_bytes))
+            self._cl.enqueue_nd_range_kernel(self._queue, kernel, sizes[:count], launch.block[:count])
+
+
+class OpenClKernel:
+    """A kernel that the driver has compiled."""
+
+    def __init__(self, api: OpenClApi, kernel: Any, name: str) -> None:
+        self._api = api
+        self._kernel = kernel
+        self._name = name
+        self._count = kernel.num_args
+        self._lock = ForkSafeLock()
+
+    def launch(self, launch: Launch) -> None:
+        """Put a launch into the device's queue.
+
+        Raises
+        ------
+        DeviceError
+            If the kernel has another number of parameters, an argument is no memory of the device, or the driver fails.
+        """
+        given = len(launch.arguments) + (1 if launch.shared_bytes else 0)
+        if given != self._count:
+            raise DeviceError(f"the kernel has {self._count} parameters, its description {given}", place=self._name)
+        for index, value in enumerate(launch.arguments):
+            if isinstance(value, int) and not self._api.owns(value):
+                raise DeviceError(f"argument {index} is {value:#x}, no memory of {self._api.device}", place=self._name)
+        with self._lock:
+            self._api.enqueue(self._kernel, self._name, launch)
+
+
+drivers.add("opencl", OpenClDriver())

@@ -1,0 +1,297 @@
+"""A compiled model in a shared library, called through its C interface."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from mlfc.errors import ArchiveError, InputError, RunError, ToolchainError
+from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.ffi.library_names import is_in_memory
+from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data, chunks_of, nbytes_of
+from mlfc.support.locks import ForkSafeLock
+
+_POOL_ALIGNMENT = 64
+
+
+_MAPPED = ("inputs", "outputs")
+_locks: WeakValueDictionary[tuple[str, str], ForkSafeLock] = WeakValueDictionary()
+_locks_guard = ForkSafeLock()
+
+
+class BoundCall(partial[int]):
+    """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
+
+    It is the generated function itself with its arguments: nothing of Python runs in a call. For a module whose
+    inputs and outputs lie in its workspace a call copies them there and back.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to ndarray
+        The bound buffers, kept alive as long as this object.
+    """
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+
+class AotModule:
+    """A model compiled ahead of time.
+
+    Parameters
+    ----------
+    library : path or NativeCode
+        The shared library that the archive's C was compiled to, or code that is in memory already.
+    description : mapping
+        The module's checked ``mlfc`` object of ``metadata.json``: ``entry``, ``inputs``, ``outputs``, ``memory``.
+        With ``external_workspace``, the sizes of what the caller passes in are those of ``pools``, or of the workspace.
+    loaded : mapping of str to Data, optional
+        The contents of the pools of constants that the caller loads, by name.
+
+    Notes
+    -----
+    The workspace is static in the library, so a module computes one inference at a time: `run` takes a
+    lock. Callables that `bind` returns do not; never call two of one module at once, unless it is in a library that was
+    exported, whose functions wait for one another. A module built with an external workspace has one of its own for
+    each `bind`, and its bound calls may run at the same time.
+    """
+
+    def __init__(
+        self,
+        library: str | os.PathLike[str] | NativeCode,
+        description: Mapping[str, Any],
+        loaded: Mapping[str, Data] | None = None,
+    ) -> None:
+        self.inputs = tuple(TensorInfo.from_json(entry) for entry in description["inputs"])
+        self.outputs = tuple(TensorInfo.from_json(entry) for entry in description["outputs"])
+        self.device: Device = cpu()
+        self._pools: Sequence[int] = ()
+        if description.get("external_workspace"):
+            whole = [{"bytes": description["memory"]["workspace_bytes"]}]
+            self._pools = [pool["bytes"] for pool in description.get("pools", whole)]
+        self._constants = [filled(data) for data in (loaded or {}).values()]
+        self._lock = _lock(library, description)
+        self._function = _entry_of(library, description["entry"])
+        self._mappers: tuple[Any, ...] = ()
+        if description.get("workspace_io"):
+            self._mappers = tuple(self._mapper(library, description["entry"], kind) for kind in _MAPPED)
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference.
+
+        Parameters
+        ----------
+        *inputs
+            One mapping from input names to arrays, or the arrays in the order of `inputs`. numpy arrays and arrays of
+            any DLPack library are read where they lie if they are contiguous.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Fresh arrays by output name, in the model's order.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If inputs are missing, unknown, mis-shaped or mis-typed; all faults at once.
+        RunError
+            If the generated code reports failure.
+        """
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
+        outputs = self.new_outputs()
+        call = self._call(arrays, outputs)
+        with self._lock:
+            status = call()
+        if status != 0:
+            raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+        return outputs
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> BoundCall:
+        """Return a callable that runs on these very buffers, with no work in Python at a call.
+
+        Parameters
+        ----------
+        inputs, outputs : mapping of str to array, or sequence of arrays
+            Contiguous arrays; `outputs` defaults to fresh ones. They must not share memory.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If they do not fit the model or cannot be used in place.
+        """
+        sources = by_name(inputs, self.inputs, "input")
+        results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")
+        require_bound(sources, "input")
+        require_bound(results, "output")
+        taken = list(sources.items())
+        for name, array in results.items():
+            for other, memory in taken:
+                if np.may_share_memory(array, memory):
+                    raise InputError(f"the output shares memory with {other}", place=name, next_step="Use a copy")
+            taken.append((name, array))
+        return self._call(sources, results)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh uninitialized arrays for the outputs."""
+        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
+
+    def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
+        pools = [*map(aligned, self._pools), *self._constants]
+        given = [_pointers(pools)] if pools else []
+        if self._mappers:
+            call = self._copying_call(given, inputs, outputs)
+        else:
+            arguments = [_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())), *given]
+            call = BoundCall(self._function, *map(ctypes.byref, arguments))
+        call.inputs, call.outputs = inputs, outputs
+        return call
+
+    def _mapper(self, library: str | os.PathLike[str] | NativeCode, entry: str, kind: str) -> Any:
+        """Return the function that says where all inputs, or all outputs, lie in the workspace."""
+        count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
+        fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
+        result = type(f"Mapped{kind.title()}", (ctypes.Structure,), {"_fields_": fields})
+        return function_of(library, f"{entry.removesuffix('_run')}_map_{kind}", result)
+
+    def _copying_call(self, given: Sequence[Any], inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
+        arguments = tuple(map(ctypes.byref, given))
+        places = [mapper(*arguments) for mapper in self._mappers]
+        copies_in, copies_out = (
+            [
+                (array, getattr(place, field), array.nbytes)
+                for array, (field, _) in zip(arrays.values(), place._fields_, strict=False)
+            ]
+            for arrays, place in zip((inputs, outputs), places, strict=True)
+        )
+
+        def run() -> int:
+            for array, pointer, nbytes in copies_in:
+                ctypes.memmove(pointer, array.ctypes.data, nbytes)
+            status: int = self._function(*arguments)
+            for array, pointer, nbytes in copies_out:
+                ctypes.memmove(array.ctypes.data, pointer, nbytes)
+            return status
+
+        return BoundCall(run)
+
+
+def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> dict[str, Data]:
+    """Return the contents of the pools of constants that the caller of a module loads, by name.
+
+    Parameters
+    ----------
+    description : mapping
+        As for `AotModule`.
+    code : mapping of str to Data
+        The module's generated code, ``src/...``, with the files of these pools beside it.
+
+    Raises
+    ------
+    ArchiveError
+        If a file is missing or does not have the bytes that the description says.
+    """
+    loaded = {}
+    for pool in description.get("constant_pools", ()):
+        if pool["file"] is None:
+            continue
+        data = code.get(pool["file"])
+        if data is None or nbytes_of(data) != pool["bytes"]:
+            found = "missing" if data is None else f"{nbytes_of(data)} bytes long"
+            raise ArchiveError(
+                f"the file with the {pool['bytes']} bytes of constants '{pool['name']}' is {found}",
+                place=pool["file"],
+                next_step="Export the archive again",
+            )
+        loaded[pool["name"]] = data
+    return loaded
+
+
+def aligned(size: int) -> Array:
+    """Return fresh memory as the C interface wants a pool's."""
+    try:
+        memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):
+        raise RunError(
+            f"there is no memory for {size:,} bytes of workspace", next_step="Run it on a machine that has as much"
+        ) from None
+    start = -memory.ctypes.data % _POOL_ALIGNMENT
+    return memory[start : start + size]
+
+
+def filled(data: Data) -> Array:
+    """Return memory that holds what a pool of constants must."""
+    joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
+    memory = aligned(joined.size)
+    memory[:] = joined
+    return memory
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    """Return the struct of pointers that the C interface takes; it keeps the arrays' memory alive."""
+    struct = (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+    struct.arrays = tuple(arrays)  # type: ignore[attr-defined]  # ctypes arrays take attributes
+    return struct
+
+
+def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str, Any]) -> ForkSafeLock:
+    """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
+    if isinstance(library, (str, os.PathLike)):
+        name = os.fspath(library)
+        place = name if is_in_memory(name) else os.path.realpath(name)
+    else:
+        place = library.place
+    key = (place, "" if description.get("workspace_peers") else description["entry"])
+    with _locks_guard:
+        lock = _locks.get(key)
+        if lock is None:
+            lock = _locks[key] = ForkSafeLock()
+        return lock
+
+
+def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:
+    """Return the function that runs the model; in libraries with other functions that do, one that waits for them."""
+    waiting = f"{name}_in_turn"
+    try:
+        return function_of(library, waiting)
+    except ToolchainError:
+        return function_of(library, name)
+
+
+def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, result: Any = ctypes.c_int32) -> Any:
+    """Return a function of a library, or of code that is in memory; raise ToolchainError if it is not there."""
+    if not isinstance(library, (str, os.PathLike)):
+        return _function_in_memory(library, symbol, result)
+    try:
+        function = getattr(ctypes.CDLL(os.fspath(library)), symbol)
+    except (OSError, AttributeError) as error:
+        raise ToolchainError(
+            f"the compiled model does not load: {error}",
+            place=os.fspath(library),
+            next_step="Remove this file and load the archive again",
+        ) from error
+    function.restype = result
+    return function
+
+
+def _function_in_memory(code: NativeCode, symbol: str, result: Any) -> Any:
+    address = code.address(symbol)
+    if address is None:
+        raise ToolchainError(
+            f"the compiled code has no function '{symbol}'", place=code.place, next_step="Compile the model again"
+        )
+    function = ctypes.CFUNCTYPE(result)(address)
+    function.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+    return function

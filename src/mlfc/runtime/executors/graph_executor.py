@@ -1,0 +1,459 @@
+"""The graph executor: runs a graph's operators one after another on memory that is prepared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlfc.errors import InputError, InternalError, RunError
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.devices.operator_clock import timed_call
+from mlfc.runtime.executors.device_memory import DeviceMemory
+from mlfc.runtime.executors.graph_devices import graph_devices
+from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
+from mlfc.runtime.executors.graph_memory import GraphMemory, HostMemory, array_shape
+from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.arrays import counts, require_readable
+from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support import dtypes
+from mlfc.support.arrays import Array
+from mlfc.support.params import load_params
+
+Key: TypeAlias = "str | int"
+Call: TypeAlias = Callable[[], int]
+
+
+class GraphExecutor:
+    """A model whose operators are functions of a module.
+
+    Parameters
+    ----------
+    graph_json : str, bytes or Graph
+        The graph; text is checked.
+    lib : Module
+        Has the functions, itself or in its imports. If it has a method ``linked_params()``, a mapping from names to
+        arrays, they are set at once.
+    devices : Device or sequence of Device, optional
+        What the graph runs on, in any order; the CPU may be left out. Default: the first device of each kind that the
+        graph names. A session with a device elsewhere has a CPU with a method ``graph_memory(graph, lib)``.
+
+    Raises
+    ------
+    ArchiveError
+        If the graph breaks its format.
+    RunError
+        If `lib` lacks a function of the graph, the memory is not there, or the devices are not those of the graph.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    Inputs are zeros until they are set. One run at a time; for more, `fork`.
+    """
+
+    def __init__(
+        self, graph_json: str | bytes | Graph, lib: Module, devices: Device | Sequence[Device] | None = None
+    ) -> None:
+        self.graph = graph_json if isinstance(graph_json, Graph) else parse_graph(graph_json)
+        self.lib = lib
+        self.devices = graph_devices(self.graph, devices)
+        self.device = self.devices[0]
+        self._arguments = self.graph.arguments
+        self._functions = _functions(self.graph, lib)
+        self._roots = self.graph.roots()
+        self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
+        self._memory = self._new_memory()
+        self._prepare()
+        self._params: set[str] = set()
+        linked = getattr(lib, "linked_params", None)
+        if linked is not None:
+            self.link_params(linked())
+
+    def _new_memory(self) -> GraphMemory:
+        elsewhere = getattr(self.device, "graph_memory", None)
+        if elsewhere is not None:
+            memory: GraphMemory = elsewhere(self.graph, self.lib)
+            return memory
+        if len(self.devices) == 1:
+            return HostMemory(self.graph, self.device)
+        return DeviceMemory(self.graph, self.devices)
+
+    def _prepare(self) -> None:
+        """Give every operator its arguments."""
+        self._tensors = [
+            c_abi.dl_tensor(
+                self._memory.address(index), entry.shape, c_abi.entry_type(entry.dtype), self._memory.device(index)
+            )
+            for index, entry in enumerate(self.graph.entries)
+        ]
+        self._flat: dict[int, c_abi.DLTensor] = {}
+        self._calls = [
+            (node, self._call(node, function))
+            for node, function in zip(self.graph.nodes, self._functions, strict=True)
+            if node.function not in (None, NOP)
+        ]
+
+    def _call(self, node: Node, function: Function | None) -> Call:
+        if node.function == COPY:
+            return self._memory.copy(node.inputs[0], node.outputs.start)
+        entries = (*node.inputs, *node.outputs)
+        prepare = getattr(function, "prepare", None)
+        if prepare is not None:
+            call: Call = prepare([self._argument(entry, node) for entry in entries])
+            return call
+
+        def call_with_arrays() -> int:
+            function(*(self._memory.view(entry) for entry in entries))  # type: ignore[misc]
+            return 0
+
+        return call_with_arrays
+
+    def _argument(self, entry: int, node: Node) -> c_abi.DLTensor:
+        if not node.flatten:
+            return self._tensors[entry]
+        if entry not in self._flat:
+            item, tensor = self.graph.entries[entry], self._tensors[entry]
+            count = item.nbytes // max(1, self._dtypes[entry].itemsize)
+            self._flat[entry] = c_abi.dl_tensor(tensor.data or 0, (count,), tensor.dtype, self._memory.device(entry))
+        return self._flat[entry]
+
+    def fork(self) -> GraphExecutor:
+        """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
+        other = GraphExecutor(self.graph, self.lib, self.devices)
+        other._params = set(self._params)
+        for name in self._params:
+            other._share(self._arguments[name], self, self._arguments[name])
+        return other
+
+    def _index(self, key: Key) -> int:
+        """Return the entry of an argument."""
+        names = list(self._arguments)
+        if isinstance(key, str):
+            if key not in self._arguments:
+                raise InputError(
+                    "the graph has no such input", place=key, next_step=f"It has: {', '.join(names) or 'none'}"
+                )
+            return self._arguments[key]
+        if not counts(key, len(names)):
+            raise InputError(f"there is no input {key}: the graph has {len(names)}")
+        return self._arguments[names[key]]
+
+    def _name(self, key: Key) -> str:
+        """Return the name of an argument."""
+        return key if isinstance(key, str) else list(self._arguments)[key]
+
+    def set_input(self, key: Key | None = None, value: Any = None, /, **params: Any) -> None:
+        """Copy values into inputs or parameters.
+
+        Parameters
+        ----------
+        key, value
+            The name or number of one, and its array; may be left out.
+        **params
+            Further ones by name.
+
+        Raises
+        ------
+        InputError
+            If there is no such input, or the array does not fit it.
+        """
+        given: list[tuple[str | int, Any]] = [*params.items()]
+        if key is not None:
+            given.append((key, value))
+        for name, array in given:
+            entry = self._index(name)
+            self._write(entry, self._taken(array, entry, self._name(name)))
+            if self._tensors[entry].data != self._memory.address(entry):
+                self._update(entry)
+
+    def set_input_zero_copy(self, key: Key, value: Any) -> None:
+        """Make an input read the caller's own memory, from now on, instead of a copy.
+
+        Raises
+        ------
+        InputError
+            Unless the array is contiguous, aligned to its elements' size, and fits, and operators run where it lies.
+        """
+        entry = self._index(key)
+        array = self._taken(value, entry, self._name(key))
+        if not isinstance(array, np.ndarray) and array.device == self._memory.device(entry):
+            self._use(entry, array)
+            return
+        if not self._memory.is_here(entry) or not isinstance(array, np.ndarray):
+            place = "this machine's memory" if isinstance(array, np.ndarray) else f"memory of {array.device}"
+            raise InputError(
+                f"operators on {self._memory.device(entry)} cannot read {place}",
+                place=self._name(key),
+                next_step="Use set_input, which copies",
+            )
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            raise InputError(
+                "the array must be contiguous and aligned to be read in place",
+                place=self._name(key),
+                next_step="Use set_input, which copies",
+            )
+        self._use(entry, array)
+
+    def is_here(self, key: Key) -> bool:
+        """Tell whether an input lies in memory of this process."""
+        return self._memory.is_here(self._index(key))
+
+    def get_input(self, key: Key, out: Any = None) -> Any:
+        """Return a copy of an input, in `out` if that is given."""
+        return self._copied(self._index(key), out)
+
+    def get_output(self, index: int, out: Any = None) -> Any:
+        """Return a copy of output `index`: a new array, or `out`, which may be an array of this process or a device."""
+        if not counts(index, len(self.graph.heads)):
+            raise InputError(f"there is no output {index}: the graph has {len(self.graph.heads)}")
+        return self._copied(self.graph.heads[index], out)
+
+    def get_num_inputs(self) -> int:
+        """Return how many inputs there are, parameters among them."""
+        return len(self._arguments)
+
+    def get_num_outputs(self) -> int:
+        """Return how many outputs there are."""
+        return len(self.graph.heads)
+
+    def get_input_index(self, name: str) -> int:
+        """Return the number of an input, -1 if there is none of this name."""
+        names = list(self._arguments)
+        return names.index(name) if name in self._arguments else -1
+
+    def get_input_info(self) -> dict[str, TensorInfo]:
+        """Return what each input is that is not a parameter."""
+        return {name: self._info(name, entry) for name, entry in self._arguments.items() if name not in self._params}
+
+    def get_output_info(self) -> dict[str, TensorInfo]:
+        """Return what each output is, as ``<node>:<number of its output>``."""
+        names = {}
+        for node in self.graph.nodes:
+            for number, entry in enumerate(node.outputs):
+                names[entry] = f"{node.name}:{number}"
+        return {names[head]: self._info(names[head], head) for head in self.graph.heads}
+
+    def output_infos(self) -> tuple[TensorInfo, ...]:
+        """Return what each output is, in order, under the names ``output0``, ``output1``, ..., or ``output``."""
+        single = len(self.graph.heads) == 1
+        return tuple(
+            self._info("output" if single else f"output{index}", head) for index, head in enumerate(self.graph.heads)
+        )
+
+    def _info(self, name: str, entry: int) -> TensorInfo:
+        item = self.graph.entries[entry]
+        return TensorInfo(name, item.shape, item.dtype)
+
+    def load_params(self, data: bytes | memoryview) -> None:
+        """Copy the parameters of a parameter file in; names that the graph does not have are passed over.
+
+        Raises
+        ------
+        ArchiveError
+            If the bytes are not a parameter file.
+        InputError
+            If a parameter does not fit the graph.
+        """
+        for name, array in load_params(data).items():
+            if name in self._arguments:
+                self.set_input(name, array)
+                self._params.add(name)
+
+    def link_params(self, params: Mapping[str, Array]) -> None:
+        """Use arrays as parameters where they lie, read-only; those that code could not read there are copied."""
+        for name, array in params.items():
+            if name in self._arguments:
+                entry = self._arguments[name]
+                self._use(entry, require_readable(self._checked(array, entry, name)))
+                self._params.add(name)
+
+    def share_params(self, other: GraphExecutor, data: bytes | memoryview) -> None:
+        """Use another executor's parameters in place: those whose names are in a parameter file."""
+        for name in load_params(data):
+            if name in self._arguments and name in other._arguments:
+                entry, source = self._arguments[name], other._arguments[name]
+                self._require_fit(other._dtypes[source], array_shape(other.graph.entries[source]), entry, name)
+                self._share(entry, other, source)
+                self._params.add(name)
+
+    def run(self, **inputs: Any) -> None:
+        """Set `inputs`, if there are any, and run every operator.
+
+        Raises
+        ------
+        RunError
+            If an operator fails; with its name and text.
+        """
+        if inputs:
+            self.set_input(**inputs)
+        for node, call in self._calls:
+            status = call()
+            if status != 0:
+                raise self._failure(node, status)
+        self._memory.synchronize()
+
+    def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
+        """Run operator after operator, and yield each with copies of what it made.
+
+        An only output has the name of its node, several have ``<node>:<number>``.
+
+        Raises
+        ------
+        RunError
+            If an operator fails.
+        """
+        for node, call in self._calls:
+            status = call()
+            if status != 0:
+                raise self._failure(node, status)
+            single = len(node.outputs) == 1
+            yield (
+                node,
+                {
+                    node.name if single else f"{node.name}:{number}": self._copied(entry, None)
+                    for number, entry in enumerate(node.outputs)
+                },
+            )
+
+    def calls(self) -> Iterator[tuple[Node, Call]]:
+        """Yield the operators in order with what runs each and returns its status."""
+        yield from self._calls
+
+    def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
+        """Time each operator.
+
+        Parameters
+        ----------
+        number : int
+            Runs of the whole graph that are averaged.
+        repeat : int
+            How often that is done.
+
+        Returns
+        -------
+        list of list of float
+            For each operator, in order, `repeat` times in seconds.
+        """
+        if number < 1 or repeat < 1:
+            raise InputError("number and repeat count from 1")
+        times = [[0.0] * repeat for _ in self._calls]
+        for turn in range(repeat):
+            for _ in range(number):
+                for index, nanoseconds in enumerate(self.timed_run()):
+                    times[index][turn] += nanoseconds * 1e-9 / number
+        return times
+
+    def timed_run(self) -> list[int]:
+        """Run, and return the nanoseconds of each operator.
+
+        Those here are timed by this process's clock, the call from Python included; those on a device by its own, while
+        the work before them is still under way, as in any run.
+        """
+        elapsed = []
+        for node, call in self._calls:
+            device = self._memory.device(node.outputs.start)
+            if device.kind == "cpu":
+                # waiting for a device is not the time of the operator that has to wait
+                self._memory.synchronize()
+            status, nanoseconds = timed_call(device, call)
+            if status != 0:
+                raise self._failure(node, status)
+            elapsed.append(nanoseconds)
+        self._memory.synchronize()
+        return [nanoseconds() for nanoseconds in elapsed]
+
+    def _failure(self, node: Node, status: int) -> RunError:
+        failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
+        if failure is not None:
+            error: RunError = failure(status)
+            return error
+        return RunError(f"it failed with status {status}", place=node.name)
+
+    def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
+        """Return what fits an entry as an array of this process or, where the graph has devices, of one of them."""
+        if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            return self._checked(value, entry, name)
+        tensor = from_dlpack(value)
+        if tensor.device.kind == "cpu" or not isinstance(self._memory, DeviceMemory):
+            return self._checked(tensor.numpy(), entry, name)
+        self._require_fit(dtypes.to_numpy(tensor.dtype), tensor.shape, entry, name)
+        return tensor
+
+    def _checked(self, value: Any, entry: int, name: str) -> Array:
+        array: Array = np.asarray(value)
+        self._require_fit(array.dtype, array.shape, entry, name)
+        return array
+
+    def _write(self, entry: int, array: Array | NDArray) -> None:
+        if isinstance(array, np.ndarray):
+            self._memory.write(entry, array)
+        else:
+            self._device_memory.write(entry, array)
+
+    @property
+    def _device_memory(self) -> DeviceMemory:
+        """The memory, as what takes the tensors of devices that `_taken` gives."""
+        if not isinstance(self._memory, DeviceMemory):
+            raise InternalError("a graph without devices was given a tensor on one")
+        return self._memory
+
+    def _require_fit(self, dtype: Any, shape: tuple[int, ...], entry: int, name: str) -> None:
+        item = self.graph.entries[entry]
+        if dtype != self._dtypes[entry] or shape != array_shape(item):
+            raise InputError(f"an array {dtype}{list(shape)} does not fit {item.dtype}{list(item.shape)}", place=name)
+
+    def _copied(self, entry: int, out: Any) -> Any:
+        if out is None:
+            out = np.empty(array_shape(self.graph.entries[entry]), self._dtypes[entry])
+        target = self._taken(out, entry, "out")
+        if isinstance(target, np.ndarray):
+            self._memory.read(entry, target)
+        else:
+            self._device_memory.give(entry, target)
+        return out
+
+    def _use(self, argument: int, array: Array | NDArray) -> None:
+        if isinstance(array, np.ndarray):
+            self._memory.use(argument, array)
+        else:
+            self._device_memory.use(argument, array)
+        self._update(argument)
+
+    def _share(self, argument: int, other: GraphExecutor, source: int) -> None:
+        self._memory.share(argument, other._memory, source)
+        self._update(argument)
+
+    def _update(self, argument: int) -> None:
+        """Tell operators where an argument, and the views of it, lie now."""
+        address = self._memory.address(argument)
+        for entry, root in enumerate(self._roots):
+            if root == argument:
+                self._tensors[entry].data = address
+                if entry in self._flat:
+                    self._flat[entry].data = address
+
+
+def _functions(graph: Graph, lib: Module) -> list[Function | None]:
+    """Look up each node's function, once; every one that is missing is named in one error."""
+    found: dict[str, Function] = {}
+    missing: list[str] = []
+    functions: list[Function | None] = []
+    for node in graph.nodes:
+        name = node.function
+        if name is None or name in (NOP, COPY):
+            functions.append(None)
+            continue
+        if name not in found and name not in missing:
+            if lib.implements_function(name, query_imports=True):
+                found[name] = lib.get_function(name, query_imports=True)
+            else:
+                missing.append(name)
+        functions.append(found.get(name))
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise RunError(f"the library lacks functions of the graph: {shown}", next_step="Load the library of this graph")
+    return functions

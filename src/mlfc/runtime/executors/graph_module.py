@@ -1,0 +1,209 @@
+"""A model for the graph executor with the same face as one compiled ahead of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import InputError, OptionError
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.executors.graph_executor import GraphExecutor
+from mlfc.runtime.executors.graph_json import parse_graph
+from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
+from mlfc.runtime.modules.module import Module
+from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+from mlfc.support.locks import ForkSafeLock
+
+
+class BoundGraph:
+    """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to ndarray
+        The bound buffers.
+    """
+
+    def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._executor = executor
+        self._copied: list[tuple[str, Array]] = []
+        for name, array in zip(executor.get_input_info(), inputs.values(), strict=True):
+            if executor.is_here(name):
+                executor.set_input_zero_copy(name, array)
+            else:
+                self._copied.append((name, array))
+        self._calls = [call for _, call in executor.calls()]
+        self._results = list(outputs.values())
+
+    def __call__(self) -> int:
+        """Run the model."""
+        self._copy_inputs()
+        for call in self._calls:
+            status = call()
+            if status != 0:
+                return status
+        for index, out in enumerate(self._results):
+            self._executor.get_output(index, out)
+        return 0
+
+    def timed(self) -> tuple[int, list[int]]:
+        """Run the model; return the status and the nanoseconds of each operator."""
+        self._copy_inputs()
+        times = self._executor.timed_run()
+        for index, out in enumerate(self._results):
+            self._executor.get_output(index, out)
+        return 0, times
+
+    def _copy_inputs(self) -> None:
+        """Bring inputs to devices that cannot read them where they are."""
+        for name, array in self._copied:
+            self._executor.set_input(name, array)
+
+
+class GraphModule:
+    """A model that the graph executor runs.
+
+    Parameters
+    ----------
+    executor : GraphExecutor
+        With its parameters set.
+    inputs, outputs : sequence of TensorInfo, optional
+        In the graph's order, where more is known of them than the graph says.
+    operators : sequence of mapping, optional
+        ``function``, ``nodes`` and ``macs`` of each operator in order, for profiles.
+
+    Raises
+    ------
+    InputError
+        If `inputs` or `outputs` contradict the graph.
+
+    Notes
+    -----
+    `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same time.
+    """
+
+    @classmethod
+    def described(
+        cls,
+        graph_json: str,
+        lib: Module,
+        description: Mapping[str, Any],
+        place: str = "graph JSON",
+        devices: Device | Sequence[Device] | None = None,
+        params: Mapping[str, Array] | None = None,
+    ) -> GraphModule:
+        """Return a model of which mlfc's metadata tell inputs and outputs, and, for profiles, operators.
+
+        Parameters
+        ----------
+        graph_json : str
+        lib : Module
+            The code; it may have the parameters linked.
+        description : mapping
+            The module's checked ``mlfc`` object of ``metadata.json``.
+        place : str
+            The graph's file, for messages.
+        devices : Device or sequence of Device, optional
+            Where the code runs; as `GraphExecutor` takes them.
+        params : mapping of str to ndarray, optional
+            Parameters that the code does not have.
+        """
+        inputs, outputs = (tuple(map(TensorInfo.from_json, description[kind])) for kind in ("inputs", "outputs"))
+        executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
+        executor.link_params(params or {})
+        return cls(executor, inputs, outputs, description.get("operators"))
+
+    def __init__(
+        self,
+        executor: GraphExecutor,
+        inputs: Sequence[TensorInfo] | None = None,
+        outputs: Sequence[TensorInfo] | None = None,
+        operators: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.executor = executor
+        self.device: Device = executor.device
+        known = executor.get_input_info()
+        self.inputs = tuple(known.values()) if inputs is None else tuple(inputs)
+        self.outputs = executor.output_infos() if outputs is None else tuple(outputs)
+        # by place, not by name: a node's name may be a spelling of the model's own that C and JSON can hold
+        if not _fit(self.inputs, known.values()) or not _fit(self.outputs, executor.output_infos()):
+            raise InputError(
+                f"the graph takes {_shown(known.values())} and gives {_shown(executor.output_infos())}; it is described"
+                f" as one that takes {_shown(self.inputs)} and gives {_shown(self.outputs)}"
+            )
+        self._keys = tuple(known)
+        self._operators = operators
+        self._lock = ForkSafeLock()
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
+        with self._lock:
+            for key, array in zip(self._keys, arrays.values(), strict=True):
+                self.executor.set_input(key, array)
+            self.executor.run()
+            return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> BoundGraph:
+        """Return a callable that runs on these very buffers; as `AotModule.bind`.
+
+        Inputs are read in place, or copied to the device where they are read; outputs are copied out of the executor's
+        memory at the end of each call.
+        """
+        sources = by_name(inputs, self.inputs, "input")
+        results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")
+        require_bound(sources, "input")
+        require_bound(results, "output")
+        return BoundGraph(self.executor.fork(), sources, results)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh uninitialized arrays for the outputs."""
+        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+        """Time every operator over `repeat` runs, after one that is not counted.
+
+        The times include the call from Python, about a microsecond each.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If an operator fails.
+        """
+        if repeat < 1:
+            raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
+        call = self.bind(inputs)
+        rows, seconds = [], []
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            _, times = call.timed()
+            seconds.append(time.perf_counter() - start)
+            rows.append(times)
+        return Profile(self.operator_times(rows[1:]), tuple(seconds[1:]), call.outputs)
+
+    def operator_times(self, rows: Sequence[Sequence[float]]) -> tuple[OperatorTime, ...]:
+        """Return the medians of what each operator took; a row of nanoseconds for each run."""
+        called = [node for node, _ in self.executor.calls()]
+        known = self._operators
+        if known is None or len(known) != len(called):
+            known = [{"function": node.function, "nodes": [node.name], "macs": 0} for node in called]
+        return operator_times(known, rows)
+
+
+def _fit(described: Iterable[TensorInfo], known: Iterable[TensorInfo]) -> bool:
+    return [(info.shape, info.dtype) for info in described] == [(info.shape, info.dtype) for info in known]
+
+
+def _shown(infos: Iterable[TensorInfo]) -> str:
+    return ", ".join(map(str, infos)) or "nothing"

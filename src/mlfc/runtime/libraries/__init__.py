@@ -1,0 +1,1 @@
+"""Shared libraries as modules, and the import trees in them."""

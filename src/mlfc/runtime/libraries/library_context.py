@@ -1,0 +1,243 @@
+"""What libraries are given of this process: the functions that their code calls through variables of fixed names.
+
+TVM's loaders fill the same variables. With them generated code finds functions of imported modules and global ones,
+calls them, and says why it failed; libraries that come without a runtime get memory and loops from here, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mlfc.errors import RunError
+from mlfc.runtime.ffi.call_values import argument_of, returned
+from mlfc.runtime.modules.global_funcs import find_global_func
+from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.tensor import c_abi
+from mlfc.support.locks import ForkSafeLock
+
+CONTEXT = "__tvm_module_ctx"
+_ALIGNMENT = 64
+
+_VOID, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
+_FUNC_CALL = ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _VOID, _INT, _VOID, _VOID)
+_SET_LAST_ERROR = ctypes.CFUNCTYPE(None, _TEXT)
+_GET_FUNC_FROM_ENV = ctypes.CFUNCTYPE(_INT, _VOID, _TEXT, _VOID)
+_ALLOC_WORKSPACE = ctypes.CFUNCTYPE(_VOID, _INT, _INT, ctypes.c_uint64, _INT, _INT)
+_FREE_WORKSPACE = ctypes.CFUNCTYPE(_INT, _INT, _INT, _VOID)
+_PARALLEL_LAUNCH = ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _INT)
+_PARALLEL_BARRIER = ctypes.CFUNCTYPE(_INT, _INT, _VOID)
+_LAMBDA = ctypes.CFUNCTYPE(_INT, _INT, _VOID, _VOID)
+
+
+class _ParallelEnv(ctypes.Structure):
+    _fields_ = (("sync_handle", ctypes.c_void_p), ("num_task", ctypes.c_int32))
+
+
+class _State(threading.local):
+    """What went wrong last in this thread, and what the last results that are in memory point to."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.cause: BaseException | None = None
+        self.results: list[Any] = []
+
+
+_state = _State()
+_handles = itertools.count(1)
+_modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
+_functions: dict[int, Function] = {}
+# handles by the module that imports the function, and its name; and those of global functions
+_found: dict[tuple[int, str], int] = {}
+_global_handles: dict[str, int] = {}
+_workspaces: dict[int, Any] = {}
+# handles by the address of a library's variable: the last one that is alive is in it
+_filled: dict[int, list[int]] = {}
+_lock = ForkSafeLock(reentrant=True)
+
+
+def take_error() -> tuple[str, BaseException | None]:
+    """Return the text of this thread's last failure in compiled code and the exception behind it, and forget both."""
+    text, cause = _state.text, _state.cause
+    _state.text, _state.cause = "", None
+    # a failure of Python that compiled code took for no failure of its own is not the cause of a later one
+    return text, cause if cause is not None and _message(cause) in text else None
+
+
+def fill_context(address_of: Callable[[str], int | None], module: Module, owner: object) -> None:
+    """Give a library the functions of this process, for as long as `owner` lives.
+
+    Parameters
+    ----------
+    address_of : callable
+        Returns where a symbol of the library lies, None if it has no such symbol.
+    module : Module
+        In whose imports the library's code looks for functions.
+    owner : object
+    """
+    for name, callback in _CALLBACKS.items():
+        address = address_of(name)
+        # memory and loops are better served by the library's own runtime, which needs no Python
+        if address is not None and (name not in _REPLACEABLE or address_of(name.removeprefix("__")) is None):
+            ctypes.c_void_p.from_address(address).value = ctypes.cast(callback, ctypes.c_void_p).value
+    address = address_of(CONTEXT)
+    if address is None:
+        return
+    handle = next(_handles)
+    with _lock:
+        _modules[handle] = module
+        _filled.setdefault(address, []).append(handle)
+        ctypes.c_void_p.from_address(address).value = handle
+    weakref.finalize(owner, _leave, address, handle)
+
+
+def is_taken(address: int | None) -> bool:
+    """Tell whether a module that lives has filled the variable `CONTEXT` at an address."""
+    with _lock:
+        return bool(_filled.get(address or 0))
+
+
+def _leave(address: int, handle: int) -> None:
+    """Forget a module; its library, which stays in memory, goes back to another module that loaded it."""
+    with _lock:
+        handles = _filled[address]
+        handles.remove(handle)
+        ctypes.c_void_p.from_address(address).value = handles[-1] if handles else None
+        for key in [key for key in _found if key[0] == handle]:
+            _functions.pop(_found.pop(key), None)
+
+
+def _message(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _fail(error: BaseException) -> int:
+    _state.text, _state.cause = _message(error), error
+    return -1
+
+
+def _guarded(call: Callable[..., int]) -> Callable[..., int]:
+    """Return a callback that never lets an exception into C."""
+
+    def guarded(*args: Any) -> int:
+        try:
+            return call(*args)
+        except BaseException as error:  # C cannot pass it on: whoever called C raises it again
+            return _fail(error)
+
+    return guarded
+
+
+def _func_call(handle: int, values: int, codes: int, count: int, result: int, result_code: int) -> int:
+    function = _functions.get(handle)
+    if function is None:
+        raise RunError(f"{handle} is not the handle of a function")
+    given = (ctypes.c_int64 * count).from_address(values) if count else ()
+    kinds = (ctypes.c_int32 * count).from_address(codes) if count else ()
+    value = function(*map(argument_of, given, kinds))
+    if value is None:
+        ctypes.c_int32.from_address(result_code).value = c_abi.NULL
+        return 0
+    _state.results = []
+    bits, code = returned(value, _state.results)
+    ctypes.c_int64.from_address(result).value = bits
+    ctypes.c_int32.from_address(result_code).value = code
+    return 0
+
+
+def _get_func_from_env(module: int | None, name: bytes, out: int) -> int:
+    ctypes.c_void_p.from_address(out).value = _handle_of(module or 0, name.decode(errors="replace"))
+    return 0
+
+
+def _handle_of(module: int, name: str) -> int:
+    known = _found.get((module, name))
+    if known is not None:
+        return known
+    function = _imported(_modules.get(module), name)
+    if function is None:
+        module, function = 0, find_global_func(name)
+    if function is None:
+        raise RunError(
+            f"there is no function '{name}', neither in the imported modules nor a global one",
+            next_step="Load the library whole with mlfc.load_module, or call mlfc.runtime.register_global_func",
+        )
+    with _lock:
+        handle = _global_handles.get(name) if not module else None
+        if handle is None or _functions[handle] is not function:  # a global function may have been replaced
+            handle = next(_handles)
+            _functions[handle] = function
+            if module:
+                _found[module, name] = handle
+            else:
+                _global_handles[name] = handle
+    return handle
+
+
+def _imported(module: Module | None, name: str) -> Function | None:
+    for imported in module.imported_modules if module is not None else ():
+        if imported.implements_function(name, query_imports=True):
+            return imported.get_function(name, query_imports=True)
+    return None
+
+
+def _set_last_error(text: bytes | None) -> None:
+    _state.text = (text or b"").decode(errors="replace")
+
+
+def _alloc_workspace(*arguments: int) -> int | None:
+    _device_type, _device_id, nbytes, *_ = arguments
+    try:
+        memory = ctypes.create_string_buffer(nbytes + _ALIGNMENT)
+    except (MemoryError, OverflowError) as error:
+        _fail(error)
+        return None
+    address = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
+    _workspaces[address] = memory
+    return address
+
+
+def _free_workspace(*arguments: int) -> int:
+    return 0 if _workspaces.pop(arguments[-1], None) is not None else -1
+
+
+def _parallel_launch(function: int, data: int | None, num_task: int) -> int:
+    """Run the tasks one after the other: as many as asked for, one where that is left open."""
+    env = _ParallelEnv(None, max(1, num_task))
+    task = _LAMBDA(function)
+    for index in range(env.num_task):
+        status: int = task(index, ctypes.addressof(env), data)
+        if status != 0:
+            return status
+    return 0
+
+
+def _parallel_barrier(*arguments: int) -> int:
+    if _ParallelEnv.from_address(arguments[-1]).num_task == 1:
+        return 0
+    raise RunError("tasks that run one after the other cannot wait for one another")
+
+
+# functions as C sees them live as long as the process: libraries may be called by threads that it did not start
+_CALLBACKS: dict[str, Any] = {
+    "__TVMFuncCall": _FUNC_CALL(_guarded(_func_call)),
+    "__TVMAPISetLastError": _SET_LAST_ERROR(_set_last_error),
+    "__TVMBackendGetFuncFromEnv": _GET_FUNC_FROM_ENV(_guarded(_get_func_from_env)),
+    "__TVMBackendAllocWorkspace": _ALLOC_WORKSPACE(_alloc_workspace),
+    "__TVMBackendFreeWorkspace": _FREE_WORKSPACE(_guarded(_free_workspace)),
+    "__TVMBackendParallelLaunch": _PARALLEL_LAUNCH(_guarded(_parallel_launch)),
+    "__TVMBackendParallelBarrier": _PARALLEL_BARRIER(_guarded(_parallel_barrier)),
+}
+FILLED = (CONTEXT, *_CALLBACKS)
+"""The variables of libraries that are written to."""
+_REPLACEABLE = tuple(name for name in _CALLBACKS if "Workspace" in name or "Parallel" in name)
+
+
+def process_functions() -> dict[str, int]:
+    """Return where these functions lie, by the names under which code calls them that is linked into this process."""
+    found = {name.removeprefix("__"): ctypes.cast(callback, _VOID).value for name, callback in _CALLBACKS.items()}
+    return {name: address for name, address in found.items() if address is not None}

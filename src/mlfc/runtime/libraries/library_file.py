@@ -1,0 +1,156 @@
+"""Files of shared libraries before they are loaded: what is wrong with one is found while nothing of it has run."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.errors import ArchiveError
+from mlfc.runtime.libraries.library_context import FILLED
+from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
+from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
+from mlfc.runtime.modules.module import MAIN
+from mlfc.support.binaries import HEAD, LIBRARY, misfit
+from mlfc.support.elf_check import check_image
+from mlfc.support.elf_image import RELRO, WRITE, ElfImage
+from mlfc.support.former_name import former
+from mlfc.support.library_digest import check_digest
+from mlfc.support.objects import static
+from mlfc.support.plain_file import open_plain
+
+ABI_VERSION = 1
+"""What libraries of mlfc say in ``mlfc_abi_version``: MLFC_ABI_VERSION of the runtime in them."""
+VERSION_SYMBOL = "mlfc_abi_version"
+
+_ELSEWHERE = "Load it on such a machine, or load one of this model that was exported for this machine"
+_DAMAGED = "Copy it again, or export it again"
+_MACHINE_AT = 18
+
+
+@dataclass(frozen=True)
+class LibraryFile:
+    """A shared library for this machine that was looked at, in the file.
+
+    Attributes
+    ----------
+    place : str
+        What messages call it.
+    image : ElfImage or None
+        None for other formats, of which the system's loader checks more.
+    description : mapping, optional
+        What mlfc wrote into it of its models; None for other formats, whose description is read once they are
+        loaded.
+    """
+
+    place: str
+    image: ElfImage | None
+    description: Mapping[str, Any] | None
+
+    def tree(self) -> LoadedTree | None:
+        """Return the modules that it carries beside itself, whose data stays in the file; None if there are none.
+
+        Raises
+        ------
+        ArchiveError
+            If the tree breaks its format, or holds a module of a kind that nothing here can read.
+        """
+        for abi, symbol in SYMBOLS.items():
+            found = self.image.find(symbol) if self.image is not None else None
+            if self.image is not None and found is not None:
+                try:
+                    # assembly may leave the size out
+                    view = self.image.rest(found[0], f"its {symbol}")[: found[1] or None]
+                except ValueError as error:
+                    raise _unsound(error, self.place) from error
+                return load_tree(view, abi, place=self.place)
+        return None
+
+
+def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
+    """Return a library that can be loaded here; raise ArchiveError for any other file."""
+    try:
+        with open_plain(path) as file:
+            head = file.read(HEAD)
+            # to the loader, which maps it too, the file must not become shorter either
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if head else memoryview(b"")
+    except (OSError, ValueError) as error:
+        raise ArchiveError(f"cannot be read: {getattr(error, 'strerror', None) or error}", place=place) from error
+    if head.startswith(static.MARK):
+        raise ArchiveError(
+            "this is a static library, which becomes part of a program when that is linked",
+            place=place,
+            next_step="Link it, and open what is in the program with mlfc.runtime.system_library(); or export a .so",
+        )
+    wrong = misfit(head, LIBRARY)
+    if wrong:
+        raise ArchiveError(f"this library cannot run here: {wrong}", place=place, next_step=_ELSEWHERE)
+    if not head.startswith(b"\x7fELF"):
+        return LibraryFile(place, None, None)
+    try:
+        image = ElfImage(view)
+        (machine,) = struct.unpack_from(f"{image.order}H", head, _MACHINE_AT)
+        check_image(image, machine)
+        _check_variables(image)
+        check_digest(image)
+        version, described = _version(image), _text(image, DESCRIPTION_SYMBOL)
+    except ValueError as error:
+        raise _unsound(error, place) from error
+    check_version(version, place)
+    return LibraryFile(place, image, {} if described is None else read_description(described, place))
+
+
+def check_version(version: int | None, place: str) -> None:
+    """Raise ArchiveError unless a library has the version of the interface that is known here, or says none."""
+    if version not in (None, ABI_VERSION):
+        raise ArchiveError(
+            f"its {VERSION_SYMBOL} is {version}, and this mlfc loads libraries of version {ABI_VERSION}",
+            place=place,
+            next_step="Export the library again with this mlfc, or load it with the one that made it",
+        )
+
+
+def _unsound(error: ValueError, place: str) -> ArchiveError:
+    return ArchiveError(f"the library is damaged or cut off: {error}", place=place, next_step=_DAMAGED)
+
+
+def _version(image: ElfImage) -> int | None:
+    found = image.find(VERSION_SYMBOL) or image.find(former(VERSION_SYMBOL))
+    if found is None:
+        return None
+    (version,) = struct.unpack(f"{image.order}i", image.content(found[0], 4, f"its {VERSION_SYMBOL}"))
+    return int(version)
+
+
+def _text(image: ElfImage, name: str) -> bytes | None:
+    """Return a text of the library without the zero at its end; None if it has none of this name."""
+    found = image.find(name) or image.find(former(name))
+    if found is None:
+        return None
+    text = bytes(image.content(*found, name))
+    if b"\0" not in text:
+        raise ValueError(f"its {name} does not end")
+    return text[: text.index(b"\0")]
+
+
+def _check_variables(image: ElfImage) -> None:
+    """Raise ValueError if what is read of a loaded library, or written to it, lies where that cannot be done."""
+    main = image.find(MAIN)
+    if main is not None and not image.is_code(main[0]):  # a function may have this name
+        _text(image, MAIN)
+    locked = [segment for segment in image.segments if segment.kind == RELRO]
+    for name in FILLED:
+        found = image.find(name)
+        if found is not None and not (
+            image.has(found[0], image.word, WRITE)
+            and not any(part.address < found[0] + image.word and found[0] < _page(part.end) for part in locked)
+        ):
+            raise ValueError(f"its {name} is no variable")
+
+
+def _page(address: int) -> int:
+    """Return the start of a page: what is locked after loading are whole ones."""
+    return address - address % mmap.PAGESIZE

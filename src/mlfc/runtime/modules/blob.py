@@ -1,0 +1,252 @@
+"""Module trees as shared libraries carry them: TVM's classic, transitional and tvm-ffi blobs, read.
+
+The bytes are not trusted. What can stay a view of them does: a library of parameters is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.runtime.modules.loaders import extent_of, is_known, known_kinds, load_from_bytes
+from mlfc.runtime.modules.module import Module, link_tree
+from mlfc.support.stream import Cursor
+
+SYMBOLS: Mapping[str, str] = MappingProxyType(
+    {
+        "classic": "__tvm_dev_mblob",
+        "transitional": "__tvm_ffi_library_bin",
+        "ffi": "__tvm_ffi__library_bin",
+    }
+)
+"""The symbol of a blob by generation: TVM up to 0.20, TVM 0.21, and tvm-ffi with TVM since 0.22."""
+
+LIBRARY = "_lib"
+TREE = "_import_tree"
+MAX_MODULES = 100_000
+_MAX_KIND = 256
+_SHOWN = 60
+_U64_BYTES = 8
+
+
+@dataclass(frozen=True)
+class StoredModule:
+    """A module as it stands in a blob.
+
+    Attributes
+    ----------
+    kind : str
+    data : memoryview or None
+        Its body; None for the library itself.
+    offset : int
+        Of the body in the blob.
+    """
+
+    kind: str
+    data: memoryview | None
+    offset: int
+
+
+@dataclass(frozen=True)
+class StoredTree:
+    """The modules of a blob, the root first, and the numbers of each one's imports, which stand behind it."""
+
+    modules: tuple[StoredModule, ...]
+    children: tuple[tuple[int, ...], ...]
+
+
+def read_tree(view: bytes | memoryview, library: Module, abi: str, *, place: str = "module blob") -> Module:
+    """Return the root of the tree in a blob, with its imports.
+
+    Parameters
+    ----------
+    view : bytes or memoryview
+        The blob, from its symbol on. Modules may keep views of it.
+    library : Module
+        The library that carries the blob: it takes the place that the tree has for it.
+    abi : str
+        A key of `SYMBOLS`.
+    place : str
+        The file, for messages.
+
+    Raises
+    ------
+    ArchiveError
+        If the blob breaks its format, or holds a module of a kind that nothing here can read.
+    """
+    return load_tree(view, abi, place=place).linked(library)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTree:
+    """The modules of a blob without the library that carries it.
+
+    Attributes
+    ----------
+    modules : tuple of Module or None
+        The root first; None in the library's place.
+    children : tuple of tuple of int
+        What each one imports.
+    """
+
+    modules: tuple[Module | None, ...]
+    children: tuple[tuple[int, ...], ...]
+
+    def linked(self, library: Module) -> Module:
+        """Give the modules their imports, `library` among them, and return the root. To be called once."""
+        modules = [library if module is None else module for module in self.modules]
+        link_tree(modules, self.children)
+        return modules[0]
+
+
+def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> LoadedTree:
+    """Return the modules in a blob, which need not be loaded as a library yet; as `read_tree`."""
+    tree = parse_tree(view, abi, place=place)
+    modules = (None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules)
+    return LoadedTree(tuple(modules), tree.children)
+
+
+def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> StoredTree:
+    """Return what a blob holds without making modules of it; as `read_tree`."""
+    if abi not in SYMBOLS:
+        raise OptionError(f"there is no generation '{abi}' of blobs", next_step=f"Generations: {', '.join(SYMBOLS)}")
+    data = memoryview(view).cast("B")
+    head = Cursor(data, 0, place)
+    nbytes = head.u64("the size of the blob")
+    if nbytes > head.remaining:
+        raise head.fault(f"the blob of {nbytes} bytes is cut off: {head.remaining} are there", 0)
+    take = Cursor(data[: _U64_BYTES + nbytes], _U64_BYTES, place)
+    tree = _ffi_tree(take) if abi == "ffi" else _classic_tree(take, place)
+    take.end("the last module")
+    return tree
+
+
+def _classic_tree(take: Cursor, place: str) -> StoredTree:
+    count = take.count("modules", _U64_BYTES, MAX_MODULES)
+    modules: list[StoredModule] = []
+    children: tuple[tuple[int, ...], ...] | None = None
+    for index in range(count):
+        at = take.offset
+        kind = take.text("the kind of a module", _MAX_KIND)
+        if kind == TREE:
+            if index != count - 1:
+                raise take.fault("modules stand behind the import tree", at)
+            children = _children(take, len(modules))
+        elif kind == LIBRARY:
+            modules.append(_library(take, modules, at))
+        else:
+            modules.append(_classic_body(take, kind, at, place))
+    if children is not None:
+        return StoredTree(tuple(modules), children)
+    # without a tree the library is the root, and imports all
+    others = [module for module in modules if module.kind != LIBRARY]
+    root = StoredModule(LIBRARY, None, take.offset)
+    return StoredTree((root, *others), (tuple(range(1, len(others) + 1)), *[()] * len(others)))
+
+
+def _classic_body(take: Cursor, kind: str, at: int, place: str) -> StoredModule:
+    if not is_known(kind):
+        raise ArchiveError(
+            f"modules of the kind '{kind[:_SHOWN]}' cannot be read: nothing here knows them, nor where they end",
+            place=f"{place}, byte {at}",
+            next_step=f"Import what registers a loader: mlfc.runtime.register_loader('{kind[:_SHOWN]}'). Those that "
+            f"there are: {', '.join(known_kinds())}",
+        )
+    extent = extent_of(kind)
+    if extent is None:
+        body = take.string(f"the body of the module '{kind}'")
+        return StoredModule(kind, body, take.offset - len(body))
+    start = take.offset
+    rest = take.peek()
+    try:
+        nbytes = extent(rest)
+    except ArchiveError as error:
+        raise _placed(error, kind, start, place) from error
+    return StoredModule(kind, take.bytes(nbytes, f"the body of the module '{kind}'"), start)
+
+
+def _ffi_tree(take: Cursor) -> StoredTree:
+    at = take.offset
+    rows = take.numbers("row pointers")
+    count = len(rows) - 1
+    if not 1 <= count <= MAX_MODULES:
+        raise take.fault(f"{len(rows)} row pointers; 2 to {MAX_MODULES + 1:,} are possible", at)
+    children = _tree_of(take, at + _U64_BYTES, rows, count)
+    modules: list[StoredModule] = []
+    for _ in range(count):
+        start = take.offset
+        kind = take.text("the kind of a module", _MAX_KIND)
+        if kind == LIBRARY:
+            modules.append(_library(take, modules, start))
+        else:
+            body = take.string(f"the body of the module '{kind[:_SHOWN]}'")
+            modules.append(StoredModule(kind, body, take.offset - len(body)))
+    return StoredTree(tuple(modules), children)
+
+
+def _library(take: Cursor, modules: list[StoredModule], at: int) -> StoredModule:
+    if any(module.data is None for module in modules):
+        raise take.fault(f"the library stands in its blob twice, as '{LIBRARY}'", at)
+    return StoredModule(LIBRARY, None, take.offset)
+
+
+def _children(take: Cursor, count: int) -> tuple[tuple[int, ...], ...]:
+    at = take.offset
+    rows = take.numbers("row pointers")
+    if count == 0 or len(rows) != count + 1:
+        raise take.fault(f"{len(rows)} row pointers for {count} modules", at)
+    return _tree_of(take, at + _U64_BYTES, rows, count)
+
+
+def _tree_of(take: Cursor, at: int, rows: npt.NDArray[np.uint64], count: int) -> tuple[tuple[int, ...], ...]:
+    """Read the numbers of imports behind the row pointers, which start at byte `at`, and check both."""
+    start = take.offset + _U64_BYTES
+    numbers = take.numbers("numbers of imports")
+    for index, fault in _row_faults(rows, len(numbers)):
+        raise take.fault(fault, at + _U64_BYTES * index)
+    # both are small now, so they are exact as signed numbers
+    bounds = rows.astype(np.int64)
+    parents = np.repeat(np.arange(count), np.diff(bounds))
+    wrong = (numbers >= count) | (numbers <= parents.astype(np.uint64))
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise take.fault(
+            f"module {parents[index]} imports {numbers[index]}: of {count} modules it may import those behind it",
+            start + _U64_BYTES * index,
+        )
+    imports = numbers.tolist()
+    return tuple(tuple(imports[first:last]) for first, last in pairwise(bounds.tolist()))
+
+
+def _row_faults(rows: npt.NDArray[np.uint64], imports: int) -> Iterator[tuple[int, str]]:
+    """Yield faults of row pointers, each with its row."""
+    if rows[0] != 0:
+        yield 0, f"the first row pointer is {rows[0]}, not 0"
+    falling = rows[1:] < rows[:-1]
+    if falling.any():
+        index = int(np.argmax(falling)) + 1
+        yield index, f"row pointer {index} is {rows[index]}, below the one before it, {rows[index - 1]}"
+    if rows[-1] != imports:
+        yield len(rows) - 1, f"the last row pointer is {rows[-1]}, for {imports} numbers of imports"
+
+
+def _loaded(stored: StoredModule, data: memoryview, place: str) -> Module:
+    try:
+        return load_from_bytes(stored.kind, data)
+    except ArchiveError as error:
+        raise _placed(error, stored.kind, stored.offset, place) from error
+
+
+def _placed(error: ArchiveError, kind: str, offset: int, place: str) -> ArchiveError:
+    """Return an error of a module's body as one of the blob: a loader knows the body alone, not where it stands."""
+    return ArchiveError(
+        error.cause,
+        place=f"{place}, the module '{kind[:_SHOWN]}' at byte {offset}: {error.place}",
+        next_step=error.next_step,
+    )

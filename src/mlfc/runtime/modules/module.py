@@ -1,0 +1,236 @@
+"""Modules: code, or data that some runtime can run, and the modules that they import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mlfc.errors import InputError, OptionError
+from mlfc.support.content import Data, ViewContent
+
+if TYPE_CHECKING:
+    from mlfc.runtime.modules.runnable import Runnable
+
+Function: TypeAlias = Callable[..., Any]
+
+BINARY_SERIALIZABLE, RUNNABLE, DSO_EXPORTABLE = 1, 2, 4
+"""Bits of `Module.property_mask`, in TVM's numbers."""
+
+MAIN = "__tvm_main__"
+"""The name under which callers ask a module for its entry."""
+
+
+class Module:
+    """A module of functions. What it can do is asked of its abilities, never of its class.
+
+    A kind of one's own overrides `type_key`, `find_function` and, if it can be stored, `save_to_bytes`; and registers
+    a loader with `register_loader`.
+
+    Attributes
+    ----------
+    type_key : str
+        Its kind, in TVM's words where TVM has one: ``c``, ``library``, ``GraphExecutorFactory``, ...
+    entry_name : str
+        The function that the module itself is called as.
+    files : mapping of str to Data
+        The sources, headers and objects of a module that becomes part of a library, by relative path.
+    """
+
+    type_key = "module"
+    entry_name = MAIN
+    files: Mapping[str, Data] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self._imports: list[Module] = []
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether it has functions that can be called in this process."""
+        return False
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """Whether `save_to_bytes` works."""
+        return False
+
+    @property
+    def is_dso_exportable(self) -> bool:
+        """Whether it is code that a compiler and linker make part of a library."""
+        return False
+
+    @property
+    def property_mask(self) -> int:
+        """What it can do as one number: 1 can be stored, 2 can be run, 4 becomes part of a library."""
+        return (
+            BINARY_SERIALIZABLE * self.is_binary_serializable
+            | RUNNABLE * self.is_runnable
+            | DSO_EXPORTABLE * self.is_dso_exportable
+        )
+
+    @property
+    def format(self) -> str:
+        """The suffix of the file that holds it."""
+        return "bin"
+
+    @property
+    def imported_modules(self) -> tuple[Module, ...]:
+        """The modules whose functions this one may call, in order."""
+        return tuple(self._imports)
+
+    def import_module(self, module: Module) -> None:
+        """Add a module to the imports.
+
+        Raises
+        ------
+        OptionError
+            If it imports this one already, itself or through others: trees have no cycles.
+        InputError
+            If it is no module.
+        """
+        if not isinstance(module, Module):
+            raise InputError(f"a module is imported, not {module!r}", next_step="Load it first: mlfc.load_module(path)")
+        if any(member is self for member in module.walk()):
+            raise OptionError(
+                f"the module '{module.type_key}' imports this '{self.type_key}' module already",
+                next_step="Import in one direction only",
+            )
+        self._imports.append(module)
+
+    def walk(self) -> Iterator[Module]:
+        """Yield this module and all that it imports, depth first, each once."""
+        seen: set[int] = set()
+        stack: list[Module] = [self]
+        while stack:
+            module = stack.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield module
+                stack.extend(reversed(module.imported_modules))
+
+    def find_function(self, name: str) -> Function | None:  # noqa: ARG002  (kinds override it)
+        """Return a function of this very module, or None."""
+        return None
+
+    def implements_function(self, name: str, query_imports: bool = False) -> bool:
+        """Tell whether there is such a function, here or, if asked, in the imports."""
+        return self._lookup(name, query_imports) is not None
+
+    def get_function(self, name: str, query_imports: bool = False) -> Function:
+        """Return a function.
+
+        Parameters
+        ----------
+        name : str
+        query_imports : bool
+            Search the imports too, depth first.
+
+        Raises
+        ------
+        OptionError
+            If there is none of this name.
+        """
+        function = self._lookup(name, query_imports)
+        if function is None:
+            place = f"module '{self.type_key}'" + (" and its imports" if query_imports else "")
+            raise OptionError(f"there is no function '{name}'", place=place)
+        return function
+
+    def _lookup(self, name: str, query_imports: bool) -> Function | None:
+        for module in self.walk() if query_imports else (self,):
+            function = module.find_function(name)
+            if function is not None:
+                return function
+        return None
+
+    def __getitem__(self, name: str) -> Function:
+        return self.get_function(name)
+
+    @property
+    def entry(self) -> Function:
+        """The function that calling the module calls, its own or of an import; raise OptionError without one."""
+        return self.get_function(self.entry_name, query_imports=True)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call `entry`."""
+        return self.entry(*args)
+
+    def description(self) -> Mapping[str, Any]:
+        """Return what the code says of the models in it, by their names: mlfc's details as metadata have them."""
+        return {}
+
+    def find_model(self, name: str) -> Runnable | None:  # noqa: ARG002  (libraries override it)
+        """Return the model of this name that was compiled ahead of time into this very module, or None."""
+        return None
+
+    def get_source(self) -> str:
+        """Return the module as text; empty for one that has none."""
+        return ""
+
+    def save_to_bytes(self) -> bytes:
+        """Return what its loader makes it of again; raise OptionError unless `is_binary_serializable`."""
+        raise OptionError(
+            f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {self._abilities()}",
+            next_step="Export the code that they were made of",
+        )
+
+    def stored(self) -> Data:
+        """Return what `save_to_bytes` does, in pieces where it is large; kinds with much data override both."""
+        return self.save_to_bytes()
+
+    def _abilities(self) -> str:
+        known = {"be run": self.is_runnable, "be linked into libraries": self.is_dso_exportable}
+        return " and ".join(word for word, can in known.items() if can) or "only be imported"
+
+
+class OpaqueModule(Module):
+    """A module of a kind that nothing here can load: it is kept, so that exporting again loses nothing.
+
+    Parameters
+    ----------
+    type_key : str
+    data : bytes or memoryview
+        As stored; a view is kept as one.
+    suffix : str
+        Of the file that it came from, without the dot.
+    """
+
+    def __init__(self, type_key: str, data: bytes | memoryview, suffix: str = "bin") -> None:
+        super().__init__()
+        self.type_key = type_key
+        self._data = data
+        self._suffix = suffix
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is its bytes."""
+        return True
+
+    @property
+    def format(self) -> str:
+        """The suffix of the file that it came from."""
+        return self._suffix
+
+    def save_to_bytes(self) -> bytes:
+        """Return the bytes as they were."""
+        return bytes(self._data)
+
+    def stored(self) -> Data:
+        """Return the bytes where they lie."""
+        return self._data if isinstance(self._data, bytes) else ViewContent(self._data)
+
+    def get_function(self, name: str, query_imports: bool = False) -> Function:
+        """Raise OptionError that says which loader is missing, unless an import has the function."""
+        function = self._lookup(name, query_imports)
+        if function is None:
+            raise OptionError(
+                f"'{name}' cannot be looked up: there is no loader for modules of the kind '{self.type_key}'",
+                next_step=f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
+            )
+        return function
+
+
+def link_tree(modules: Sequence[Module], children: Sequence[Iterable[int]]) -> None:
+    """Give modules their imports, by number; each must stand behind whoever imports it, so that there is no cycle."""
+    for module, indices in zip(modules, children, strict=True):
+        module._imports.extend(modules[index] for index in indices)

@@ -1,0 +1,80 @@
+"""What every loaded model can do, whichever executor runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+
+
+class Bound(Protocol):
+    """A model on fixed buffers; calling it runs the model and returns 0 on success."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+    def __call__(self) -> int:
+        """Run the model on what the inputs hold now."""
+
+
+class Computes(Protocol):
+    """What takes inputs and gives outputs, wherever it does so."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes, in order."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives, in order."""
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order."""
+
+
+class Runnable(Computes, Protocol):
+    """A model in this process."""
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> Bound:
+        """Return a callable that runs on these very buffers."""
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs."""
+
+
+class HasModel(ABC):
+    """What holds a model and runs as it does."""
+
+    @property
+    @abstractmethod
+    def model(self) -> Runnable:
+        """The model."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes, in order."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model gives, in order."""
+        return self.model.outputs
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return self.model.run(*inputs)
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> Bound:
+        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
+        return self.model.bind(inputs, outputs)
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs."""
+        return self.model.new_outputs()

@@ -1,0 +1,313 @@
+"""Kinds of modules that TVM stores in libraries and that need nothing of a compiler or a driver.
+
+Modules that only TVM's own runtimes run are kept as they are: for them it is known where their bytes end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mlfc.errors import ArchiveError
+from mlfc.runtime.modules.loaders import extents, register_loader
+from mlfc.runtime.modules.module import Function, Module
+from mlfc.support.arrays import Array
+from mlfc.support.content import Data, Joined, to_bytes
+from mlfc.support.ndarray_bytes import decode_ndarray, ndarray_content, ndarray_end
+from mlfc.support.params import MAX_TENSORS
+from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
+
+METADATA = "metadata_module"
+_SOURCES = ("c", "cc", "cpp", "cu")
+# a length or count, which is the least that any string or list takes
+_WORD = 8
+_U32 = struct.Struct("<I")
+
+
+class MetadataModule(Module):
+    """Stands between a factory of code compiled ahead of time and the code: TVM's runtime looks for its tables there.
+
+    It has nothing of its own, and gives what its imports have.
+
+    Parameters
+    ----------
+    code : Module, optional
+    """
+
+    type_key = METADATA
+
+    def __init__(self, code: Module | None = None) -> None:
+        super().__init__()
+        if code is not None:
+            self.import_module(code)
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is no bytes at all."""
+        return True
+
+    def save_to_bytes(self) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def find_function(self, name: str) -> Function | None:
+        """Return a function of an import."""
+        return next((found for module in self.imported_modules if (found := module.find_function(name))), None)
+
+
+class ConstLoader(Module):
+    """Gives imported code its constants: calls an import's ``__init_<symbol>`` before a function is first used.
+
+    Parameters
+    ----------
+    constants : mapping of str to ndarray
+    used : mapping of str to sequence of str
+        The constants that each function uses, by its symbol.
+    """
+
+    type_key = "const_loader"
+
+    def __init__(self, constants: Mapping[str, Array], used: Mapping[str, Sequence[str]]) -> None:
+        super().__init__()
+        self.constants = dict(constants)
+        self.used = {symbol: tuple(names) for symbol, names in used.items()}
+        self._ready: set[str] = set()
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is its constants."""
+        return True
+
+    def save_to_bytes(self) -> bytes:
+        """Return the stored form."""
+        return to_bytes(self.stored())
+
+    def stored(self) -> Data:
+        """Return the stored form; the constants are taken from their arrays."""
+        arrays = (ndarray_content(array) for array in self.constants.values())
+        used = b"".join(map(encode_strings, self.used.values()))
+        head = encode_strings(list(self.constants)) + encode_u64(len(self.constants))
+        tail = encode_strings(list(self.used)) + encode_u64(len(self.used)) + used
+        return Joined((head, *arrays, tail))
+
+    def find_function(self, name: str) -> Function | None:
+        """Return a function of an import, with its constants in place."""
+        if name not in self.used:
+            return None
+        if name not in self._ready:
+            set_constants = self._imported(f"__init_{name}")
+            if set_constants is not None:
+                set_constants([self.constants[constant] for constant in self.used[name]])
+            self._ready.add(name)
+        return self._imported(name)
+
+    def _imported(self, name: str) -> Function | None:
+        return next((found for module in self.imported_modules if (found := module.find_function(name))), None)
+
+
+class SourceModule(Module):
+    """C or C++ that becomes part of a library.
+
+    Parameters
+    ----------
+    code : str
+    suffix : str
+        Of its file: ``c``, ``cc``, ``cpp`` or ``cu``.
+    functions, constants : sequence of str
+        The names of the functions, and of variables that a loader of constants fills.
+    """
+
+    type_key = "c"
+
+    def __init__(
+        self, code: str, suffix: str = "c", functions: Sequence[str] = (), constants: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        if suffix not in _SOURCES:
+            raise ArchiveError(f"there is no source of the form '{suffix}'", place="module of the kind 'c'")
+        self.code = code
+        self.functions = tuple(functions)
+        self.constants = tuple(constants)
+        self._suffix = suffix
+        self.files = {f"src/lib0.{suffix}": code.encode()}
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is its text."""
+        return True
+
+    @property
+    def is_dso_exportable(self) -> bool:
+        """It is source code."""
+        return True
+
+    @property
+    def format(self) -> str:
+        """The suffix of its file."""
+        return self._suffix
+
+    def get_source(self) -> str:
+        """Return the text."""
+        return self.code
+
+    def save_to_bytes(self) -> bytes:
+        """Return the stored form."""
+        names = encode_strings(self.functions) + encode_strings(self.constants)
+        return encode_string(self.code) + encode_string(self._suffix) + names
+
+
+class StaticLibrary(Module):
+    """Object code that becomes part of a library.
+
+    Parameters
+    ----------
+    data : bytes or memoryview
+    functions : sequence of str
+        The names of its functions.
+    """
+
+    type_key = "static_library"
+
+    def __init__(self, data: bytes | memoryview, functions: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.data = bytes(data)
+        self.functions = tuple(functions)
+        self.files = {"lib/lib0.o": self.data}
+
+    @property
+    def is_binary_serializable(self) -> bool:
+        """It is its bytes."""
+        return True
+
+    @property
+    def is_dso_exportable(self) -> bool:
+        """It is object code."""
+        return True
+
+    @property
+    def format(self) -> str:
+        """``o``."""
+        return "o"
+
+    def save_to_bytes(self) -> bytes:
+        """Return the stored form."""
+        return encode_string(self.data) + encode_strings(self.functions)
+
+
+def _fields(*readers: Callable[[Cursor], Any]) -> Callable[[memoryview], int]:
+    """Return what says how far a body of these fields goes."""
+
+    def extent(data: memoryview) -> int:
+        take = Cursor(data, 0, "its body")
+        for reader in readers:
+            reader(take)
+        return take.offset
+
+    return extent
+
+
+def _string(take: Cursor) -> memoryview:
+    return take.string("a string")
+
+
+def _strings(take: Cursor) -> None:
+    for _ in range(take.count("strings", _WORD)):
+        _string(take)
+
+
+def _kernels(take: Cursor) -> None:
+    """Take a map from names to FunctionInfo: a name, dtypes of four bytes, and tags."""
+    for _ in range(take.count("kernels", 4 * _WORD)):
+        _string(take)
+        _string(take)
+        take.bytes(4 * take.count("types of arguments", 4), "types of arguments")
+        _strings(take)
+
+
+def _sources(take: Cursor) -> None:
+    for _ in range(take.count("sources", 2 * _WORD)):
+        _string(take)
+        _string(take)
+
+
+def _shaders(take: Cursor) -> None:
+    for _ in range(take.count("shaders", 2 * _WORD + _U32.size)):
+        _string(take)
+        take.unpack(_U32, "the flag of a shader")
+        take.bytes(4 * take.count("words of a shader", 4), "words of a shader")
+
+
+def _constants(take: Cursor) -> None:
+    _strings(take)
+    for _ in range(take.count("constants", _WORD, MAX_TENSORS)):
+        take.bytes(ndarray_end(take.peek(), place="a constant"), "a constant")
+    _strings(take)
+    for _ in range(take.count("lists of constants", _WORD)):
+        _strings(take)
+
+
+_JSON_RUNTIME = _fields(_string, _string, _strings)
+_DEVICE_CODE = _fields(_string, _kernels, _string)
+extents.update(
+    dict.fromkeys(("dnnl_json", "bnns_json", "arm_compute_lib", "clml", "tensorrt", "coreml"), _JSON_RUNTIME)
+)
+extents.update(dict.fromkeys(("hip", "hsaco"), _DEVICE_CODE))
+extents["vulkan"] = _fields(_string, _kernels, _shaders)
+extents["metal"] = _fields(_string, _sources, _kernels, _string)
+
+
+@register_loader(METADATA, _fields())
+def _load_metadata_module(data: bytes | memoryview) -> Module:
+    Cursor(data, 0, "module of the kind 'metadata_module'").end("nothing")
+    return MetadataModule()
+
+
+@register_loader("const_loader", _fields(_constants))
+def _load_constants(data: bytes | memoryview) -> ConstLoader:
+    place = "module of the kind 'const_loader'"
+    take = Cursor(data, 0, place)
+    names = take.texts("names", MAX_TENSORS)
+    at = take.offset
+    if take.count("constants", _WORD, MAX_TENSORS) != len(names):
+        raise take.fault(f"as many constants as the {len(names)} names must follow", at)
+    constants: dict[str, Array] = {}
+    for name in names:
+        constants[name], take.offset = decode_ndarray(data, take.offset, place=place)
+    symbols = take.texts("symbols")
+    at = take.offset
+    if take.count("lists of constants", _WORD) != len(symbols):
+        raise take.fault(f"as many lists of constants as the {len(symbols)} symbols must follow", at)
+    used = {}
+    for symbol in symbols:
+        at = take.offset
+        used[symbol] = take.texts("names of constants")
+        if not set(used[symbol]) <= set(constants):
+            raise take.fault(f"'{symbol[:60]}' uses a constant that is not there", at)
+    take.end("the last list")
+    return ConstLoader(constants, used)
+
+
+@register_loader("metadata", _fields(_constants))
+def _load_older_constants(data: bytes | memoryview) -> Module:
+    module = _load_constants(data)
+    # what TVM 0.8 called it; it is stored again under the same name
+    module.type_key = "metadata"
+    return module
+
+
+@register_loader("c", _fields(_string, _string, _strings, _strings))
+def _load_source(data: bytes | memoryview) -> Module:
+    take = Cursor(data, 0, "module of the kind 'c'")
+    code, suffix = take.text("the code"), take.text("the form of the code")
+    functions, constants = take.texts("names of functions"), take.texts("names of constants")
+    take.end("the names")
+    return SourceModule(code, suffix, functions, constants)
+
+
+@register_loader("static_library", _fields(_string, _strings))
+def _load_object(data: bytes | memoryview) -> Module:
+    take = Cursor(data, 0, "module of the kind 'static_library'")
+    code, functions = take.string("the object"), take.texts("names of functions")
+    take.end("the names")
+    return StaticLibrary(code, functions)

@@ -1,0 +1,125 @@
+"""From whatever a caller hands over to arrays that generated code can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import ExchangeError, InputError, ProblemsError
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+
+
+def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
+    """Match `values` with `infos` and check them all, reporting every fault at once.
+
+    Parameters
+    ----------
+    values : mapping of str to array, or sequence of arrays
+        By name, or by position. Anything with ``__dlpack__`` on the CPU is taken without a copy.
+    infos : sequence of TensorInfo
+        What is expected.
+    kind : str
+        ``input`` or ``output``, for messages.
+
+    Returns
+    -------
+    dict of str to ndarray
+        In the order of `infos`. An array keeps the caller's memory; its layout is not checked.
+
+    Raises
+    ------
+    InputError, ProblemsError
+        For values that are missing, not asked for, of another shape or dtype, or not arrays.
+    """
+    named = dict(values) if isinstance(values, Mapping) else _by_position(values, infos, kind)
+    expected = {info.name: info for info in infos}
+    problems: list[InputError] = []
+    arrays: dict[str, Array] = {}
+    for name in named:
+        if name not in expected:
+            known = ", ".join(str(info) for info in infos) or "none"
+            problems.append(InputError(f"the model has no such {kind}", place=str(name), next_step=f"It has: {known}"))
+    for info in infos:
+        if info.name not in named:
+            problems.append(InputError(f"the {kind} is missing", place=info.name, next_step=f"Give {info}"))
+            continue
+        try:
+            arrays[info.name] = _checked(named[info.name], info, kind)
+        except InputError as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise ProblemsError(problems)
+    return arrays
+
+
+def _by_position(values: Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Any]:
+    if len(values) != len(infos):
+        known = ", ".join(str(info) for info in infos) or "none"
+        raise InputError(f"the model has {len(infos)} {kind}s, not {len(values)}", next_step=f"It has: {known}")
+    return {info.name: value for info, value in zip(infos, values, strict=True)}
+
+
+def _checked(value: Any, info: TensorInfo, kind: str) -> Array:
+    array = _as_array(value, info, kind)
+    faults = []
+    if array.dtype != info.numpy_dtype:
+        given = array.dtype.name if array.dtype.isnative else f"{array.dtype.name} of the other byte order"
+        faults.append(f"its dtype is {given}, not {info.dtype}")
+    if array.shape != info.shape:
+        faults.append(f"its shape is {array.shape}, not {info.shape}")
+    if faults:
+        raise InputError(f"the {kind} does not fit: {' and '.join(faults)}", place=info.name)
+    return array
+
+
+def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if not hasattr(value, "__dlpack__"):
+        raise InputError(
+            f"the {kind} is a {type(value).__name__}, not an array",
+            place=info.name,
+            next_step=f"Give numpy.asarray(..., dtype='{info.dtype}') or an array of any DLPack library",
+        )
+    # it knows arrays, as this module does tensors
+    from mlfc.runtime.tensor.ndarray import from_dlpack
+
+    try:
+        tensor = from_dlpack(value)
+    except ExchangeError as error:
+        raise InputError(
+            f"the {kind} is not taken: {error.cause}", place=info.name, next_step=error.next_step
+        ) from error
+    if not tensor.is_on_host:
+        raise InputError(
+            f"the {kind} is on {tensor.device}, and is needed on the CPU", place=info.name, next_step="Copy it there"
+        )
+    return tensor.numpy()
+
+
+def counts(number: object, many: int) -> bool:
+    """Tell whether `number` is one of `many` things that are counted from 0."""
+    return isinstance(number, (int, np.integer)) and 0 <= int(number) < many
+
+
+def require_readable(array: Array) -> Array:
+    """Return the array itself if generated code can read it as it lies, else a copy that it can."""
+    return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
+
+
+def require_bound(arrays: Mapping[str, Array], kind: str) -> None:
+    """Raise InputError unless every array can be used in place, as fixed buffers must be."""
+    for name, array in arrays.items():
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned) or (kind == "output" and not flags.writeable):
+            need = "contiguous, aligned and writeable" if kind == "output" else "contiguous and aligned"
+            raise InputError(
+                f"the {kind} cannot be bound: it must be {need}", place=name, next_step="Bind a copy of it"
+            )

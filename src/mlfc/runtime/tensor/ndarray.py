@@ -1,0 +1,324 @@
+"""Tensors on devices, which other libraries take and give where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError
+from mlfc.runtime.devices.device import Device, cpu, device_of_code, require_device
+from mlfc.runtime.devices.device_api import DeviceBlock
+from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.dlpack import Described, from_capsule, to_capsule
+from mlfc.support import dtypes
+from mlfc.support.arrays import Array
+from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_DLPACK_BOOL = c_abi.DLDataType(6, 8, 1)
+
+
+class NDArray:
+    """A tensor on a device; made by `array`, `empty` and `from_dlpack`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+        As TVM writes it: ``float32``, ``int8``, ``bool``, ``bfloat16``.
+    device : Device
+    handle : int
+        What a DLTensor's ``data`` holds for its memory: on the host an address.
+    byte_offset : int
+        Where in that memory it starts.
+    """
+
+    def __init__(self, described: Described, device: Device, dtype: str) -> None:
+        self._described = described
+        self.shape = described.shape
+        self.dtype = dtype
+        self.device = device
+        self.handle = described.data
+        self.byte_offset = described.byte_offset
+        self._host = _host_view(described, dtype) if device.type_code == cpu().type_code else None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * dtypes.nbytes(self.dtype)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it lies in memory of this process that code of the host reads."""
+        return self._host is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it must not be written to."""
+        return self._described.read_only
+
+    def numpy(self) -> Array:
+        """Return it as an array: on the host the same memory, of another device a copy."""
+        if self._host is not None:
+            return self._host
+        out = np.empty(self.shape, dtypes.to_numpy(self.dtype))
+        self.device.api.copy_out(self.handle, self.byte_offset, out)
+        return out
+
+    def copyfrom(self, source: Any) -> NDArray:
+        """Copy from an array of the same shape and dtype, of any library; return this one.
+
+        Raises
+        ------
+        InputError
+            If it does not fit, or this one must not be written to.
+        """
+        given = source if isinstance(source, NDArray) else from_dlpack(np.asarray(source))
+        return given.copyto(self)
+
+    def copyto(self, target: NDArray | Device) -> NDArray:
+        """Copy to another tensor of the same shape and dtype, or to a new one on a device; return the target.
+
+        Raises
+        ------
+        InputError
+            If it does not fit, or the target must not be written to.
+        DeviceError
+            If a device fails.
+        """
+        if isinstance(target, Device):
+            target = empty(self.shape, self.dtype, target)
+        if (target.shape, target.dtype) != (self.shape, self.dtype):
+            raise InputError(
+                f"{self.dtype}{list(self.shape)} cannot be copied to {target.dtype}{list(target.shape)}",
+                place="copyto",
+            )
+        if target.is_read_only:
+            raise InputError("the target is only to be read", place="copyto", next_step="Copy to another one")
+        if target._host is not None:
+            target._host[...] = self.numpy()
+        elif self._host is not None:
+            target.device.api.copy_in(target.handle, target.byte_offset, self._host)
+        elif self.device == target.device:
+            here, there = (self.handle, self.byte_offset), (target.handle, target.byte_offset)
+            self.device.api.copy(*here, *there, self.nbytes)
+        else:
+            target.device.api.copy_in(target.handle, target.byte_offset, self.numpy())
+        return target
+
+    def save_to_bytes(self) -> bytes:
+        """Return TVM's binary form of it, for `NDArray.load_from_bytes` and others' readers."""
+        return encode_ndarray(self.numpy())
+
+    @staticmethod
+    def load_from_bytes(data: bytes | memoryview, device: Device | None = None) -> NDArray:
+        """Return the tensor in TVM's binary form; on the host a view of `data` where its elements may lie there.
+
+        Raises
+        ------
+        ArchiveError
+            If the form is broken, with the byte.
+        """
+        loaded, _ = decode_ndarray(data)
+        made = from_dlpack(loaded)
+        return made if device is None or device == made.device else made.copyto(device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device.type_code, self.device.index
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a capsule of this very memory, or of a copy where `dl_device` or `copy` asks for one.
+
+        Parameters
+        ----------
+        stream : int, optional
+            The taker's queue on the device; all work is done when this returns, but with -1, for no waiting.
+        max_version : tuple of int, optional
+            The newest DLPack that the taker knows.
+        dl_device : tuple of int, optional
+            Where it is wanted: here, or on the host.
+        copy : bool, optional
+            True for a copy, False for none.
+
+        Raises
+        ------
+        ExchangeError
+            If it cannot be handed over in this way.
+        """
+        if self._host is not None and stream is not None:
+            raise ExchangeError("tensors on the host know no streams", next_step="Pass stream=None")
+        wanted = self.device if dl_device is None else _device(*map(int, dl_device))
+        source = self
+        if wanted != self.device:
+            if wanted.type_code != cpu().type_code or copy is False:
+                raise ExchangeError(f"a tensor on {self.device} is not on {wanted}", next_step="Copy it there first")
+            source = self.copyto(wanted)
+        elif copy:
+            source = self.copyto(wanted)
+        if source._host is None and stream != -1:
+            self.device.api.synchronize()
+        return to_capsule(source._described, versioned=max_version is not None and max_version[0] >= 1)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        found = self.numpy()
+        if dtype is not None and found.dtype != np.dtype(dtype):
+            return found.astype(dtype)
+        return found.copy() if copy and self._host is not None else found
+
+    def __repr__(self) -> str:
+        return f"NDArray({self.dtype}{list(self.shape)} on {self.device})"
+
+
+def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
+    """Return a new tensor whose elements are arbitrary.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : str
+    device : Device, optional
+        Default the host.
+
+    Raises
+    ------
+    InputError
+        For a shape or dtype that there is not.
+    DeviceError
+        If the device is not there, or has no room.
+    """
+    place = cpu() if device is None else require_device(device)
+    try:
+        extents = tuple(index(extent) for extent in shape)
+    except TypeError:
+        raise InputError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
+    if any(extent < 0 for extent in extents):
+        raise InputError(f"there is no tensor of shape {list(extents)}")
+    try:
+        nbytes = prod(extents) * dtypes.nbytes(dtype)
+    except UnsupportedError as error:
+        raise InputError(error.cause, next_step=error.next_step) from error
+    block = DeviceBlock(place, nbytes)
+    code = c_abi.DLDevice(place.type_code, place.index)
+    described = Described(block.handle, code, extents, _dl_type(dtype), None, 0, False, block)
+    return NDArray(described, place, dtype)
+
+
+def array(values: Any, device: Device | None = None, dtype: str | None = None) -> NDArray:
+    """Return a new tensor with a copy of values.
+
+    Parameters
+    ----------
+    values : array_like
+        Of numpy, of any DLPack library, or lists of numbers.
+    device : Device, optional
+        Default the host.
+    dtype : str, optional
+        Default the values' own.
+    """
+    place = cpu() if device is None else require_device(device)
+    foreign = hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic))
+    source = from_dlpack(values).numpy() if foreign else np.asarray(values)
+    if dtype is not None:
+        source = source.astype(dtypes.to_numpy(dtype), copy=False)
+    made = from_dlpack(source)
+    return made.copyto(empty(made.shape, made.dtype, place))
+
+
+def from_dlpack(value: Any) -> NDArray:
+    """Return a tensor over the memory of another library's array, without a copy.
+
+    Parameters
+    ----------
+    value : ndarray or object with ``__dlpack__``
+        It stays alive as long as the result, and all arrays made of that.
+
+    Raises
+    ------
+    ExchangeError
+        If its library does not hand it over, or in a form that is not known here.
+    """
+    if isinstance(value, NDArray):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _of_numpy(np.asarray(value))
+    if not hasattr(value, "__dlpack__"):
+        raise ExchangeError(
+            f"a {type(value).__name__} is no array of a DLPack library",
+            next_step="Make a tensor of it with mlfc.runtime.array(...)",
+        )
+    described = from_capsule(value)
+    device = _device(described.device.type, described.device.id)
+    if device.type_code != cpu().type_code and described.strides not in (None, described.compact_strides):
+        raise ExchangeError(
+            f"the tensor on {device} does not lie close together in row-major order", next_step="Make it contiguous"
+        )
+    try:
+        name = c_abi.dtype_name(described.dtype)
+        dtypes.nbytes(name)
+    except (InputError, UnsupportedError) as error:
+        raise ExchangeError(error.cause, next_step="Convert the array") from error
+    return NDArray(described, device, name)
+
+
+def _of_numpy(values: Array) -> NDArray:
+    try:
+        name = dtypes.from_numpy(values.dtype)
+    except UnsupportedError as error:
+        raise ExchangeError(error.cause, next_step="Convert the array") from error
+    if not values.dtype.isnative or any(stride % values.itemsize for stride in values.strides):
+        raise ExchangeError(
+            "the array's elements are not as this machine has them, or no multiple of their size apart",
+            next_step="Make a tensor of it with mlfc.runtime.array(...)",
+        )
+    strides = None if values.flags.c_contiguous else tuple(step // values.itemsize for step in values.strides)
+    here = cpu()
+    code = c_abi.DLDevice(here.type_code, here.index)
+    address, read_only = values.ctypes.data, not values.flags.writeable
+    return NDArray(Described(address, code, values.shape, _dl_type(name), strides, 0, read_only, values), here, name)
+
+
+def _dl_type(dtype: str) -> c_abi.DLDataType:
+    return _DLPACK_BOOL if dtype == "bool" else c_abi.entry_type(dtype)
+
+
+def _device(type_code: int, index: int) -> Device:
+    try:
+        return device_of_code(type_code, index)
+    except OptionError as error:
+        raise ExchangeError(error.cause) from error
+
+
+def _host_view(described: Described, dtype: str) -> Array:
+    """Return memory of the host as an array that keeps its owner."""
+    element = dtypes.to_numpy(dtype)
+    shape = described.shape
+    steps = described.strides if described.strides is not None else described.compact_strides
+    strides = [step * element.itemsize for step in steps]
+    reached = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
+    if 0 in shape:
+        return np.empty(shape, element)
+    low = sum(min(0, reach) for reach in reached)
+    nbytes = sum(max(0, reach) for reach in reached) - low + element.itemsize
+    memory = (ctypes.c_char * nbytes).from_address(described.data + described.byte_offset + low)
+    memory.owner = described.owner  # type: ignore[attr-defined]  # ctypes arrays take attributes
+    view: Array = np.ndarray(shape, element, memoryview(memory), -low, strides)
+    view.flags.writeable = not described.read_only
+    return view

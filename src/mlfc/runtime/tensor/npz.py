@@ -1,0 +1,216 @@
+"""Tensors in ``.npz`` files: read without trusting them, written the same to the byte every time."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from mlfc.errors import InputError, ProblemsError
+from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.arrays import Array
+from mlfc.support.atomic import atomic_file
+from mlfc.support.plain_file import open_plain
+
+_MAX_MEMBERS = 10_000
+# bytes of the sets of one input that a file may have
+_MAX_BATCH = 1 << 31
+# what compressed sets may become: this, or so many times their bytes in the file
+_ALWAYS_EXPANDED = 64 << 20
+_MAX_EXPANSION = 100
+_LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
+_LONGEST_HEADER = 4096
+# NotImplementedError and RuntimeError are what zipfile raises for compressions it lacks and for passwords
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyError, RuntimeError, OSError)
+
+
+def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Read the inputs of a model.
+
+    Parameters
+    ----------
+    path : path
+        Keys are the tensors' names; keys ``arr_0``, ``arr_1``, ... (what ``numpy.savez`` writes for unnamed
+        arrays) bind by position.
+    infos : sequence of TensorInfo
+        The inputs. An array of another dtype or shape is refused by its header: its data are never read.
+
+    Raises
+    ------
+    InputError, ProblemsError
+        All faults at once: missing and unknown keys, dtypes, shapes, broken members.
+    """
+    return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
+
+
+def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Read several sets of a model's inputs.
+
+    Parameters
+    ----------
+    path, infos
+        As for `read_npz`; but an array may have any number of inputs along a leading axis, or along the first axis of
+        an input where that is 1.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The sets lie along the first axis of each array.
+
+    Raises
+    ------
+    InputError, ProblemsError
+        As `read_npz`.
+    """
+    return _arrays(path, infos, batched=True)
+
+
+def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
+    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, an array of integers as it is.
+
+    Raises
+    ------
+    InputError
+        If it does not fit, or is no such file.
+    """
+    try:
+        with open_plain(path) as file:
+            if info is not None:
+                return _read(file, info, batched=True)
+            shape, is_fortran, dtype = _header(file)
+            if dtype.kind not in "iu" or len(shape) > 2 or is_fortran:
+                raise InputError(f"expected integers, got {dtype}{list(shape)}", place=str(path))
+            return np.frombuffer(file.read(_MAX_BATCH), dtype)
+    except (*_BROKEN, MemoryError) as error:
+        raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
+
+
+def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool) -> dict[str, Array]:
+    """Return the arrays of a file, each with an axis in front along which the sets lie."""
+    place = str(path)
+    problems: list[InputError] = []
+    arrays: dict[str, Array] = {}
+    with _opened(path, place) as archive:
+        members = _members(archive, place)
+        named = _bound(members, infos)
+        for key in members:
+            if key not in named:
+                known = ", ".join(str(info) for info in infos) or "none"
+                problems.append(InputError("the model has no such input", place=key, next_step=f"It has: {known}"))
+        by_name = {info.name: info for info in infos}
+        for info in infos:
+            if info.name not in named.values():
+                problems.append(InputError("the input is missing", place=info.name, next_step=f"Add {info}"))
+        for key, name in named.items():
+            try:
+                most = max(_ALWAYS_EXPANDED, _MAX_EXPANSION * members[key].compress_size)
+                with archive.open(members[key]) as file:
+                    arrays[name] = _read(file, by_name[name], batched=batched, most=most)
+            except InputError as error:
+                problems.append(error)
+            except (*_BROKEN, MemoryError) as error:
+                problems.append(InputError(f"the array cannot be read: {error}", place=key))
+    if problems:
+        raise ProblemsError(problems, place=place)
+    return {info.name: arrays[info.name] for info in infos}
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], place: str) -> Iterator[zipfile.ZipFile]:
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_plain(path))))
+        except _BROKEN as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"cannot be read as .npz: {reason}",
+                place=place,
+                next_step="Write one with: numpy.savez(path, **{name: array})",
+            ) from error
+        yield archive
+
+
+def _members(archive: zipfile.ZipFile, place: str) -> dict[str, zipfile.ZipInfo]:
+    entries = archive.infolist()
+    if len(entries) > _MAX_MEMBERS:
+        raise InputError(f"{len(entries):,} arrays are too many", place=place)
+    members = {entry.filename.removesuffix(".npy"): entry for entry in entries}
+    if len(members) != len(entries):
+        raise InputError("an array appears twice", place=place)
+    return members
+
+
+def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str, str]:
+    """Return which input each key stands for; a tensor's own name goes before a position."""
+    names = {info.name for info in infos}
+    named = {key: key for key in members if key in names}
+    for index, info in enumerate(infos):
+        if f"arr_{index}" in members and f"arr_{index}" not in named and info.name not in named:
+            named[f"arr_{index}"] = info.name
+    return named
+
+
+def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_BATCH) -> Array:
+    shape, is_fortran, dtype = _header(file)
+    sets = _sets(shape, info.shape) if batched else 1 if shape == info.shape else None
+    faults = []
+    if dtype != info.numpy_dtype:
+        faults.append(f"its dtype is {dtype}, not {info.dtype}")
+    if sets is None:
+        faults.append(f"its shape is {shape}, not {info.shape}")
+    size = info.nbytes * (sets or 0)
+    # one set takes no more memory than the model itself does
+    if sets != 1 and size > min(most, _MAX_BATCH):
+        faults.append(f"its {size:,} bytes are more than {min(most, _MAX_BATCH):,}")
+    if faults:
+        raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name)
+    data = file.read(size)
+    if len(data) != size or file.read(1):
+        raise InputError(f"the array does not have the {size:,} bytes of its header", place=info.name)
+    array = np.frombuffer(data, info.numpy_dtype)
+    whole = np.ascontiguousarray(array.reshape(shape[::-1]).T) if is_fortran else array
+    return whole.reshape(sets or 0, *info.shape)
+
+
+def _sets(shape: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
+    """Return how many tensors of a shape an array holds; None if it holds none."""
+    if shape == wanted:
+        return 1
+    if shape and (shape[1:] == wanted or (wanted[:1] == (1,) and shape[1:] == wanted[1:])):
+        return shape[0] or None
+    return None
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version not in _LENGTHS:
+        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is for structured arrays")
+    length = _LENGTHS[version]
+    prefix = file.read(length.size)
+    # numpy reads a header of any length before it looks how long it is
+    if len(prefix) < length.size or length.unpack(prefix)[0] > _LONGEST_HEADER:
+        raise ValueError(f"the header has more than {_LONGEST_HEADER:,} bytes")
+    text = io.BytesIO(prefix + file.read(length.unpack(prefix)[0]))
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        return read(text)
+    except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        raise ValueError("the header is not a description of an array") from error
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write arrays under their names; raise OutputError where that fails."""
+    with atomic_file(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            # the default date of ZipInfo is fixed, so the bytes do not depend on when they are written
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)

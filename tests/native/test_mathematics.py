@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from mlfc.library.toolchain import NATIVE
-from mlfc.ops.tensor import Context, from_buffer
 from mlfc.relay.ir import TensorType
 from mlfc.relay.op import OPERATORS
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import mathematics, visitor
+from mlfc.tir.context import Context, from_buffer
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Call, PrimFunc
 from tests.native.c_functions import EXACT, Functions

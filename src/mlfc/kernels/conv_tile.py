@@ -22,9 +22,9 @@ from mlfc.kernels.packing import Block, channel_blocks, pack_channels, pack_rows
 from mlfc.kernels.staging import Band, Form, Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, Tile
-from mlfc.ops.tensor import Context, Output
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 # below this many channels a kernel row of pixels is read as one run, which needs the staged copy

@@ -20,9 +20,9 @@ from mlfc.kernels.packing import Block, channel_blocks
 from mlfc.kernels.staging import Channels, Form, Window
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import LANES
-from mlfc.ops.tensor import Context, Output
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 EXACT_LIMIT = 1 << 24

@@ -14,9 +14,9 @@ from mlfc.kernels.geometry import Conv
 from mlfc.kernels.gpu_groups import below
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.templates import Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 _STRIP = 4  # pixels of an item

@@ -13,8 +13,8 @@ from math import prod
 from mlfc.kernels.gpu_groups import WARP, below, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.kernels.templates import template
 from mlfc.ops.folding import Axes, Contest, Fold, serial_loops
-from mlfc.ops.tensor import Context, Output, Reader
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr
 
 # a work-item folds so many elements alone, and more of them where there are enough results for all of a device

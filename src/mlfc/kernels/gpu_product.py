@@ -17,9 +17,9 @@ from mlfc.kernels.gpu_tile import Arithmetic, Sizes, TiledProduct, choose
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.plain_product import read_matrix
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
 FEW_ROWS = 4

@@ -10,9 +10,9 @@ from math import prod
 from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.ops.folding import Fold
 from mlfc.ops.rows import Kept
-from mlfc.ops.tensor import Context, Indices, Reader
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader
 from mlfc.tir.ir import Expr
 
 

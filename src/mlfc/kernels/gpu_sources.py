@@ -13,9 +13,9 @@ from mlfc.kernels.geometry import Conv
 from mlfc.kernels.gpu_groups import unraveled
 from mlfc.kernels.gpu_tile import VECTOR, Tile
 from mlfc.kernels.templates import Array
-from mlfc.ops.tensor import Context
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
 
 _TOP_BITS = -0x7F7F7F80  # of each byte of a word

@@ -13,10 +13,10 @@ from math import prod
 from typing import Any, Protocol, TypeAlias
 
 from mlfc.kernels.gpu_groups import below, unraveled
-from mlfc.ops.tensor import Context
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
 
 VECTOR = 4  # elements of 32 bits that one load moves

@@ -20,8 +20,8 @@ from mlfc.kernels.gpu_sources import Packed, Patches
 from mlfc.kernels.gpu_tile import Sizes, TiledProduct, choose
 from mlfc.kernels.plain import accumulator_dtype, bias_values
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 _MOST_PHASES = 16  # each is a launch

@@ -13,8 +13,8 @@ from mlfc.kernels.geometry import Conv
 from mlfc.kernels.gpu_groups import fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.kernels.gpu_product import FEW_ROWS, finished, is_dense, operands
 from mlfc.kernels.templates import Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer
 
 _COLUMNS = 8  # 32 bytes of weights: what memory gives at a time

@@ -18,9 +18,9 @@ import numpy as np
 from mlfc.kernels import summation
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Const, Expr
 
 FILTERS_AT_ONCE = 4

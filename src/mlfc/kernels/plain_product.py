@@ -8,9 +8,9 @@ from mlfc.kernels import summation
 from mlfc.kernels.geometry import Product
 from mlfc.kernels.plain import FilterSums, accumulator_dtype, bias_values, factor, nest
 from mlfc.kernels.templates import Weights, template
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
 

@@ -21,9 +21,9 @@ from mlfc.kernels.plain import factor
 from mlfc.kernels.plain_product import read_matrix
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
 

@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
-from mlfc.ops.tensor import Context
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
 LEAST_BAND_BYTES = 4 * 1024  # smaller copies save no memory worth having and repeat too many rows

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from mlfc.ops.tensor import Context
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Expr
 
 LONGEST = 1024  # products that are added up one after another

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.kernels.geometry import Conv, Product
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.target.features import Features
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer
 
 Array = npt.NDArray[Any]

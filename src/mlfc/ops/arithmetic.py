@@ -9,11 +9,11 @@ from typing import Any
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import LIBM_CONTRACT, check_dtype
 from mlfc.ops.rules import broadcast_shape, tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.tir.ir import Const, Expr
 
 Attrs = Mapping[str, Any]

@@ -12,9 +12,9 @@ from mlfc.kernels.geometry import Conv
 from mlfc.ops import conv_types
 from mlfc.ops.elementwise import check_dtype
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.tir.context import Context, Output, Tensor
 
 Attrs = Mapping[str, Any]
 

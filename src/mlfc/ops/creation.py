@@ -9,11 +9,11 @@ from typing import Any
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

@@ -15,9 +15,9 @@ from mlfc.kernels.geometry import Product
 from mlfc.ops.conv import FLOAT_CONTRACT, operands
 from mlfc.ops.conv_types import result_dtype
 from mlfc.ops.rules import broadcast_shape
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.tir.context import Context, Output, Tensor
 
 Attrs = Mapping[str, Any]
 Zeros: TypeAlias = "tuple[int, int | npt.NDArray[np.int32]]"

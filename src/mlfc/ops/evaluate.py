@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import UnsupportedError
-from mlfc.ops.tensor import Context, Indices, Output, Tensor, from_buffer
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind, Operator
 from mlfc.support import cost, dtypes
 from mlfc.target.features import Features
 from mlfc.tir import interpreter, visitor
+from mlfc.tir.context import Context, Indices, Output, Tensor, from_buffer
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
 
 Array = npt.NDArray[Any]

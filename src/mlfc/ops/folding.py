@@ -14,8 +14,8 @@ from functools import cached_property
 from math import prod
 
 from mlfc.kernels import templates
-from mlfc.ops.tensor import Context, Output, Reader
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr
 
 # A tile of results, and the accumulators of one result; both fill whole vectors of every target.

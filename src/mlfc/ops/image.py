@@ -13,11 +13,11 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
 from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlfc.support import cost, dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

@@ -14,11 +14,11 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import check_dtype, converted
 from mlfc.ops.rules import normalized_axis, tensors
 from mlfc.ops.shape import unraveled
-from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

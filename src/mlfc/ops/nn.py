@@ -9,10 +9,10 @@ from typing import Any
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import check_dtype, converted, declare_unary
 from mlfc.ops.rules import normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor
 from mlfc.relay.ir import TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

@@ -17,10 +17,10 @@ from mlfc.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
 from mlfc.ops.folding import Fold, serial_loops
 from mlfc.ops.rows import HostRows, Rows, rows_of
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor
 from mlfc.relay.ir import TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

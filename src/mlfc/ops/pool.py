@@ -17,12 +17,12 @@ from mlfc.ops.conv_types import letters_of, named_sizes, pad_pairs, per_dimensio
 from mlfc.ops.elementwise import check_dtype
 from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
 
 Attrs = Mapping[str, Any]

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops.rules import normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Const, Expr
 
 Attrs = Mapping[str, Any]

@@ -14,10 +14,10 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_pair, known, quantized, rescaled, saturate
 from mlfc.ops.rules import broadcast_shape, normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.relay.ir import TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

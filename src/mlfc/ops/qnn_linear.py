@@ -14,9 +14,9 @@ from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.ops import conv, conv_types, dense
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Output, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.tir.context import Context, Output, Tensor
 
 Attrs = Mapping[str, Any]
 

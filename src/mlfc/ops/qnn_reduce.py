@@ -18,7 +18,6 @@ from mlfc.ops.qnn import check_pair, known, rescaled, saturate
 from mlfc.ops.qnn_arithmetic import check_bytes
 from mlfc.ops.rows import HostRows, rows_of
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.ops.tensor import Context, Output, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
@@ -32,6 +31,7 @@ from mlfc.support.fixed_point import (
     quantize_multiplier,
 )
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

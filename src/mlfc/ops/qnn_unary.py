@@ -18,12 +18,12 @@ from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_pair, known
 from mlfc.ops.qnn_arithmetic import check_bytes
 from mlfc.ops.rules import tensors
-from mlfc.ops.tensor import Context, Indices, Reader, Tensor
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes, fixed_point
 from mlfc.support.fixed_point import multiply_by_quantized_multiplier, quantize_multiplier
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

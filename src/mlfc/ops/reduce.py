@@ -10,11 +10,11 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import check_dtype, converted
 from mlfc.ops.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Output, Tensor, broadcast_read
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

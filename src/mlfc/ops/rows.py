@@ -12,8 +12,8 @@ from functools import partial
 from typing import Protocol
 
 from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
-from mlfc.ops.tensor import Context, Indices, Output, Reader
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader
 from mlfc.tir.ir import Expr
 
 

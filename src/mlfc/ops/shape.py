@@ -9,10 +9,10 @@ from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import broadcast_shape, normalized_axes, normalized_axis, tensors
-from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor, broadcast_read
 from mlfc.relay.ir import TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]

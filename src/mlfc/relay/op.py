@@ -79,7 +79,7 @@ class Operator:
         For ELEMENTWISE, BROADCAST, INJECTIVE: ``(ctx, inputs, attrs, out_type) -> (indices -> Expr)``.
     emit : callable or None
         For REDUCE and ANCHOR: ``(ctx, inputs, attrs, out) -> None`` that writes loops.
-        See `mlfc.ops.tensor` for both.
+        See `mlfc.tir.context` for both.
     takes_bias : bool
         The emitter starts its accumulators with `out.bias` where that is given.
     macs : callable or None

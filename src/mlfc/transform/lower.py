@@ -18,7 +18,6 @@ from mlfc.byoc.generator import generated, generator_of, subgraph_of
 from mlfc.errors import InternalError, MlfcError, UnsupportedError
 from mlfc.isa.dsp.narrow import narrow
 from mlfc.isa.mve.lanes import vectorize
-from mlfc.ops.tensor import Context, Indices, Output, Reader, Tensor, computed, from_buffer
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
@@ -28,6 +27,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
 from mlfc.tir.bytes import split_bytes
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, computed, from_buffer
 from mlfc.tir.instance import without_single_trips
 from mlfc.tir.ir import COPY, Buffer, Expr, KernelCall, Let, Load, PrimFunc, Program, Stmt, Store, Value
 from mlfc.tir.load_ahead import load_ahead

@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from mlfc.errors import InternalError
-from mlfc.ops.tensor import Context, Indices, Tensor
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Operator
 from mlfc.target.features import Features
 from mlfc.tir import ir, visitor
+from mlfc.tir.context import Context, Indices, Tensor
 from mlfc.transform.matching import flat_args, value_of
 
 

@@ -16,8 +16,8 @@ from mlfc.kernels import frame
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 PIXELS = 2

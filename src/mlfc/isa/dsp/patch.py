@@ -14,8 +14,8 @@ import numpy as np
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array
-from mlfc.ops.tensor import Context
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
 # more than this lies in the workspace, not on the stack

@@ -15,9 +15,9 @@ from mlfc.kernels import frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.plain import nest
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.ops.tensor import Context, Output
 from mlfc.tir import builder as tb
 from mlfc.tir import runs
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 MOST_FILTERS = 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
-from mlfc.ops.tensor import Context
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
 STACK_BYTES, SCRATCH_BYTES = 640, 2048

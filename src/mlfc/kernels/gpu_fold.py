@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from mlfc.kernels.folding import Axes, Contest, Fold, serial_loops
 from mlfc.kernels.gpu_groups import WARP, below, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.kernels.templates import template
-from mlfc.ops.folding import Axes, Contest, Fold, serial_loops
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 
+from mlfc.kernels.folding import Fold
 from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
-from mlfc.ops.folding import Fold
-from mlfc.ops.rows import Kept
+from mlfc.kernels.plain_rows import Kept
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Reader

@@ -13,9 +13,10 @@ from math import inf, prod
 from typing import Any
 
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.folding import Fold, serial_loops
+from mlfc.kernels.plain_rows import PlainRows
+from mlfc.kernels.rows import Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
-from mlfc.ops.folding import Fold, serial_loops
-from mlfc.ops.rows import HostRows, Rows, rows_of
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
 from mlfc.relay.ir import TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
@@ -249,7 +250,7 @@ def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output)
     for start, count in ((0, before), (before + channels, size - 1 - before)):
         with stmts.loop(count, "z", "vectorized") as index:
             stmts.store(squares, [index + start], 0)
-    with _over_rows(HostRows(ctx), data.shape, (axis,)) as at:
+    with _over_rows(PlainRows(ctx), data.shape, (axis,)) as at:
         with stmts.loop(channels, "c", "vectorized") as c:
             value = stmts.let("x", tb.cast(data.read(at([c])), dtype))
             stmts.store(squares, [c + before], value * value)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv_types import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.elementwise import check_dtype
-from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.rules import tensors
 from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
 from mlfc.relay.ir import TensorType, Type

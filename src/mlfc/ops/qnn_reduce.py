@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.kernels.folding import Fold
+from mlfc.kernels.plain_rows import PlainRows
+from mlfc.kernels.rows import rows_of
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.folding import Fold
 from mlfc.ops.qnn import check_pair, known, rescaled, saturate
 from mlfc.ops.qnn_arithmetic import check_bytes
-from mlfc.ops.rows import HostRows, rows_of
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
@@ -78,7 +79,7 @@ def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array([exponential(difference) for difference in range(-255, 1)], np.int32)
 
 
-class _ShortRows(HostRows):
+class _ShortRows(PlainRows):
     """Rows of bytes on hosts, where several accumulators are not worth their code."""
 
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:

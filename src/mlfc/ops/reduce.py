@@ -7,8 +7,8 @@ from math import inf, prod
 from typing import Any
 
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlfc.ops.elementwise import check_dtype, converted
-from mlfc.ops.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
 from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator

@@ -65,6 +65,9 @@ def binary(op: str, a: Any, b: Any) -> Expr:
     return _folded(op, a, b, result) or _identity(op, a, b) or ir.Binary(op, a, b, result)
 
 
+ir.ExprOps.build = binary
+
+
 def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:
     """Return the literal that integer `op` of two literals gives, or None."""
     if not isinstance(a, ir.Const) or not isinstance(b, ir.Const) or op not in _FOLD:

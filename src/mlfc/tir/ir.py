@@ -7,10 +7,10 @@ Index arithmetic is int32. `Select` evaluates only the branch it takes, so a gua
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,64 +28,43 @@ COPY = "__copy"
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"})
 
 
+def _operator(op: str, *, reflected: bool = False) -> Callable[[Any, Any], Expr]:
+    def apply(a: Any, b: Any) -> Expr:
+        return ExprOps.build(op, b, a) if reflected else ExprOps.build(op, a, b)
+
+    return apply
+
+
 class ExprOps:
-    """Operators of Python on expressions; they fold constants (see `builder`)."""
+    """Operators of Python on expressions; they fold constants.
+
+    Attributes
+    ----------
+    build : callable ``(op, a, b) -> Expr``
+        `builder.binary`, which is set there: it stands on this file.
+    """
 
     dtype: str
+    build: ClassVar[Callable[[str, Any, Any], Expr]]
 
-    def __add__(self, other: Any) -> Expr:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return _binary("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return _binary("floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Expr:
-        return _binary("floormod", self, other)
-
-    def __and__(self, other: Any) -> Expr:
-        return _binary("and", self, other)
-
-    def __or__(self, other: Any) -> Expr:
-        return _binary("or", self, other)
-
-    def __xor__(self, other: Any) -> Expr:
-        return _binary("xor", self, other)
-
-    def __lshift__(self, other: Any) -> Expr:
-        return _binary("shl", self, other)
-
-    def __rshift__(self, other: Any) -> Expr:
-        return _binary("shr", self, other)
+    __add__ = _operator("add")
+    __radd__ = _operator("add", reflected=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", reflected=True)
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("mul", reflected=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", reflected=True)
+    __floordiv__ = _operator("floordiv")
+    __mod__ = _operator("floormod")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("shr")
 
     def __neg__(self) -> Expr:
-        return _binary("sub", 0, self)
-
-
-def _binary(op: str, a: Any, b: Any) -> Expr:
-    from mlfc.tir import builder
-
-    return builder.binary(op, a, b)
+        return ExprOps.build("sub", 0, self)
 
 
 @dataclass(frozen=True, eq=False)

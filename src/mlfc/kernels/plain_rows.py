@@ -1,17 +1,13 @@
-"""Loops over rows: what is normalized together is read, folded and written a row at a time.
-
-Hosts take one row after another. On a device (`kernels.gpu_rows`) a row is the work of a group of work-items.
-"""
+"""One row after another, as hosts take them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
-from mlfc.ops.folding import Axes, Fold, emit_fold, serial_loops
+from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader
 from mlfc.tir.ir import Expr
@@ -25,23 +21,7 @@ class Kept:
     read: Reader
 
 
-class Rows(Protocol):
-    """The loops of an operator that works on rows."""
-
-    def over(self, extents: Sequence[int]) -> AbstractContextManager[Sequence[Expr]]:
-        """Open the loops over rows; yield the indices of one."""
-
-    def elements(self, shape: Sequence[int], prefix: str) -> AbstractContextManager[Sequence[Expr]]:
-        """Open the loops over the elements of a row; yield the indices of one."""
-
-    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
-        """Write the fold of a whole row and return its result."""
-
-    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
-        """Return memory for a row; call it inside `over`."""
-
-
-class HostRows:
+class PlainRows:
     """One row after another."""
 
     def __init__(self, ctx: Context) -> None:
@@ -70,12 +50,3 @@ class HostRows:
         """Return scratch, the same for all rows."""
         buffer = self.ctx.scratch(name, shape, dtype)
         return Kept(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
-
-
-def rows_of(ctx: Context, length: int) -> Rows:
-    """Return the loops over rows of `length` elements for the target."""
-    if ctx.features.gpu:
-        from mlfc.kernels.gpu_rows import GroupRows  # stands on this file
-
-        return GroupRows(ctx, length)
-    return HostRows(ctx)

@@ -32,7 +32,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.bind import bind
 from mlfc.tir.ir import Buffer, PrimFunc
 from mlfc.tir.unroll import Unroll
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 
 _CHAINS, _STEPS, _ITEMS = 16, 4096, 1 << 18
 _COPIED = 1 << 26  # elements

@@ -14,7 +14,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.harness import module_of, seeded_inputs
 from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of

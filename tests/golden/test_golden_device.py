@@ -11,7 +11,7 @@ from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.relay import ir
 from mlfc.target.features import Features
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 
 FOLDER = Path(__file__).parent / "device"
 DEVICE = Features(vector_bytes=0, dot4=False, gpu=True)

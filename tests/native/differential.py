@@ -20,7 +20,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Program, Value
 from mlfc.tir.verify import verify
-from mlfc.transform.lower import LoweredGroup, lower_group
+from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.compiler_levels import Build
 from tests.native.fused_chains import Chain
 from tests.native.kernel_runner import aligned, group_of

@@ -23,7 +23,7 @@ from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir.verify import verify
-from mlfc.transform.lower import LoweredGroup, lower_group
+from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.llvm_functions import beside_c
 
 Array = npt.NDArray[Any]

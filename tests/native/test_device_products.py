@@ -15,7 +15,7 @@ from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.launches import launches
 from mlfc.tir.verify import verify
-from mlfc.transform.lower import LoweredGroup, lower_group
+from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.device_products import ProductCase, product_cases
 from tests.native.device_runner import CudaOnHost, run_on_opencl
 

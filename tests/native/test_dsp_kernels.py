@@ -17,7 +17,7 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import BuiltKernel, build, group_of
 from tests.native.test_kernels import CASES, Array, Case, attributes, random_integers, reference

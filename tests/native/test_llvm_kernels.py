@@ -22,7 +22,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
 from tests.native.foreign_programs import KernelRun, input_bytes, linked, outputs
 from tests.native.kernel_runner import group_of

@@ -14,7 +14,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import interpreter, runs
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import build, group_of
 

@@ -23,7 +23,7 @@ from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.verify import verify
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
 from tests.edge_cases import NO_KERNEL, edge_calls
 from tests.native.llvm_functions import LlvmLibrary, library_of, run_kernel

@@ -15,7 +15,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.library.toolchain import compile_shared
 from mlfc.relay import ir
 from mlfc.target.features import Features
-from mlfc.transform.lower import LoweredGroup, lower_group
+from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.image_cases import block_cases, resize_cases
 from tests.native.kernel_runner import FUSING, BuiltKernel
 from tests.native.llvm_functions import beside_c

@@ -11,7 +11,7 @@ from mlfc.target.features import Features
 from mlfc.tir import visitor
 from mlfc.tir.interpreter import run
 from mlfc.tir.ir import Let, Program
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 
 FEATURES = Features()
 

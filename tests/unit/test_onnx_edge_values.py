@@ -23,7 +23,7 @@ from mlfc.frontend.onnx import import_onnx
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
-from mlfc.transform.lower import lower_group
+from mlfc.transform.lower_group import lower_group
 from tests.relay_run import run_main
 
 Array = npt.NDArray[Any]

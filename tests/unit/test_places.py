@@ -22,7 +22,7 @@ from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Program, Value
 from mlfc.transform import places as place_module
-from mlfc.transform.lower import LoweredGroup
+from mlfc.transform.lower_group import LoweredGroup
 from tests.onnx_graphs import GraphMaker
 from tests.unit.test_passes import image
 from tests.unit.test_random_graphs import networks

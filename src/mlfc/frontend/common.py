@@ -166,7 +166,7 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
             raise UnsupportedError(
                 f"a tensor of shape {expr.type.shape} exceeds what indices reach, {_ELEMENT_LIMIT:,}, by "
                 f"{max((expr.type.size, *expr.type.shape)) - _ELEMENT_LIMIT:,}",
-                place=name or ", ".join(expr.span.nodes) or None,
+                place=name or expr.span.place,
                 next_step="Give the model's inputs smaller shapes",
             )
 
@@ -181,7 +181,7 @@ def _without_empty(expr: Expr) -> Expr:
     if empty and (expr.op.kind is Kind.ANCHOR or expr.op.name == "mean"):
         raise UnsupportedError(
             f"{expr.op.name} of a tensor of shape {tensor_type(empty[0]).shape}, without elements, is not supported",
-            place=", ".join(expr.span.nodes) or None,
+            place=expr.span.place,
             next_step="Give the model's inputs larger shapes, or remove the node",
         )
     return expr

@@ -91,6 +91,11 @@ class Span:
     nodes: tuple[str, ...] = ()
     tensor: str | None = None
 
+    @property
+    def place(self) -> str | None:
+        """The nodes as messages name them."""
+        return ", ".join(self.nodes) or None
+
     def merged(self, other: Span) -> Span:
         """Return a span of the nodes of both, in order, with this one's tensor."""
         extra = tuple(name for name in other.nodes if name not in self.nodes)
@@ -122,7 +127,7 @@ class Constant:
         # ascontiguousarray turns a scalar into one dimension, so the shape is put back
         contiguous = np.ascontiguousarray(self.data)
         if contiguous.flags.writeable:  # what is not is the memory of another constant, or of the file
-            spend("constants", contiguous.nbytes, self.name or ", ".join(self.span.nodes) or None)
+            spend("constants", contiguous.nbytes, self.name or self.span.place)
         data = contiguous.reshape(np.shape(self.data))
         data.flags.writeable = False
         object.__setattr__(self, "data", data)

@@ -1,6 +1,7 @@
 """From an imported model to a loop-level program: graph passes, fusion, lowering."""
 
-from mlfc.transform.lower import lower, lower_group
+from mlfc.transform.lower import lower
+from mlfc.transform.lower_group import lower_group
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.pipeline import PASSES, checked_params, run, within_limits
 from mlfc.transform.places import place

@@ -64,7 +64,7 @@ def _operator_calls(body: Expr) -> list[Call]:
             source = node.value if isinstance(node, TupleGetItem) else node
             raise UnsupportedError(
                 f"{ir.op_name(source) or 'a tuple'} has no loop-level form that stands alone",
-                place=", ".join(source.span.nodes) or None,
+                place=source.span.place,
                 next_step="Only the first result of normalizations, and the parts of splits, can be compiled",
             )
         if isinstance(node, Call):

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import NO_SPAN, Call, Constant, Expr, Function, IRModule, Span, TensorType, Tuple, op_name
+from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import Rewriter
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -52,6 +54,26 @@ def flat_args(call: Call) -> list[Expr]:
     for arg in call.args:
         flat.extend(arg.fields if isinstance(arg, Tuple) else (arg,))
     return flat
+
+
+def operator_of(call: Call) -> Operator:
+    """Return the operator of a call in a fused group."""
+    if not isinstance(call.op, Operator):
+        raise InternalError("a fused group calls something that is not an operator")
+    return call.op
+
+
+def macs_of(call: Call) -> int:
+    """Return the multiply-accumulates of a call in a fused group."""
+    operator = operator_of(call)
+    return operator.macs([arg.type for arg in call.args], call.attrs, call.type) if operator.macs else 0
+
+
+def storage_owner(expr: Expr) -> Expr:
+    """Return the expression whose bytes `expr` is, looking through views."""
+    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
+        expr = expr.args[0]
+    return expr
 
 
 def reshaped(expr: Expr, shape: Sequence[int], span: Span = NO_SPAN) -> Expr:

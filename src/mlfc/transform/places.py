@@ -16,7 +16,8 @@ from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.target.features import Features
 from mlfc.tir.launches import launches
-from mlfc.transform.lower import LoweredGroup, lower_group, storage_owner
+from mlfc.transform.lower_group import LoweredGroup, lower_group
+from mlfc.transform.matching import storage_owner
 
 SMALL_WORK = 1 << 16
 """Elements computed and multiply-accumulates up to which a group is small: what a host does in the time of a copy."""

@@ -6,18 +6,23 @@ A test compares the committed pages with what this prints, so they cannot fall b
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-import mlfc.ops  # noqa: F401  (registers the operators)
+import mlfc.ops
+import mlfc.schema
 from mlfc.cli.main import COMMANDS, GROUPS, app
 from mlfc.micro.board.board import Board, Memory, boards
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr
+from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
+from mlfc.support.records import Record, Says, definitions, described
 
 REFERENCE = Path(__file__).parent / "reference"
+SCHEMA = Path(mlfc.schema.__file__).parent / "metadata-7.json"
 _MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
 
 
@@ -27,7 +32,40 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "operators.md": operators_page(),
         REFERENCE / "boards.md": boards_page(),
+        REFERENCE / "archive.md": archive_page(),
+        SCHEMA: metadata_schema(),
     }
+
+
+def archive_page() -> str:
+    """Return the page of archives, with the tables of the objects ``mlfc`` as the records declare them."""
+    text = (REFERENCE / "archive.md").read_text(encoding="utf-8")
+    for record in (ArchiveInfo, ModuleInfo):
+        start, end = f"<!-- {record.__name__}, made by docs/generate.py -->", "<!-- end -->"
+        before, _, rest = text.partition(start)
+        after = rest.partition(end)[2]
+        lines = [start, "", "| key | value | reason |", "|---|---|---|"]
+        lines += [f"| `{key}` | {_meaning(says, inner)} | {says.why} |" for key, says, inner in described(record)]
+        text = "\n".join([before + lines[0], *lines[1:], "", end]) + after
+    return text
+
+
+def _meaning(says: Says, record: type[Record] | None) -> str:
+    """Return what is said of a field, and of the fields of the record in it."""
+    if record is None:
+        return says.says
+    parts = (
+        f"`{key}` ({text})" if (text := _meaning(inside, inner)) else f"`{key}`"
+        for key, inside, inner in described(record)
+    )
+    return f"{says.says}: {', '.join(parts)}" if says.says else ", ".join(parts)
+
+
+def metadata_schema() -> str:
+    """Return the JSON Schema of metadata, with the objects ``mlfc`` as the records declare them."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema["$defs"] |= definitions(DEFINITIONS)
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def cli_page() -> str:

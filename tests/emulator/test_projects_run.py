@@ -15,7 +15,7 @@ import pytest
 from mlfc import inspect
 from mlfc.micro.board.board import find_board
 from mlfc.runtime.tensor.npz import write_npz
-from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.emulator.conftest import need_board

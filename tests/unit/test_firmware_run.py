@@ -11,7 +11,7 @@ from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
 from mlfc.micro.run.firmware_run import emulate, failure, read_outputs, read_report, run_command
-from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.tensor_info import TensorInfo
 
 
 def test_a_report_is_read(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.micro.run.project_run import BuiltProject
-    from mlfc.runtime.tensor.tensor_info import TensorInfo
     from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import TensorInfo
 
 
 def run_project(

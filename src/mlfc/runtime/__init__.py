@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.opencl_module import OpenClModule
     from mlfc.runtime.modules.runnable import Runnable
     from mlfc.runtime.tensor.ndarray import NDArray, array, empty, from_dlpack
-    from mlfc.runtime.tensor.tensor_info import TensorInfo
+    from mlfc.support.tensor_info import TensorInfo
 
 _HOMES = {
     "AotExecutor": "executors.aot_executor",
@@ -59,7 +59,7 @@ _HOMES = {
     "ProfiledModule": "executors.profiled_module",
     "Runnable": "modules.runnable",
     "SharedLibrary": "libraries.shared_library",
-    "TensorInfo": "tensor.tensor_info",
+    "TensorInfo": ".support.tensor_info",
     "array": "tensor.ndarray",
     "cpu": "devices.device",
     "cuda": "devices.device",
@@ -123,5 +123,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"mlfc.runtime.{_HOMES[name]}"), name)
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module 'mlfc.runtime' has no attribute '{name}'")

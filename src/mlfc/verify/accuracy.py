@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.difference import is_real
 from mlfc.verify.inputs import read_labels
 

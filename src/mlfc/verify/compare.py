@@ -18,8 +18,8 @@ from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.modules.runnable import Computes
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.difference import Difference, Tolerance, difference

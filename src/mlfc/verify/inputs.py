@@ -10,9 +10,9 @@ import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.runtime.tensor.npz import read_batches, read_npy
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.plain_file import open_plain
+from mlfc.support.tensor_info import TensorInfo
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31

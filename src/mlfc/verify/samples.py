@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mlfc.runtime.tensor.fill import fill
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {

@@ -13,7 +13,7 @@ from typing import Any
 from mlfc.archive.read.c_header import Header, parse_header
 from mlfc.archive.read.model import ModuleRecord, Tensor
 from mlfc.errors import ArchiveError
-from mlfc.runtime.tensor.tensor_info import TensorInfo
+from mlfc.support.tensor_info import TensorInfo
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _PARAMETER = re.compile(r"%([^\s,()]+?):\s*(?:Tensor\[\(([0-9, ]*)\),\s*(\w+)\]|(\w+))")

@@ -18,9 +18,9 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.tensor_info import TensorInfo
 
 _CRT_PARTS = ("include", "src/runtime/crt/common", "src/runtime/crt/graph_executor")
 _ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"

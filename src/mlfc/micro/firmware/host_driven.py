@@ -18,9 +18,9 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.runtime.executors.graph_json import Graph
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.tensor_info import TensorInfo
 
 PACKET_BYTES = 2048
 """The firmware's buffer: what a host sends at a time."""

@@ -12,8 +12,8 @@ from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.standalone import standalone_main
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.content import Data
+from mlfc.support.tensor_info import TensorInfo
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 _CRT_FILES = (

@@ -10,8 +10,8 @@ from mlfc.errors import RunError, SessionError
 from mlfc.micro.rpc.minrpc import RemoteTensor
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import by_name
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.micro.rpc.remote import Remote, RemoteModule

@@ -23,8 +23,8 @@ from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import by_name, require_readable
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 
 class DrivenModel(HasModel):

@@ -28,9 +28,9 @@ from mlfc.micro.memory.memory_table import MemoryTable
 from mlfc.micro.run.firmware_build import build, section_sizes, write_files
 from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
 from mlfc.runtime.tensor.arrays import by_name
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory

@@ -14,8 +14,8 @@ from mlfc.micro.firmware import avr
 from mlfc.micro.firmware.bare_metal import ELF
 from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
 from mlfc.micro.firmware.trace import LINES, TENSORS
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 _CONVERSION_SECONDS = 60
 _MESSAGE_CHARS = 400

@@ -9,9 +9,9 @@ import numpy as np
 from mlfc.errors import InputError, RunError
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor.arrays import by_name, counts
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
+from mlfc.support.tensor_info import TensorInfo
 
 
 class AotExecutor:

@@ -16,10 +16,10 @@ from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import TensorInfo
 
 _POOL_ALIGNMENT = 64
 

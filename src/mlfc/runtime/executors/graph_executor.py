@@ -18,10 +18,10 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import counts, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
 from mlfc.support.params import load_params
+from mlfc.support.tensor_info import TensorInfo
 
 Key: TypeAlias = "str | int"
 Call: TypeAlias = Callable[[], int]

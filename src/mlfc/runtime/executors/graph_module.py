@@ -15,9 +15,9 @@ from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import TensorInfo
 
 
 class BoundGraph:

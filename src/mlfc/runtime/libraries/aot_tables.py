@@ -17,9 +17,9 @@ import numpy as np
 from mlfc.errors import ArchiveError
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.tensor import c_abi
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.ndarray_bytes import decode_ndarray
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.libraries.library_module import LibraryModule

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import ExchangeError, InputError, ProblemsError
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:

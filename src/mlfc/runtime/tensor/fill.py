@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlfc.errors import OptionError
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import TensorInfo
 
 FILLS = ("random", "zeros", "ones")
 # Wide integers that stand for no real numbers are mostly token numbers and indices, which must stay small.

@@ -16,10 +16,10 @@ from typing import IO, Any
 import numpy as np
 
 from mlfc.errors import InputError, ProblemsError
-from mlfc.runtime.tensor.tensor_info import TensorInfo
 from mlfc.support.arrays import Array
 from mlfc.support.atomic import atomic_file
 from mlfc.support.plain_file import open_plain
+from mlfc.support.tensor_info import TensorInfo
 
 _MAX_MEMBERS = 10_000
 # bytes of the sets of one input that a file may have

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
+from mlfc.support.dtypes import SCALARS
+from mlfc.support.records import Limits, Record
+
+_INT32 = (1 << 31) - 1
+
+Text: TypeAlias = Annotated[str, Limits("text", max_length=65536)]
+Extents: TypeAlias = Annotated[
+    tuple[Annotated[int, Limits(minimum=0, maximum=_INT32)], ...], Limits("extents", max_items=32)
+]
+Dtype: TypeAlias = Annotated[str, Limits("dtype", enum=SCALARS)]
+
 
 @dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(Record):
     """Name, shape and dtype of an input or output.
 
     Attributes
@@ -24,16 +34,11 @@ class TensorInfo:
         Where the integers stand for real numbers: ``real = scale * (value - zero_point)``.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: Text
+    shape: Extents
+    dtype: Dtype
     scale: float | None = None
-    zero_point: int | None = None
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> TensorInfo:
-        """Make one from a checked entry of ``metadata.json``."""
-        return cls(entry["name"], tuple(entry["shape"]), entry["dtype"], entry.get("scale"), entry.get("zero_point"))
+    zero_point: Annotated[int, Limits(minimum=-(1 << 31), maximum=(1 << 32) - 1)] | None = None
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

@@ -1,0 +1,356 @@
+"""What mlfc says of a module and of an archive beyond the format: the objects ``mlfc`` of ``metadata.json``.
+
+This declaration is the one place that knows their keys. The reader, the writer, the JSON Schema
+(``schema/metadata-7.json``), `mlfc inspect` and ``docs/reference/archive.md`` are made from it; a new field takes a
+line here and one where its value is known. Libraries carry a `ModuleInterface` of each model in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from mlfc.support.records import Limits, Record, Says
+from mlfc.support.tensor_info import Dtype, TensorInfo, Text
+
+_MOST = (1 << 53) - 1
+_INT32 = (1 << 31) - 1
+
+Bytes: TypeAlias = Annotated[int, Limits("bytes", minimum=0, maximum=_MOST)]
+Index: TypeAlias = Annotated[int, Limits("index", minimum=0, maximum=_INT32)]
+Count: TypeAlias = Annotated[int, Limits("count", minimum=1, maximum=_INT32)]
+Size: TypeAlias = Annotated[int, Limits(minimum=1, maximum=_MOST)]
+Sha256: TypeAlias = Annotated[str, Limits("sha256", pattern="^[0-9a-f]{64}$")]
+MemoryName: TypeAlias = Annotated[str, Limits("memory_name", pattern="^[a-z][a-z0-9_]{0,31}$")]
+Symbol: TypeAlias = Annotated[str, Limits(pattern="^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
+Shape: TypeAlias = Annotated[tuple[Bytes, ...], Limits("shape", max_items=32)]
+Executor: TypeAlias = Annotated[str, Limits(enum=("aot", "graph"))]
+
+
+@dataclass(frozen=True)
+class MemoryInfo(Record):
+    """The bytes of a module."""
+
+    workspace_bytes: Annotated[
+        Bytes, Says("of all workspace, scratch included; for graph modules its blocks and largest scratch")
+    ]
+    workspace_lower_bound_bytes: Annotated[
+        Bytes, Says("the most bytes that are live at once", "no plan can need less: it tells how good this one is")
+    ]
+    constants_bytes: Annotated[Bytes, Says("of all constants, without padding")]
+    io_bytes: Annotated[Bytes, Says("of inputs and outputs together")]
+
+
+@dataclass(frozen=True)
+class PoolInfo(Record):
+    """A memory that a part of the workspace lies in."""
+
+    name: MemoryName
+    nbytes: Bytes
+    base: Annotated[Bytes, Says("where it begins among the offsets of `plan`")]
+    lower_bound_bytes: Bytes
+
+
+@dataclass(frozen=True)
+class ConstantPoolInfo(Record):
+    """A memory that a part of the constants lies in."""
+
+    name: MemoryName
+    nbytes: Bytes
+    file: Annotated[
+        Annotated[str, Limits(pattern="^src/[a-z0-9_]{1,200}[.][a-z0-9_]{1,32}[.]bin$")] | None,
+        Says("under `codegen/host`: what the caller loads; null for a section of the code"),
+    ]
+
+
+@dataclass(frozen=True)
+class StripesInfo(Record):
+    """Layers that are computed in stripes of rows, and what that saved and cost."""
+
+    nodes: Annotated[
+        tuple[Annotated[tuple[Text, ...], Limits(max_items=100000)], ...],
+        Limits(max_items=10000),
+        Says("of each layer"),
+    ]
+    rows: Annotated[Count, Says("of the last layer in one stripe")]
+    count: Annotated[Count, Says("of stripes")]
+    calls_without: Index
+    workspace_bytes_without: Bytes
+
+
+@dataclass(frozen=True)
+class OperatorInfo(Record):
+    """One call of a generated function: what profiles tell of it."""
+
+    function: Text
+    nodes: Annotated[tuple[Text, ...], Says("of the original model")]
+    macs: Annotated[Bytes, Says("multiply-accumulates")]
+
+
+@dataclass(frozen=True)
+class CallInfo(OperatorInfo):
+    """One call of a generated function, with what it costs."""
+
+    workspace_bytes: Annotated[Bytes, Says("its scratch")]
+    nbytes: Annotated[Bytes | None, Says("of all tensors that it reads and writes", omitted=True)] = None
+    live_bytes: Annotated[Bytes | None, Says("of workspace during it", omitted=True)] = None
+    device: Annotated[
+        Text | None,
+        Says("in models for a device: `cpu`, `opencl`, ...; copies between both are `__copy`", omitted=True),
+    ] = None
+
+
+@dataclass(frozen=True)
+class NamedBytes(Record):
+    """A tensor and its bytes."""
+
+    name: Text
+    nbytes: Bytes
+
+
+@dataclass(frozen=True)
+class PeakInfo(Record):
+    """The call during which most workspace is live."""
+
+    function: Text
+    nodes: tuple[Text, ...]
+    live_bytes: Bytes
+    tensors: Annotated[tuple[NamedBytes, ...], Says("the largest of those that are live")]
+
+
+@dataclass(frozen=True)
+class ReachInfo(Record):
+    """An input of which an output takes bytes that are read no more."""
+
+    block: Annotated[Index, Says("the place of the input in this list")]
+    lead: Annotated[
+        int,
+        Limits(minimum=-(1 << 40), maximum=1 << 40),
+        Says("how many bytes before the input the output starts at least"),
+    ]
+
+
+@dataclass(frozen=True)
+class BlockInfo(Record):
+    """A block of the workspace: its place and its life."""
+
+    name: Text
+    nbytes: Bytes
+    offset: Bytes
+    first: Annotated[Index, Says("the first call that needs it")]
+    last: Annotated[Index, Says("the last call that needs it")]
+    reuses: Annotated[Index | None, Says("the place in this list of the input that it overwrites")]
+    reaches: Annotated[
+        tuple[ReachInfo, ...],
+        Limits(max_items=64),
+        Says("inputs of which it takes bytes that are read no more; absent where there are none", omitted=True),
+    ] = ()
+
+
+@dataclass(frozen=True)
+class ConstantInfo(Record):
+    """A constant's content."""
+
+    name: Text
+    nbytes: Bytes
+    dtype: Dtype
+    shape: Shape
+    sha256: Sha256
+    source: Annotated[Text | None, Says("for graph modules the model's name for it", omitted=True)] = None
+
+
+@dataclass(frozen=True)
+class ImportedModule(Record):
+    """A module that a compiled model consists of."""
+
+    type_key: Annotated[str, Limits(pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+    files: tuple[Text, ...]
+    parent: Annotated[Index | None, Says("the place in this list of the module that imports it")]
+
+
+@dataclass(frozen=True)
+class AskedPool(Record):
+    """A memory of the workspace as it was asked for."""
+
+    name: MemoryName
+    nbytes: Annotated[Size | None, Says("null for as many as it takes")]
+
+
+@dataclass(frozen=True)
+class AskedConstantPool(AskedPool):
+    """A memory of constants as it was asked for."""
+
+    external: Annotated[bool, Says("whether the caller loads it")]
+
+
+@dataclass(frozen=True)
+class ToolchainInfo(Record):
+    """What compiled the objects in the archive."""
+
+    compiler: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildInfo(Record):
+    """All that compiling the same again takes, beside the source in the archive."""
+
+    target: Text
+    target_host: Annotated[Text | None, Says("of the code beside a device's", omitted=True)] = None
+    executor: Executor
+    optimize: Text
+    numerics: Text
+    external_workspace: bool
+    workspace_io: Annotated[bool, Says(omitted=True)] = False
+    byoc: Annotated[
+        tuple[Text, ...],
+        Limits(max_items=100),
+        Says("external code generators that were asked, in this order", omitted=True),
+    ] = ()
+    ram: Annotated[Bytes | None, Says("bytes for which layers were put into stripes", omitted=True)] = None
+    pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
+    constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
+    toolchain: Annotated[ToolchainInfo | None, Says("what compiled the objects in the archive; null without objects")]
+    test_vectors: Bytes
+    seed: Bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleInterface(Record):
+    """What callers must know of a module."""
+
+    executor: Annotated[Executor, Says("`aot` or `graph`")] = "aot"
+    entry: Annotated[
+        Symbol | None,
+        Says("the C function to call; null for the graph executor", "the runtime need not know how names are made"),
+    ]
+    external_workspace: Annotated[
+        bool, Says("whether the caller passes the workspace in", "the entry has one argument more")
+    ]
+    workspace_io: Annotated[
+        bool,
+        Says(
+            "true where inputs and outputs lie in the workspace; else absent",
+            "the entry takes none; `tvmgen_<M>_map_inputs` and `..._map_outputs` say where they are",
+            omitted=True,
+        ),
+    ] = False
+    stripes: Annotated[
+        StripesInfo | None,
+        Says(
+            "layers that are computed in stripes of rows; absent where none are",
+            "what `--ram` has cost and saved",
+            omitted=True,
+        ),
+    ] = None
+    pools: Annotated[
+        tuple[PoolInfo, ...],
+        Limits(min_items=1, max_items=100),
+        Says(
+            "the memories that the workspace is spread over; absent where it is one array",
+            "sections, or pointers of the caller's, in this order",
+            omitted=True,
+        ),
+    ] = ()
+    constant_pools: Annotated[
+        tuple[ConstantPoolInfo, ...],
+        Limits(max_items=100),
+        Says(
+            "the memories that constants are spread over; absent where the linker places them",
+            "sections, or pointers of the caller's behind those of `pools`",
+            omitted=True,
+        ),
+    ] = ()
+    workspace_peers: Annotated[
+        tuple[Annotated[str, Limits(max_length=128)], ...],
+        Says("modules that work in the same memory; empty unless `--share-workspace`", "never run two of them at once"),
+    ] = ()
+    inputs: Annotated[
+        tuple[TensorInfo, ...],
+        Says(
+            "in the order of the C structs, with `scale` and `zero_point` of quantized tensors",
+            "shapes and scales have no place in the format",
+        ),
+    ]
+    outputs: Annotated[tuple[TensorInfo, ...], Says("as `inputs`")]
+    memory: Annotated[MemoryInfo, Says("as the format's keys above, and a bound", "budgets")]
+    operators: Annotated[
+        tuple[OperatorInfo, ...] | None,
+        Says("each call in order", "what runs, and where, what it was, what it costs", omitted=True),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleInfo(ModuleInterface):
+    """What mlfc knows of a module beyond the format; other readers skip this key."""
+
+    version: Annotated[Text, Says("of the program", "modules of one archive may come from several")]
+    numerics: Annotated[Text, Says("as compiled", "which results to expect")]
+    optimize: Annotated[Text, Says("as compiled", "which code to expect")]
+    operators: Annotated[
+        tuple[CallInfo, ...], Says("each call in order", "what runs, and where, what it was, what it costs")
+    ] = field()  # that of the base class has a default
+    peak: Annotated[
+        PeakInfo | None,
+        Says("the call during which most bytes are live; null without a workspace", "what to change to save memory"),
+    ]
+    plan: Annotated[
+        tuple[BlockInfo, ...] | None,
+        Says(
+            "AOT: every block of the workspace by its first call; null for graph modules, which have `memory.sids`",
+            "that no two live blocks overlap can be checked without us",
+        ),
+    ] = None
+    constants: Annotated[
+        tuple[ConstantInfo, ...] | None,
+        Says("each content once", "which weights, and which of two archives differ", omitted=True),
+    ] = None
+    module_tree: Annotated[
+        tuple[ImportedModule, ...],
+        Limits(min_items=1),
+        Says(
+            "the modules that it consists of, the generated C first",
+            "loading gives the same imports back",
+            omitted=True,
+        ),
+    ] = ()
+    build: Annotated[
+        BuildInfo | None, Says("what it was compiled with", "with `src/`, what compiling it again takes", omitted=True)
+    ] = None
+    source: Annotated[Mapping[str, Text], Says("`format`, `name`, `sha256` of the model file", "which model this is")]
+
+
+@dataclass(frozen=True)
+class FileInfo(Record):
+    """A member of the archive."""
+
+    nbytes: Bytes
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class SharedInfo(Record):
+    """What several modules have together."""
+
+    workspace_bytes: Annotated[Bytes, Says("that `workspace_modules` work in, which must never run at once")]
+    workspace_modules: tuple[Text, ...]
+    constants_bytes: Annotated[Bytes, Says("that are kept once")]
+    functions: Annotated[tuple[Text, ...], Says("that are kept once")]
+
+
+@dataclass(frozen=True)
+class ArchiveInfo(Record):
+    """The archive's own facts; other readers skip this key."""
+
+    version: Annotated[Text, Says("of the program that wrote it", "bug reports")]
+    files: Annotated[
+        Mapping[str, FileInfo],
+        Says("every other member, by path", "damage is found before anything is compiled"),
+    ]
+    shared: Annotated[SharedInfo | None, Says("of several modules", "budgets of the whole program", omitted=True)] = (
+        None
+    )
+
+
+DEFINITIONS: Mapping[type[Record], str] = {ModuleInfo: "details", ArchiveInfo: "archive", TensorInfo: "tensor"}
+"""Names of definitions in the JSON Schema."""

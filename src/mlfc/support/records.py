@@ -1,0 +1,336 @@
+"""JSON objects as frozen dataclasses: one declaration gives reader, writer, JSON Schema and the rows of a table.
+
+A field's type says which values there are: ``int``, ``str``, ``bool``, ``float``, ``tuple`` for lists,
+``Mapping`` for objects with any keys, a `Record` for objects with known ones, any of these ``| None`` for null, and
+`Annotated` with `Limits` and, of a field, `Says`. Keys that no field declares are ignored: they belong to later
+versions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from mlfc.errors import ArchiveError
+from mlfc.support.text import shortened
+
+Reader: TypeAlias = Callable[[Any], Any]
+Schema: TypeAlias = dict[str, Any]
+R = TypeVar("R", bound="Record")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_JSON_NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+# whose own names would hide Python's
+_KEYS = {"nbytes": "bytes"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What JSON Schema says of a value beside its type; `name` is that of a definition, to which schemas refer."""
+
+    name: str = ""
+    minimum: int | None = None
+    maximum: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    min_items: int | None = None
+    max_items: int | None = None
+    enum: tuple[str, ...] | None = None
+
+    def words(self) -> Schema:
+        """Return them in JSON Schema's words."""
+        words = {
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "maxLength": self.max_length,
+            "pattern": self.pattern,
+            "minItems": self.min_items,
+            "maxItems": self.max_items,
+            "enum": self.enum and list(self.enum),
+        }
+        return {word: value for word, value in words.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Says:
+    """What a field is to people.
+
+    Attributes
+    ----------
+    says : str
+        What the value is; `why` it is there. Markdown, for the documentation and the schema.
+    omitted : bool
+        Whether JSON lacks the key where the value is the field's default.
+    title : str
+        What to call it; `mlfc inspect` shows fields that have one.
+    """
+
+    says: str = ""
+    why: str = ""
+    omitted: bool = False
+    title: str = ""
+
+
+def _once(function: F) -> F:
+    return cache(function)  # type: ignore[return-value]  # mypy does not see that classes are hashable
+
+
+class RecordError(ValueError):
+    """A JSON value is not what a record declares: `cause`, and the `path` to it."""
+
+    def __init__(self, cause: str, path: str = "") -> None:
+        super().__init__(f"{path}: {cause}")
+        self.cause, self.path = cause, path
+
+    def below(self, place: str) -> RecordError:
+        """Return the same fault, seen from one level above."""
+        return RecordError(self.cause, place + self.path)
+
+
+class Record:
+    """The base of the frozen dataclasses that JSON objects stand for."""
+
+    @classmethod
+    def from_json(cls: type[R], value: object) -> R:
+        """Return the record of a JSON object; raise RecordError if it is not one."""
+        record: R = _reader(cls)(value)
+        return record
+
+    @classmethod
+    def read(cls: type[R], value: object, place: str, next_step: str) -> R:
+        """Return the record of a JSON object; raise ArchiveError, naming `place`, if it is not one."""
+        try:
+            return cls.from_json(value)
+        except RecordError as fault:
+            raise ArchiveError(fault.cause, place=f"{place}{fault.path}", next_step=next_step) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, its keys in the order of the fields."""
+        values = ((entry, getattr(self, entry.name)) for entry in _items(type(self)))
+        return {
+            entry.key: _plain(value) for entry, value in values if not (entry.says.omitted and value == entry.default)
+        }
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A field of a record: its name in Python, its key in JSON, its type without `Says`, and its default or MISSING."""
+
+    name: str
+    key: str
+    kind: Any
+    default: Any
+    says: Says
+
+
+@_once
+def _items(cls: type[Record]) -> tuple[_Item, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    entries: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
+    return tuple(_item(entry, hints[entry.name]) for entry in entries)
+
+
+def _item(entry: Field[Any], hint: Any) -> _Item:
+    found = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Says)]
+    says = found[0] if found else Says()
+    kind, arguments = hint, get_args(_bare(hint)[0])
+    if says.omitted and entry.default is None and type(None) in arguments:
+        # what is omitted where it is None is never null
+        kind = next(argument for argument in arguments if argument is not type(None))
+    return _Item(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value
+
+
+# reading
+
+
+@_once
+def _reader(kind: Any) -> Reader:
+    """Return what makes a value of a type from JSON, made once for each type."""
+    kind, limits = _bare(kind)
+    if kind in _JSON_NAMES:
+        return _scalar_reader(kind, limits)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        read = _reader(next(entry for entry in arguments if entry is not type(None)))
+        return lambda value: None if value is None else read(value)
+    if origin is tuple:
+        return _list_reader(_reader(arguments[0]), limits)
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return _record_reader(kind)
+    return _mapping_reader(_reader(arguments[1]))
+
+
+def _bare(kind: Any) -> tuple[Any, Limits]:
+    """Return a type without what is annotated to it, and its limits."""
+    if get_origin(kind) is not Annotated:
+        return kind, Limits()
+    kind, *words = get_args(kind)
+    return kind, next((word for word in words if isinstance(word, Limits)), Limits())
+
+
+def _fault(wanted: str, value: object) -> RecordError:
+    shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else shortened(repr(value))
+    return RecordError(f"expected {wanted}, got {shown}")
+
+
+def _scalar_reader(kind: type, limits: Limits) -> Reader:
+    kinds = {int, float} if kind is float else {kind}
+    least, most, longest, enum = limits.minimum, limits.maximum, limits.max_length, limits.enum
+    # Python's $ allows a line break behind it, JSON Schema's does not
+    pattern = re.compile(rf"{limits.pattern.removesuffix('$')}\Z") if limits.pattern else None
+
+    def is_good(value: Any) -> bool:
+        if type(value) not in kinds or (least is not None and value < least) or (most is not None and value > most):
+            return False
+        if (longest is not None and len(value) > longest) or (enum is not None and value not in enum):
+            return False
+        return pattern is None or pattern.search(value) is not None
+
+    def read(value: Any) -> Any:
+        if not is_good(value):
+            bounds = ", ".join(f"{word} {limit}" for word, limit in limits.words().items())
+            wanted = f"{_JSON_NAMES[kind]} ({bounds})" if bounds else _JSON_NAMES[kind]
+            raise _fault(f"one of {', '.join(enum)}" if enum else wanted, value)
+        return value
+
+    return read
+
+
+def _list_reader(read_item: Reader, limits: Limits) -> Reader:
+    least, most = limits.min_items or 0, limits.max_items
+
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise _fault("a list", value)
+        if len(value) < least or (most is not None and len(value) > most):
+            raise RecordError(f"a list of {len(value)} items is too short or too long")
+        done: list[Any] = []
+        try:
+            done.extend(map(read_item, value))
+        except RecordError as fault:
+            raise fault.below(f"[{len(done)}]") from None
+        return tuple(done)
+
+    return read
+
+
+def _mapping_reader(read_value: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _fault("an object", value)
+        return {key: _read_at(f".{shortened(key)}", read_value, entry) for key, entry in value.items()}
+
+    return read
+
+
+def _record_reader(cls: type[Record]) -> Reader:
+    known = [(entry.name, entry.key, _reader(entry.kind), entry.default is MISSING) for entry in _items(cls)]
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _fault("an object", value)
+        made = {}
+        for name, key, read_item, is_required in known:
+            if key in value:
+                made[name] = _read_at(f".{key}", read_item, value[key])
+            elif is_required:
+                raise RecordError(f"the key '{key}' is missing")
+        return cls(**made)
+
+    return read
+
+
+def _read_at(place: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except RecordError as fault:
+        raise fault.below(place) from None
+
+
+# JSON Schema
+
+
+def definitions(names: Mapping[type[Record], str]) -> dict[str, Schema]:
+    """Return the definitions of a JSON Schema: of the records, and of all that has a name of its own in them.
+
+    Parameters
+    ----------
+    names : mapping of type to str
+        The name of each record's definition.
+    """
+    found: dict[str, Schema] = {}
+    for cls, name in names.items():
+        found[name] = _record_schema(cls, names, found)
+    return found
+
+
+def _record_schema(cls: type[Record], names: Mapping[type[Record], str], found: dict[str, Schema]) -> Schema:
+    properties: Schema = {}
+    for entry in _items(cls):
+        kind = _schema(entry.kind, names, found)
+        properties[entry.key] = {"description": entry.says.says, **kind} if entry.says.says else kind
+    required = [entry.key for entry in _items(cls) if entry.default is MISSING]
+    says = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
+    return {"description": says, "type": "object", "required": required, "properties": properties}
+
+
+def _schema(kind: Any, names: Mapping[type[Record], str], found: dict[str, Schema]) -> Schema:
+    kind, limits = _bare(kind)
+    schema = _schema_of_type(kind, names, found) | limits.words()
+    if limits.name:
+        found[limits.name] = schema
+        return {"$ref": f"#/$defs/{limits.name}"}
+    return schema
+
+
+def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[str, Schema]) -> Schema:
+    if kind in _JSON_NAMES:
+        return {"type": _JSON_NAMES[kind]}
+    if kind in names:
+        return {"$ref": f"#/$defs/{names[kind]}"}
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return _record_schema(kind, names, found)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        other, limits = _bare(next(entry for entry in arguments if entry is not type(None)))
+        schema = _schema_of_type(other, {}, found)
+        return {**schema, "type": [schema["type"], "null"], **limits.words()}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], names, found)}
+    return {"type": "object", "additionalProperties": _schema(arguments[1], names, found)}
+
+
+# documentation
+
+
+def described(cls: type[Record]) -> Iterator[tuple[str, Says, type[Record] | None]]:
+    """Yield the key of each field, ``[]`` behind that of a list, what is said of it, and the record in it, if any."""
+    for entry in _items(cls):
+        kind, mark = _inner(entry.kind)
+        yield entry.key + mark, entry.says, kind if isinstance(kind, type) and issubclass(kind, Record) else None
+
+
+def _inner(kind: Any) -> tuple[Any, str]:
+    """Return the type of the values in a list or behind a null, and what marks a list."""
+    kind, _ = _bare(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _inner(next(entry for entry in arguments if entry is not type(None)))
+    if origin is tuple:
+        inner, _ = _inner(arguments[0])
+        return inner, "[]" if isinstance(inner, type) and issubclass(inner, Record) else ""
+    return (arguments[1], "") if origin is Mapping else (kind, "")

@@ -49,7 +49,7 @@ def build(
         What `import_model` or the Relay parser returned.
     target : str
         A target string; see `mlfc.target.target.parse_target`. For a device (``opencl``, ``cuda``) every group of
-        operators runs there that can, others on the host; see `mlfc.transform.places`.
+        operators runs there that can, others on the host; see `mlfc.transform.device_placement`.
     params : mapping of str to ndarray, optional
         Values of parameters of ``main``; the others are the model's inputs.
     target_host : str
@@ -94,29 +94,29 @@ def build(
         For options that do not exist, and for what cannot be compiled.
     """
     values = transform.checked_params(mod, params)
-    placement = memory.Placement(workspace_io, tuple(pools), tuple(constants))
+    memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen
     if executor is not None:  # before the work is done
-        codegen.check_executor(executor, chosen, placement, external_workspace=external_workspace)
+        codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     name = checked_module_name(module_name)
     partition = transform.PartitionGraph(find_generators(byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition)
         if executor is None:
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
-            codegen.check_executor(executor, chosen, placement, external_workspace=external_workspace)
-        on_device = transform.place(fused, chosen.device, chosen.features) if chosen.device else None
-        lower = partial(transform.lower, fused, host.features, name, known={}, places=on_device)
+            codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
+        on_device = transform.place_on_device(fused, chosen.device, chosen.features) if chosen.device else None
+        lower = partial(transform.lower, fused, host.features, name, known={}, placement=on_device)
         program, plan = memory.choose_plan(
             lower(),
-            placement,
+            memory_options,
             reorder=not host.features.vector_bytes,
             ram=ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
     if "stripes" in program.meta:
-        placement = replace(placement, ram=ram)
+        memory_options = replace(memory_options, ram=ram)
     small = optimize == "size"
     unit = codegen.Unit(
         program,
@@ -127,13 +127,15 @@ def build(
         host,
         mod.quantization,
         workspace_io,
-        memory.place_constants(program, placement.constants),
+        memory.assign_constants(program, memory_options.constants),
         small=small,
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
     )
     options = {"numerics": numerics, "optimize": optimize, **({"byoc": ",".join(byoc)} if byoc else {})}
-    factory = Factory(name, chosen, executor, options, mod, values, unit, placement, host if chosen.device else None)
+    factory = Factory(
+        name, chosen, executor, options, mod, values, unit, memory_options, host if chosen.device else None
+    )
     if not dry_run:
         _ = factory.code
     return factory

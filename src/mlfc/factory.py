@@ -50,7 +50,7 @@ class Factory:
         The model's own weights by name.
     unit : codegen.Unit
         What its code is made from: program, plan, names.
-    placement : memory.Placement
+    memory_options : memory.MemoryOptions
         Where its memory was asked to lie.
     target_host : Target or None
         Of the code beside a device's.
@@ -63,7 +63,7 @@ class Factory:
     module: IRModule
     source_params: Mapping[str, npt.NDArray[Any]]
     unit: codegen.Unit
-    placement: memory.Placement = field(default_factory=memory.Placement)
+    memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
     target_host: Target | None = None
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ class Factory:
     def _placed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
         """Return what callers must know of memory that was asked to lie elsewhere; nothing where it was not."""
         placed: dict[str, Any] = {}
-        if self.placement.workspace_io:
+        if self.memory_options.workspace_io:
             placed["workspace_io"] = True
         if self.plan.spans:
             placed["pools"] = [
@@ -223,7 +223,7 @@ class Factory:
             ]
         if "stripes" in self.program.meta:
             placed["stripes"] = self.program.meta["stripes"]
-        if self.placement.constants:
+        if self.memory_options.constants:
             placed["constant_pools"] = codegen.constant_pools(self.unit, code)
         return placed
 

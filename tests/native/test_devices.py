@@ -19,12 +19,12 @@ from mlfc.errors import DeviceError, OptionError, RunError
 from mlfc.factory import Factory
 from mlfc.frontend.onnx import import_onnx
 from mlfc.runtime import GraphExecutor
-from mlfc.transform import places
+from mlfc.transform import device_placement
 from tests.harness import seeded_inputs
 from tests.interop.test_onnxruntime_nodes import lstm_between_compiled_layers, top_k
 from tests.onnx_graphs import GraphMaker
+from tests.unit.test_device_placement import refusing
 from tests.unit.test_passes import image
-from tests.unit.test_places import refusing
 
 # integers are the same to the bit; of floats a device may sum in another order
 TOLERANCE = 1e-5
@@ -59,7 +59,7 @@ def built(data: bytes, target: str = "opencl", **options: Any) -> Factory:
 def divided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Factory:
     """Return a model whose softmax runs on the host."""
     refusing(monkeypatch, (), ["softmax"])
-    monkeypatch.setattr(places, "SMALL_WORK", 1)
+    monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
     return built(network(), target_host=request.param)
 
 
@@ -284,7 +284,7 @@ def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_pat
 def test_what_another_generator_takes_stays_on_the_host(
     device: mlfc.runtime.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(places, "SMALL_WORK", 1)
+    monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
     data = lstm_between_compiled_layers()
     x = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     wanted = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})

@@ -13,10 +13,10 @@ import typer
 from mlfc.cli import compile_options as options
 from mlfc.cli.compile_library import library_suffix, write_library
 from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
+from mlfc.cli.device_line import device_line
 from mlfc.cli.memory import fitting_memory, print_memory
+from mlfc.cli.memory_options import memory_options
 from mlfc.cli.options import Board, Json, LimitFactor, TrustBoard, chosen_board, parse_models
-from mlfc.cli.places_line import places_line
-from mlfc.cli.placing import asked_placement
 from mlfc.cli.tables import print_json, print_table
 from mlfc.cli.tiling_line import tiling_line
 from mlfc.errors import OptionError
@@ -114,8 +114,8 @@ def compile_models(
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
-    memories = asked_placement(
-        workspace_io, pool or (), constants or (), load_constants or (), on_board, spread=board_pools
+    memories = memory_options(
+        workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
     )
     chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
     if ram is None and memories.get("pools"):
@@ -148,7 +148,7 @@ def compile_models(
 
 def _print_lent(factories: Sequence[Factory], ram: int) -> None:
     """Say what comes on top of modules that keep within a budget: what their callers have to have."""
-    lent = [item for item in factories if item.executor == "aot" and not item.placement.workspace_io]
+    lent = [item for item in factories if item.executor == "aot" and not item.memory_options.workspace_io]
     nbytes = sum(item.code.sizes.io for item in lent)
     total = sum(item.code.sizes.workspace for item in factories) + nbytes
     if lent and total > ram:
@@ -255,9 +255,9 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
     for factory, item in zip(factories, details.values(), strict=True):
         if "stripes" in item:
             typer.echo(printable(tiling_line(item["stripes"], len(item["operators"]))))
-        places = places_line(item["operators"], factory.target.device)
-        if places:
-            typer.echo(printable(places))
+        on_device = device_line(item["operators"], factory.target.device)
+        if on_device:
+            typer.echo(printable(on_device))
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
     if table is not None:
         print_memory(table)

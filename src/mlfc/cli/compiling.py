@@ -29,7 +29,7 @@ class BuildOptions:
     external_workspace : bool or None
     shapes : sequence of str
         ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
-    placement : mapping of str to value
+    memory_options : mapping of str to value
         Arguments of `build` that say where memory lies.
     ram : int or None
         Bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it.
@@ -47,7 +47,7 @@ class BuildOptions:
     executors: Sequence[str]
     external_workspace: bool | None
     shapes: Sequence[str]
-    placement: Mapping[str, Any]
+    memory_options: Mapping[str, Any]
     ram: int | None = None
     byoc: Sequence[str] | None = None
     target_host: str | None = None
@@ -86,7 +86,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             ram=options.ram,
             byoc=options.byoc,
             limit_factor=options.limit_factor,
-            **options.placement,
+            **options.memory_options,
         )
 
 
@@ -126,7 +126,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     ram=options.ram if len(named) == 1 else None,
                     byoc=options.byoc or (),
                     limit_factor=options.limit_factor,
-                    **(options.placement if is_placed else {}),
+                    **(options.memory_options if is_placed else {}),
                 )
             )
     return factories

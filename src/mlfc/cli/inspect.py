@@ -10,10 +10,10 @@ import typer
 
 from mlfc.cli.artifacts import is_code
 from mlfc.cli.core_warnings import core_warnings
+from mlfc.cli.device_line import device_line
 from mlfc.cli.inspect_library import show_library
 from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
-from mlfc.cli.places_line import places_line
 from mlfc.cli.tables import bar, describe_tensor, print_json, print_table
 from mlfc.cli.tiling_line import tiling_line
 from mlfc.errors import OptionError
@@ -183,9 +183,9 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         print_table("memory", ("", "bytes"), memory)
     if module["stripes"]:
         typer.echo(printable(tiling_line(module["stripes"], len(module["operators"]))))
-    places = places_line(module["operators"])
-    if places:
-        typer.echo(printable(places))
+    on_device = device_line(module["operators"])
+    if on_device:
+        typer.echo(printable(on_device))
     if module["peak"]:
         _print_peak(module)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlfc.errors import OptionError
-from mlfc.memory import ConstantPool, Placement, Plan
+from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
@@ -132,7 +132,7 @@ class Shared:
 NOTHING_SHARED = Shared()
 
 
-def check_executor(executor: str, target: Target, placement: Placement, *, external_workspace: bool) -> None:
+def check_executor(executor: str, target: Target, memory_options: MemoryOptions, *, external_workspace: bool) -> None:
     """Raise OptionError if the executor does not exist, or cannot run a target's code or take its memory as asked."""
     if executor not in EXECUTORS:
         raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
@@ -142,7 +142,7 @@ def check_executor(executor: str, target: Target, placement: Placement, *, exter
         raise OptionError(
             "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
         )
-    if placement != Placement() and executor != "aot":
+    if memory_options != MemoryOptions() and executor != "aot":
         raise OptionError(
             "only the executor 'aot' lets you say where memory lies: the graph executor allocates it",
             next_step="Compile with --executor aot, or leave the memories out",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mlfc.errors import InternalError
+from mlfc.memory.allocation import Allocator, Cluster
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
-from mlfc.memory.placement import Cluster, Layout
 from mlfc.memory.pools import DEFAULT_POOL, Span
 from mlfc.memory.reuse import Reuse, choose_reuse, overlap_distances
 from mlfc.tir.ir import KernelCall, Program, Value
@@ -117,18 +117,18 @@ def plan(
     goal = max(limit, _good_enough(clusters, num_calls, distances, bound))
     # a plan that cannot meet its limit is not worth a search
     search = not limit or bound <= limit
-    placement = Layout(clusters, num_calls, distances).solve(goal, search=search)
-    if placement.size > goal:
+    allocation = Allocator(clusters, num_calls, distances).solve(goal, search=search)
+    if allocation.size > goal:
         needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, distances), bound)
         fewer_distances = overlap_distances(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Layout(fewer, num_calls, fewer_distances).solve(goal, search=search)
-        if other.size < placement.size:
-            clusters, placement, choice = fewer, other, needed
+        other = Allocator(fewer, num_calls, fewer_distances).solve(goal, search=search)
+        if other.size < allocation.size:
+            clusters, allocation, choice = fewer, other, needed
 
     placed = [
         (item, offset + shift)
-        for cluster, offset in zip(clusters, placement.offsets, strict=True)
+        for cluster, offset in zip(clusters, allocation.offsets, strict=True)
         for item, shift in cluster
     ]
     offsets = {item.value: offset for item, offset in placed if item.value is not None}
@@ -138,7 +138,7 @@ def plan(
         for call, reuse in zip(program.calls, choice, strict=True)
     )
     return Plan(
-        size=placement.size,
+        size=allocation.size,
         lower_bound=bound,
         alignment=max(item.alignment for item in ranges) if ranges else alignment,
         offsets=offsets,

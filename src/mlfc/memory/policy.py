@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mlfc.errors import BudgetError
+from mlfc.memory.assign_pools import assign_pools, prove_pools
 from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
-from mlfc.memory.pools import Placement
+from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
-from mlfc.memory.spread import prove_pools, spread
 from mlfc.memory.workspace_io import with_workspace_io
 from mlfc.support.cost import spend
 from mlfc.tir.ir import Program
@@ -21,7 +21,7 @@ Planner: TypeAlias = Callable[[Program, int], Planned]
 
 def choose_plan(
     program: Program,
-    placement: Placement,
+    memory_options: MemoryOptions,
     *,
     reorder: bool,
     ram: int | None = None,
@@ -32,7 +32,7 @@ def choose_plan(
     Parameters
     ----------
     program : Program
-    placement : Placement
+    memory_options : MemoryOptions
         Where its memory is asked to lie.
     reorder : bool
         Whether its calls may take place in another order, if that takes less memory.
@@ -48,13 +48,13 @@ def choose_plan(
     """
 
     def planner(lowered: Program, limit: int = 0) -> Planned:
-        moved = with_workspace_io(lowered) if placement.workspace_io else lowered
+        moved = with_workspace_io(lowered) if memory_options.workspace_io else lowered
         return moved, plan_of(moved, limit)
 
     def plan_of(program: Program, limit: int = 0) -> Plan:
-        return spread(program, placement.pools) if placement.pools else plan(program, limit=limit)
+        return assign_pools(program, memory_options.pools) if memory_options.pools else plan(program, limit=limit)
 
-    whole = with_workspace_io(program) if placement.workspace_io else program
+    whole = with_workspace_io(program) if memory_options.workspace_io else program
     plans: list[Planned] = []
     refused: list[BudgetError] = []
     for order in dict.fromkeys((whole, reordered(whole) if reorder else whole)):
@@ -71,7 +71,7 @@ def choose_plan(
             chosen = min(chosen, tile_for_ram(plans[0], max(0, ram - lent), planner), key=_workspace)
     spend("workspace", _workspace(chosen))
     prove(*chosen)
-    prove_pools(*chosen, placement.pools)
+    prove_pools(*chosen, memory_options.pools)
     return chosen
 
 

@@ -46,7 +46,7 @@ class ConstantPool(Pool):
 
 
 @dataclass(frozen=True)
-class Placement:
+class MemoryOptions:
     """Where a module's memory is asked to lie; as it stands, in one workspace and wherever the linker puts constants.
 
     Attributes

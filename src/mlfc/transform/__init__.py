@@ -1,10 +1,10 @@
 """From an imported model to a loop-level program: graph passes, fusion, lowering."""
 
+from mlfc.transform.device_placement import place_on_device
 from mlfc.transform.lower import lower
 from mlfc.transform.lower_group import lower_group
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.pipeline import PASSES, checked_params, run, within_limits
-from mlfc.transform.places import place
 from mlfc.transform.tile_for_ram import tile_for_ram
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "checked_params",
     "lower",
     "lower_group",
-    "place",
+    "place_on_device",
     "run",
     "tile_for_ram",
     "within_limits",

@@ -19,11 +19,11 @@ from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import visitor
 from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, Value
+from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_external import lower_external
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.lower_tiled import TiledChain, TiledLowering
 from mlfc.transform.matching import operator_of, storage_owner
-from mlfc.transform.places import Places
 
 _MAX_ELEMENTS = dtypes.limits("int32")[1]
 
@@ -34,7 +34,7 @@ def lower(
     name: str = "default",
     tiled: TiledChain | None = None,
     known: dict[relay.Function, LoweredGroup] | None = None,
-    places: Places | None = None,
+    placement: DevicePlacement | None = None,
 ) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
 
@@ -50,7 +50,7 @@ def lower(
         Layers that are tiled by rows.
     known : dict, optional
         What groups of the same module and features were lowered to, to be used and added to.
-    places : Places, optional
+    placement : DevicePlacement, optional
         What runs on a device, if there is one.
 
     Returns
@@ -59,7 +59,7 @@ def lower(
         Equal kernels appear once. Before a kernel reads a tensor that lies elsewhere, a call copies it: each tensor
         once. Constants lie wherever they are read.
     """
-    return _ProgramBuilder(features, tiled, {} if known is None else known, places).build(module, name)
+    return _ProgramBuilder(features, tiled, {} if known is None else known, placement).build(module, name)
 
 
 class _ProgramBuilder:
@@ -68,12 +68,12 @@ class _ProgramBuilder:
         features: Features,
         tiled: TiledChain | None,
         known: dict[relay.Function, LoweredGroup],
-        places: Places | None,
+        placement: DevicePlacement | None,
     ) -> None:
         self._features = features
         self._tiled = tiled
         self._known = known
-        self._places = places
+        self._placement = placement
         self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
@@ -88,7 +88,9 @@ class _ProgramBuilder:
         heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
         inputs = tuple(
-            self._declare(param, param.name, "input", device=self._places.device_of(param) if self._places else None)
+            self._declare(
+                param, param.name, "input", device=self._placement.device_of(param) if self._placement else None
+            )
             for param in main.params
         )
         claims = self._claim(heads, names)
@@ -100,7 +102,10 @@ class _ProgramBuilder:
         constants = tuple(value for value in self._constants.values() if value in read)
         return Program(
             name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
-            {"contract_floats": not self._jumps, "overlap": not self._features.vector_bytes and self._places is None},
+            {
+                "contract_floats": not self._jumps,
+                "overlap": not self._features.vector_bytes and self._placement is None,
+            },
         )  # fmt: skip
 
     def _declare(
@@ -180,7 +185,7 @@ class _ProgramBuilder:
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
         self._note_jumps(function)
-        placed = self._places.groups.get(expr) if self._places else None
+        placed = self._placement.groups.get(expr) if self._placement else None
         group = self._group(function, expr) if placed is None else placed
         output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
         args = [self._values[id(arg)] for arg in expr.args]

@@ -45,7 +45,7 @@ class _Module:
 
     @property
     def io(self) -> int:
-        if self.factory.placement.workspace_io or (self.code.graph is None and not self.lent):
+        if self.factory.memory_options.workspace_io or (self.code.graph is None and not self.lent):
             return 0
         return self.code.sizes.io
 
@@ -99,7 +99,10 @@ def check_budget(
 def _check_memories(factories: Sequence[Factory]) -> None:
     """Compare what all modules place in a memory with what it may give; `build` has done so for each alone."""
     for kind, memories in (
-        ("workspace", [{pool: _in_pool(factory, pool) for pool in factory.placement.pools} for factory in factories]),
+        (
+            "workspace",
+            [{pool: _in_pool(factory, pool) for pool in factory.memory_options.pools} for factory in factories],
+        ),
         ("constants", [_constants_in(factory) for factory in factories]),
     ):
         limits = {pool.name: pool.nbytes for module in memories for pool in module if pool.nbytes is not None}

@@ -13,7 +13,7 @@ from mlfc.archive.details import module_details, storage_details
 from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
-from mlfc.memory import Placement
+from mlfc.memory import MemoryOptions
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
 from mlfc.support.device_types import TYPE_CODES
 from mlfc.tir.ir import Value
@@ -177,7 +177,7 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict
         "optimize": factory.options["optimize"],
         "numerics": factory.options["numerics"],
         "external_workspace": facts.code.external_workspace,
-        **_placement(factory.placement),
+        **_memory_options(factory.memory_options),
         **({"byoc": factory.options["byoc"].split(",")} if "byoc" in factory.options else {}),
         "toolchain": facts.toolchain and dict(facts.toolchain),
         "test_vectors": options.test_vectors,
@@ -185,19 +185,19 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict
     }
 
 
-def _placement(placement: Placement) -> dict[str, Any]:
+def _memory_options(memory_options: MemoryOptions) -> dict[str, Any]:
     """Return what was asked of where memory lies; nothing where nothing was."""
     asked: dict[str, Any] = {}
-    if placement.workspace_io:
+    if memory_options.workspace_io:
         asked["workspace_io"] = True
-    if placement.pools:
-        asked["pools"] = [{"name": pool.name, "bytes": pool.nbytes} for pool in placement.pools]
-    if placement.constants:
+    if memory_options.pools:
+        asked["pools"] = [{"name": pool.name, "bytes": pool.nbytes} for pool in memory_options.pools]
+    if memory_options.constants:
         asked["constants"] = [
-            {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in placement.constants
+            {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in memory_options.constants
         ]
-    if placement.ram is not None:
-        asked["ram"] = placement.ram
+    if memory_options.ram is not None:
+        asked["ram"] = memory_options.ram
     return asked
 
 

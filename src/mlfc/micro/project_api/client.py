@@ -18,7 +18,7 @@ from mlfc.errors import (
     TransportClosedError,
 )
 from mlfc.micro.project_api.connection import ServerConnection
-from mlfc.micro.project_api.places import get_standalone_crt_dir
+from mlfc.micro.project_api.folders import get_standalone_crt_dir
 from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, decode_bytes, encode_bytes
 from mlfc.micro.rpc.transport import Timeouts
 

@@ -15,7 +15,7 @@ from mlfc.runtime.ffi.ffi_func import FFI_PREFIX, FfiFunc
 from mlfc.runtime.ffi.ffi_host import needs_host, require_host
 from mlfc.runtime.ffi.library_names import loadable
 from mlfc.runtime.ffi.packed_func import PackedFunc
-from mlfc.runtime.ffi.symbol_places import defining_file, may_be_function
+from mlfc.runtime.ffi.symbol_lookup import defining_file, may_be_function
 from mlfc.runtime.libraries.bound_library import bind_functions, lacks_functions
 from mlfc.runtime.libraries.library_context import CONTEXT, fill_context, is_taken, take_error
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description

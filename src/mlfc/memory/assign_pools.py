@@ -1,8 +1,8 @@
 """Blocks of the workspace spread over several pools, by what a byte of each is worth in fast memory.
 
-What must share memory stays together. The hottest blocks, by bytes moved for each byte held during a call, go into
-the first pool that has room; scratch, which kernels work in, comes before all. Where that leaves a block without a
-place, the largest go first instead.
+What must share memory stays together. Blocks of high access density (bytes moved for each byte held during a call) go
+into the first pool that has room; scratch, which kernels work in, comes before all. Where that leaves a block without
+a place, the largest go first instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Group:
     """Blocks that go into one pool together, because one takes the place of another."""
 
     blocks: tuple[LiveRange, ...]
-    heat: float
+    access_density: float
 
     @property
     def keys(self) -> frozenset[Key]:
@@ -81,7 +81,7 @@ class _Filling:
         return self.planned(keys, self.capacity).size <= self.capacity
 
 
-def spread(program: Program, pools: Sequence[Pool]) -> Plan:
+def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     """Place every block of the workspace in one of several pools.
 
     Parameters
@@ -102,7 +102,7 @@ def spread(program: Program, pools: Sequence[Pool]) -> Plan:
     """
     groups = _groups(program)
     for order in (
-        sorted(groups, key=lambda group: (not group.is_scratch, -group.heat)),
+        sorted(groups, key=lambda group: (not group.is_scratch, -group.access_density)),
         sorted(groups, key=lambda group: -group.nbytes),
     ):
         filled, left = _fill(program, pools, order)

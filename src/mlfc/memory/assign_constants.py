@@ -13,7 +13,7 @@ from mlfc.tir.traffic import traffic
 _LARGEST = 5
 
 
-def place_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[Value, ConstantPool]:
+def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[Value, ConstantPool]:
     """Choose a memory for every constant that a call reads.
 
     Parameters

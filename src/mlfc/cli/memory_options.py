@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
 
 
-def asked_placement(
+def memory_options(
     workspace_io: bool | None,
     pools: Sequence[str],
     constants: Sequence[str],
     loaded: Sequence[str],
     board: Board | None = None,
     *,
-    spread: bool = False,
+    board_pools: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
 
@@ -32,7 +32,7 @@ def asked_placement(
     pools, constants, loaded : sequence of str
         ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
     board : Board, optional
-    spread : bool
+    board_pools : bool
         Whether the workspace is to be spread over the board's memories.
 
     Raises
@@ -40,7 +40,7 @@ def asked_placement(
     OptionError, ProblemsError
         For all that is wrong with them at once.
     """
-    from mlfc.memory import ConstantPool, Placement, Pool
+    from mlfc.memory import ConstantPool, MemoryOptions, Pool
 
     problems: list[MlfcError] = []
 
@@ -55,16 +55,16 @@ def asked_placement(
         return found
 
     wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
-    if spread and board is None:
+    if board_pools and board is None:
         problems.append(
             OptionError("no board is given, so its memories are not known", place="--board-pools", next_step=_BOARD)
         )
-    if spread and wanted:
+    if board_pools and wanted:
         problems.append(OptionError("the board's memories are the pools", place="--pool", next_step=_ONE))
     memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
     memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
     try:
-        Placement(pools=tuple(wanted), constants=tuple(memories))
+        MemoryOptions(pools=tuple(wanted), constants=tuple(memories))
     except ProblemsError as error:
         problems += error.problems
     except MlfcError as error:
@@ -73,7 +73,7 @@ def asked_placement(
         raise problems[0] if len(problems) == 1 else ProblemsError(problems)
     chosen = {
         "workspace_io": workspace_io,
-        "pools": wanted or (_of_board(board) if spread else None),
+        "pools": wanted or (_of_board(board) if board_pools else None),
         "constants": memories or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}

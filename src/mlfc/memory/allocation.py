@@ -31,7 +31,7 @@ _PAIR_STEPS = 256
 
 
 @dataclass(frozen=True)
-class Placement:
+class Allocation:
     """Offsets of the clusters, by position, and the size of the arena that holds them."""
 
     offsets: tuple[int, ...]
@@ -39,7 +39,7 @@ class Placement:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class Allocator:
     """A set of clusters to be placed.
 
     Attributes
@@ -103,7 +103,7 @@ class Layout:
             other = self.distances.get((one.value, two.value), other)
         return own + own_shift - other_shift, other + other_shift - own_shift
 
-    def place(self, order: Sequence[int], *, best_fit: bool) -> Placement:
+    def place(self, order: Sequence[int], *, best_fit: bool) -> Allocation:
         """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
         offsets = [-1] * len(self.clusters)
         size = 0
@@ -115,7 +115,7 @@ class Layout:
             )
             offsets[index] = _gap(taken, self._alignment(index), self.sizes[index], best_fit=best_fit)
             size = max(size, offsets[index] + self.sizes[index])
-        return Placement(tuple(offsets), size)
+        return Allocation(tuple(offsets), size)
 
     def _alignment(self, index: int) -> int:
         return max(item.alignment for item, _ in self.clusters[index])
@@ -144,12 +144,12 @@ class Layout:
         ]
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
-    def solve(self, goal: int, *, search: bool = True) -> Placement:
+    def solve(self, goal: int, *, search: bool = True) -> Allocation:
         """Return the smallest placement found; stop as soon as one is not larger than `goal`.
 
         Without `search` the greedy orders are all that is tried.
         """
-        best, best_order, best_fit = Placement((), 0), Order(), False
+        best, best_order, best_fit = Allocation((), 0), Order(), False
         pairs, looked_at = sum(map(len, self.neighbours)), 0
         for order in self.greedy_orders():
             for fit in (False, True):
@@ -163,7 +163,7 @@ class Layout:
                     return best
         return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
 
-    def _climb(self, best: Placement, order: Order, goal: int, *, best_fit: bool) -> Placement:
+    def _climb(self, best: Allocation, order: Order, goal: int, *, best_fit: bool) -> Allocation:
         """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
         chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
         current = best
@@ -183,7 +183,7 @@ class Layout:
             placed = self.place(trial, best_fit=best_fit)
             if placed.size <= current.size:
                 order, current = trial, placed
-                best = min(best, placed, key=lambda placement: placement.size)
+                best = min(best, placed, key=lambda allocation: allocation.size)
         return best
 
 

@@ -24,7 +24,7 @@ SMALL_WORK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class DevicePlacement:
     """What of a module lies on a device.
 
     Attributes
@@ -46,7 +46,7 @@ class Places:
         return self.device if expr in self.inputs or expr in self.groups else None
 
 
-def place(module: relay.IRModule, device: str, features: Features) -> Places:
+def place_on_device(module: relay.IRModule, device: str, features: Features) -> DevicePlacement:
     """Choose where the groups of a fused module run.
 
     Parameters
@@ -69,7 +69,7 @@ def place(module: relay.IRModule, device: str, features: Features) -> Places:
             groups[call] = group
     kept = _without_islands(flow, groups)
     inputs = frozenset(param for param in module.main.params if any(user in kept for user in flow.readers[param]))
-    return Places(device, {call: group for call, group in groups.items() if call in kept}, inputs)
+    return DevicePlacement(device, {call: group for call, group in groups.items() if call in kept}, inputs)
 
 
 def _lowered(function: relay.Function, device: str, features: Features) -> LoweredGroup | None:

@@ -13,7 +13,7 @@ import mlfc
 import mlfc.ops
 from mlfc import memory
 from mlfc.errors import BudgetError, InternalError, OptionError, ProblemsError
-from mlfc.memory import ConstantPool, Placement, Pool
+from mlfc.memory import ConstantPool, MemoryOptions, Pool
 from mlfc.relay import ir
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, PrimFunc
@@ -68,7 +68,7 @@ def test_blocks_over_pools_keep_their_bytes_and_the_pools_their_sizes(program, s
     if io:
         program = memory.with_workspace_io(program)
     pools = [*(Pool(f"p{index}", nbytes) for index, nbytes in enumerate(sizes)), Pool("rest")]
-    plan = memory.spread(program, pools)
+    plan = memory.assign_pools(program, pools)
     memory.prove(program, plan)
     memory.prove_pools(program, plan, pools)
     replay(program, plan)
@@ -82,7 +82,7 @@ def test_blocks_over_pools_keep_their_bytes_and_the_pools_their_sizes(program, s
 @given(programs())
 def test_one_roomy_pool_is_the_plan_without_pools(program):
     plain = memory.plan(program)
-    spread = memory.spread(program, [Pool("all")])
+    spread = memory.assign_pools(program, [Pool("all")])
     assert (spread.workspace_bytes, spread.lower_bound) == (
         max(1, plain.size) if plain.offsets else plain.size,
         plain.lower_bound,
@@ -171,7 +171,7 @@ def test_a_planted_fault_of_pools_is_found():
     a, b, y = make_value("a", 64), make_value("b", 64), make_value("y", 16, "output")
     program = make_program([make_call([], a), make_call([a], b), make_call([b], y)], [y])
     pools = [Pool("one", 64), Pool("two")]
-    plan = memory.spread(program, pools)
+    plan = memory.assign_pools(program, pools)
     assert [span.nbytes for span in plan.spans] == [64, 64]
     across = replace(plan, offsets={a: 32, b: plan.offset(b)})
     with pytest.raises(InternalError, match="'a' does not lie within the pool 'one'"):
@@ -212,7 +212,7 @@ def test_hot_blocks_go_into_the_first_pool():
     program = kernel_program()
     values = {value.nbytes: value for value in program.intermediates()}
     small, large = values[64], values[800]
-    plan = memory.spread(program, [Pool("fast", 100), Pool("slow")])
+    plan = memory.assign_pools(program, [Pool("fast", 100), Pool("slow")])
     assert plan.place(plan.offset(small))[0].name == "fast"
     assert plan.place(plan.offset(large))[0].name == "slow"
 
@@ -221,7 +221,7 @@ def test_pools_that_are_too_small_are_named_with_the_layer():
     a, b, y = make_value("a", 100), make_value("b", 60), make_value("y", 16, "output")
     program = make_program([make_call([], a), replace(make_call([a], b), nodes=("conv/1",)), make_call([b], y)], [y])
     with pytest.raises(BudgetError) as caught:
-        memory.spread(program, [Pool("fast", 40), Pool("slow", 110)])
+        memory.assign_pools(program, [Pool("fast", 40), Pool("slow", 110)])
     text = str(caught.value)
     assert caught.value.exit_status == 1
     assert "'slow' of 110 bytes would need 164, 54 more" in text
@@ -231,11 +231,11 @@ def test_pools_that_are_too_small_are_named_with_the_layer():
 
 
 def test_what_one_order_cannot_place_the_other_may():
-    # by heat alone the small block would take the only place that holds the large one
+    # by access density alone the small block would take the only place that holds the large one
     hot, cold, y = make_value("hot", 64), make_value("cold", 128), make_value("y", 16, "output")
     program = make_program([make_call([], hot), make_call([hot], cold), make_call([hot, cold], y)], [y])
     pools = [Pool("large", 128), Pool("small", 64)]
-    plan = memory.spread(program, pools)
+    plan = memory.assign_pools(program, pools)
     memory.prove_pools(program, plan, pools)
     replay(program, plan)
 
@@ -258,22 +258,22 @@ def test_constants_that_are_read_most_go_first_and_all_have_a_place():
     )
     program = mlfc.build(module, "c -mcpu=cortex-m4").program
     by_size = sorted(program.constants, key=lambda value: value.nbytes)
-    places = memory.place_constants(program, [ConstantPool("fast", by_size[-1].nbytes), ConstantPool("slow")])
+    places = memory.assign_constants(program, [ConstantPool("fast", by_size[-1].nbytes), ConstantPool("slow")])
     assert places[by_size[0]].name == "fast"
     assert places[by_size[-1]].name == "slow"
     used = {value for call in program.calls for value in call.constants}
     needed = sum(-(-value.nbytes // 64) * 64 for value in used)
     for room, names in ((needed, {"fast"}), (needed - 1, {"fast", "slow"})):
-        places = memory.place_constants(program, [ConstantPool("fast", room), ConstantPool("slow")])
+        places = memory.assign_constants(program, [ConstantPool("fast", room), ConstantPool("slow")])
         assert set(places) == used
         assert {pool.name for pool in places.values()} == names
     with pytest.raises(BudgetError, match=r"(?s)do not fit.*the largest: .*weight"):
-        memory.place_constants(program, [ConstantPool("tiny", 1000)])
-    assert memory.place_constants(program, []) == {}
+        memory.assign_constants(program, [ConstantPool("tiny", 1000)])
+    assert memory.assign_constants(program, []) == {}
 
 
 @pytest.mark.parametrize(
-    "placement",
+    "memory_options",
     [
         {"pools": (Pool("Upper", 1),)},
         {"pools": (Pool("int", 1),)},
@@ -283,14 +283,14 @@ def test_constants_that_are_read_most_go_first_and_all_have_a_place():
         {"pools": (Pool("a"),), "constants": (ConstantPool("a", external=True),)},
     ],
 )
-def test_impossible_memories_are_refused(placement):
+def test_impossible_memories_are_refused(memory_options):
     with pytest.raises(OptionError):
-        Placement(**placement)
+        MemoryOptions(**memory_options)
 
 
 def test_all_that_is_wrong_with_memories_is_said_at_once():
     with pytest.raises(ProblemsError) as caught:
-        Placement(pools=(Pool("A"), Pool("b", 0)), constants=(ConstantPool("c"), ConstantPool("c")))
+        MemoryOptions(pools=(Pool("A"), Pool("b", 0)), constants=(ConstantPool("c"), ConstantPool("c")))
     assert len(caught.value.problems) == 3
 
 

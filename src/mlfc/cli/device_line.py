@@ -11,7 +11,7 @@ _COPY = "__copy"
 _SHOWN = 5
 
 
-def places_line(operators: Sequence[Mapping[str, Any]], wanted: str | None = None) -> str | None:
+def device_line(operators: Sequence[Mapping[str, Any]], wanted: str | None = None) -> str | None:
     """Return how many operators run on a device and which do not; None for a model of the host alone.
 
     Parameters

@@ -21,7 +21,7 @@ from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Program, Value
-from mlfc.transform import places as place_module
+from mlfc.transform import device_placement
 from mlfc.transform.lower_group import LoweredGroup
 from tests.onnx_graphs import GraphMaker
 from tests.unit.test_passes import image
@@ -32,7 +32,7 @@ HOST, DEVICE = Features(vector_bytes=0), Features(vector_bytes=0, gpu=True)
 
 def refusing(monkeypatch: pytest.MonkeyPatch, refused: Collection[int], operators: Collection[str] = ()) -> None:
     """Let the device refuse groups, by their number in the order of the graph or by what is in their name."""
-    lowered = place_module.lower_group
+    lowered = device_placement.lower_group
     asked: list[relay.Function] = []
 
     def lower(function: relay.Function, features: Features) -> LoweredGroup:
@@ -42,14 +42,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch, refused: Collection[int], operator
             raise UnsupportedError("the device of this test refuses it")
         return group
 
-    monkeypatch.setattr(place_module, "lower_group", lower)
+    monkeypatch.setattr(device_placement, "lower_group", lower)
 
 
 def placed_program(data: bytes) -> tuple[Program, Program]:
     """Return a model's program on a device, and the same on the host alone."""
     fused = transform.run(*import_onnx(data, "placed"))
-    places = transform.place(fused, "opencl", DEVICE)
-    return transform.lower(fused, HOST, "placed", places=places), transform.lower(fused, HOST, "placed")
+    placement = transform.place_on_device(fused, "opencl", DEVICE)
+    return transform.lower(fused, HOST, "placed", placement=placement), transform.lower(fused, HOST, "placed")
 
 
 def run(program: Program, inputs: dict[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
@@ -143,7 +143,7 @@ def test_a_small_group_between_refused_ones_is_not_worth_a_round_trip(monkeypatc
 
 def test_a_large_group_between_refused_ones_is(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, (), ["softmax"])
-    monkeypatch.setattr(place_module, "SMALL_WORK", 1)
+    monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
     program, _ = placed_program(small_between_refused())
     assert devices(program) == ["host", "copy", "opencl", "copy", "host"]
     check_places(program)
@@ -151,7 +151,7 @@ def test_a_large_group_between_refused_ones_is(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_tensor_that_several_read_elsewhere_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, (), ["softmax"])
-    monkeypatch.setattr(place_module, "SMALL_WORK", 1)
+    monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
     g = GraphMaker()
     base = g.node("GlobalAveragePool", ["x"])
     parts = [g.node("Softmax", [base], axis=axis) for axis in (1, 2)]
@@ -162,7 +162,7 @@ def test_a_tensor_that_several_read_elsewhere_is_copied_once(monkeypatch: pytest
 
 def test_an_input_that_both_read_lies_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, (), ["softmax"])
-    monkeypatch.setattr(place_module, "SMALL_WORK", 1)
+    monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
     g = GraphMaker()
     outputs = [str(g.node("GlobalAveragePool", ["x"])), str(g.node("Softmax", ["x"], axis=1))]
     program, _ = placed_program(g.model(*outputs))

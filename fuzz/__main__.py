@@ -58,7 +58,7 @@ def _in_c(names: list[str], seconds: float) -> Iterator[Failure]:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             c_readers.build(name, Path(folder))
-            outcome = c_readers.run(name, Path(folder), max(1, round(seconds)))
+            outcome = c_readers.run(name, Path(folder), seconds=max(1, round(seconds)))
         print(f"{name}: {int(outcome.failure is not None)} failures", flush=True)
         if outcome.failure is not None:
             yield Failure(name, outcome.failure, outcome.log[-2000:])

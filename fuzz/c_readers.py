@@ -112,8 +112,8 @@ def build(target: str, folder: Path) -> Path:
     return program
 
 
-def run(target: str, folder: Path, seconds: int) -> Outcome:
-    """Run a harness that `build` made for some seconds.
+def run(target: str, folder: Path, *, seconds: int = 0, inputs: int = -1) -> Outcome:
+    """Run a harness that `build` made.
 
     Parameters
     ----------
@@ -121,13 +121,17 @@ def run(target: str, folder: Path, seconds: int) -> Outcome:
     folder : Path
         As given to `build`.
     seconds : int
+        0: until it has read `inputs`.
+    inputs : int
+        Most that it reads; -1: until the time is over. The same number gives the same inputs.
     """
     found = folder / f"{target}_found"
     corpus = folder / f"{target}_corpus"
     for path in (found, corpus):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
-    command = [str(folder / target), f"-max_total_time={seconds}", "-seed=1", *_LIMITS, f"-artifact_prefix={found}/"]
+    ends = (f"-max_total_time={seconds}", f"-runs={inputs}", "-seed=1")
+    command = [str(folder / target), *ends, *_LIMITS, f"-artifact_prefix={found}/"]
     if target == "crt_graph_json":
         (folder / "json.dict").write_text(_dictionary())
         command.append(f"-dict={folder / 'json.dict'}")

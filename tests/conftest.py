@@ -22,6 +22,9 @@ hypothesis.settings.load_profile("seeded")
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 
+# seconds after which what hangs is given up, so that a test of it fails and does not hang; no test passes by it
+WATCHDOG = 600
+
 STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 
 

@@ -13,6 +13,7 @@ from mlfc.micro.firmware.avr import write_files
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
+from tests.conftest import WATCHDOG
 from tests.emulator.conftest import need_board
 from tests.harness import module_of
 from tests.native.test_dsp_kernels import ALL, requantized_sums, weights_of
@@ -94,7 +95,7 @@ def _filled(inputs: dict[str, np.ndarray], end: str) -> dict[str, np.ndarray]:
 def test_every_quantized_operator_gives_what_litert_gives(cases: list[Case]) -> None:
     module, params = mlfc.import_model(model_of(cases))
     factory = mlfc.build(module, "c -mcpu=avr", params, module_name="model")
-    made = emulated_factory(factory, need_board("arduino_mega"), cflags=_TRAPS, timeout=60)
+    made = emulated_factory(factory, need_board("arduino_mega"), cflags=_TRAPS, timeout=WATCHDOG)
     references = [Reference(model_of([case])) for case in cases]
     random = inputs_of(cases, np.random.default_rng(3))
     for inputs in (random, _filled(random, "min"), _filled(random, "max")):

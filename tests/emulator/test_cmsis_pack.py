@@ -13,6 +13,7 @@ import yaml
 
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
+from tests.conftest import WATCHDOG
 from tests.emulator.conftest import need_board
 from tests.projects import NAME, archive, expected_output, printed_output, project
 
@@ -61,7 +62,7 @@ def built(folder: Path, board: Board) -> Path:
 def said(elf: Path, board: Board) -> str:
     assert board.emulator is not None
     command = board.emulator.command(str(elf))
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WATCHDOG).stdout
 
 
 @pytest.mark.parametrize("project_type", ["standalone", "selftest"])

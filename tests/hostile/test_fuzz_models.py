@@ -36,7 +36,7 @@ def test_what_check_passes_compiles(name: str) -> None:
     target = by_name()[name]
     refused = 0
     for data in islice(inputs(target, random.Random(name)), MODELS[name]):
-        failure = failure_of(Target(target.name, target.read, (), (), float("inf")), data)
+        failure = failure_of(target, data)
         assert failure is None, failure
         refused += bool(mlfc.check(data))
     assert 0 < refused < MODELS[name]

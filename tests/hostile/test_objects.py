@@ -18,7 +18,7 @@ from mlfc.library.jit import LinkedObjects
 from mlfc.library.object_check import check_object
 from mlfc.support.content import to_bytes
 from mlfc.target.llvm import host_triple
-from tests.conftest import need
+from tests.conftest import WATCHDOG, need
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 HEADER, SECTION, SYMBOL, RELOCATION = 64, 64, 24, 24
@@ -170,7 +170,7 @@ def test_no_damage_ends_the_process() -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=WATCHDOG,
     )
     found = done.stdout.split()
     assert len(found) == len(damaged)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from mlfc.crt import crt_files
-from tests.conftest import need
+from tests.conftest import WATCHDOG, need
 
 PROGRAMS = Path(__file__).parent / "crt"
 PACKAGES = {"gcc": "gcc", "clang": "clang", "arm-none-eabi-gcc": "gcc-arm-none-eabi"}
@@ -59,7 +59,7 @@ def check_c(tree: Path, files: Sequence[Path], flags: Sequence[str], compiler: s
 
 def run(program: Path, *arguments: str | Path) -> bytes:
     """Run a program and return what it printed; its complaints fail the test."""
-    result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, check=False, timeout=60)
+    result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, check=False, timeout=WATCHDOG)
     assert result.returncode == 0, result.stderr.decode()
     assert not result.stderr, result.stderr.decode()
     return result.stdout

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from mlfc.micro.rpc.line_transport import LineTransport, program_transport
 from mlfc.micro.rpc.transport import Timeouts
+from tests.conftest import WATCHDOG
 from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, sources, write_tree
 
-# seconds that no answer of a program of this machine takes
-PATIENT = Timeouts(5, 60, 60)
+PATIENT = Timeouts(5, WATCHDOG, WATCHDOG)
 
 
 def build_device(folder: Path, *flags: str) -> Path:

@@ -18,7 +18,7 @@ from mlfc.errors import OptionError
 from mlfc.library.blob_object import blob_source, object_with_blob, object_with_data
 from mlfc.support.content import Content, to_bytes, write_data
 from mlfc.support.objects.elf import elf_machine_of
-from tests.conftest import need
+from tests.conftest import WATCHDOG, need
 
 BLOB = bytes(range(256)) * 3 + b"xyz"
 SECOND = b"12345"
@@ -59,7 +59,7 @@ def readelf(*arguments: object) -> str:
 
 
 def linked(tool: str, *arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "ziglang", tool, *map(str, arguments)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "ziglang", tool, *map(str, arguments)], check=True, timeout=WATCHDOG)
 
 
 @pytest.mark.parametrize(

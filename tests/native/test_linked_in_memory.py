@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
+from tests.conftest import WATCHDOG
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 # holes of a few pages, and between them and the next room more than a processor's instructions reach
@@ -65,6 +66,6 @@ def test_sections_far_apart_do_not_end_the_process(tmp_path: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WATCHDOG,
     )
     assert (done.returncode, done.stdout) == (0, "16 1\n"), done.stderr

@@ -15,7 +15,7 @@ import pytest
 import mlfc
 from mlfc.relay import ir
 from mlfc.support.content import to_bytes
-from tests.conftest import need
+from tests.conftest import WATCHDOG, need
 from tests.harness import module_of
 
 SIZE = 40
@@ -132,7 +132,7 @@ def run(system: System, program: Path) -> str:
     if system.emulator == "wasmtime":
         return run_wasm(program)
     emulator = [need(system.emulator, "qemu-user")] if system.emulator else []
-    result = subprocess.run([*emulator, program], capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run([*emulator, program], capture_output=True, text=True, check=False, timeout=WATCHDOG)
     assert result.returncode == 0
     return result.stdout
 

@@ -28,13 +28,13 @@ from mlfc.runtime import cpu
 from tests.native.kept_line import KeptLine
 from tests.native.rpc_device import build_device, transport
 
-# for what must not answer
+# of the device that does not answer
 SHORT = Timeouts(5, 60, 2)
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_device(tmp_path_factory.mktemp("device"))
+    return build_device(tmp_path_factory.mktemp("device"), "-Dclock=calls_clock")
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +129,14 @@ def test_failures_have_the_devices_words(session: Session) -> None:
 def test_functions_are_timed_on_the_device(session: Session) -> None:
     arrays = [session.remote.array(np.ones(4, np.float32)) for _ in range(3)]
     lib = session.get_system_lib()
+    calls_of_add = function(session, "calls_of_add")
     first = session.remote.time_evaluator(lib, "add", number=3, repeat=4)
-    assert len(first(*arrays)) == 4
-    assert all(0 <= seconds < 10 for seconds in first(*arrays))
+    # each call of the function takes a millisecond of the device's clock
+    assert first(*arrays) == pytest.approx([0.001] * 4)
     # as long as was asked for, by the device's clock: calls are added until it is
-    (seconds,) = session.remote.time_evaluator(lib, "add", min_repeat_ms=20)(*arrays)
-    assert 0 < seconds < 0.02
+    before = calls_of_add()
+    assert session.remote.time_evaluator(lib, "add", min_repeat_ms=20)(*arrays) == pytest.approx([0.001])
+    assert calls_of_add() - before == 1 + 2 + 4 + 8 + 16 + 32
     with pytest.raises(RemoteError, match="replaced"):
         first(*arrays)
     with pytest.raises(RemoteError, match="out of range"):
@@ -153,9 +155,10 @@ def test_logs_reach_the_host(program: Path) -> None:
 
 
 def test_a_device_that_does_not_answer(program: Path) -> None:
-    with Session(transport(program, SHORT)) as session:
+    with Session(transport(program)) as session:
         function(session, "say")("about to sleep", 1)
         hang = function(session, "hang")
+        session._timeouts = SHORT
         with pytest.raises(IoTimeoutError, match=r"after timeout 2 seconds; the device's last words: about to sleep"):
             hang()
         with pytest.raises(SessionError, match="is over"):

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from onnx import helper
 from mlfc.cli.main import run
 from mlfc.library.toolchain import find_compiler
 from mlfc.support.binaries import read_head
+from tests.conftest import WATCHDOG
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -430,9 +430,8 @@ def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, 
         assert process.stdout is not None
         while process.stdout.readline() != "writing\n":
             assert process.poll() is None
-        time.sleep(0.1)
         process.send_signal(number)
-        assert process.wait(20) == status
+        assert process.wait(WATCHDOG) == status
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mlfc.errors import RunError, ToolchainError
 from mlfc.micro.board import programs
+from tests.conftest import WATCHDOG
+
+LIMIT = 7.0
 
 
 def python(text: str) -> list[str]:
@@ -34,24 +38,54 @@ def test_a_program_that_prints_without_end_is_ended(
         programs.run(python(f"while True: sys.{stream}.write('x' * 4096)"), tmp_path, 60)
 
 
-def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
-    text = "open('number', 'w').write(str(os.getpid())); os.rename('number', 'started'); time.sleep(600)"
-    with pytest.raises(RunError, match="did not end within 5 seconds"):
-        programs.run(python(text), tmp_path, 5)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "started").read_text()), 0)
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[int]:
+    """Return a pipe, ``line`` in the folder, which a program holds open as long as it lives."""
+    os.mkfifo(tmp_path / "line")
+    reader = os.open(tmp_path / "line", os.O_RDONLY | os.O_NONBLOCK)
+    yield reader
+    os.close(reader)
 
 
-def test_make_ends_what_it_started(tmp_path: Path) -> None:
-    (tmp_path / "Makefile").write_text("all:\n\t@echo $$$$ > number; mv number started; exec sleep 600\n")
+def _read(line: int) -> bytes:
+    """Return what comes from a pipe next; nothing once nobody holds its other end."""
+    assert select.select([line], [], [], WATCHDOG)[0], "whoever holds the pipe runs still"
+    return os.read(line, 100)
+
+
+def _expire_when_started(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of a program be over as soon as it says something, however long it took to start."""
+    real = subprocess.Popen.wait
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout == LIMIT:
+            assert _read(line) == b"started\n"
+            raise subprocess.TimeoutExpired(process.args, timeout)
+        return real(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    monkeypatch.setattr(programs, "_GRACE_SECONDS", WATCHDOG)
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _expire_when_started(line, monkeypatch)
+    text = "kept = open('line', 'w'); print('started', file=kept, flush=True); time.sleep(600)"
+    with pytest.raises(RunError, match="did not end within 7 seconds"):
+        programs.run(python(text), tmp_path, LIMIT)
+    assert _read(line) == b""
+
+
+def test_a_program_may_take_no_longer_than_it_is_given(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"did not end within 0\.1 seconds"):
+        programs.run(python("time.sleep(600)"), tmp_path, 0.1)
+
+
+def test_make_ends_what_it_started(tmp_path: Path, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _expire_when_started(line, monkeypatch)
+    (tmp_path / "Makefile").write_text("all:\n\t@exec 3>line; echo started >&3; exec sleep 600\n")
     with pytest.raises(RunError, match="make did not end"):
-        programs.run(["make"], tmp_path, 5)
-    number, end = int((tmp_path / "started").read_text()), time.monotonic() + 10
-    with suppress(ProcessLookupError):
-        while time.monotonic() < end:
-            os.kill(number, 0)
-            time.sleep(0.05)
-        pytest.fail("what make started runs still")
+        programs.run(["make"], tmp_path, LIMIT)
+    assert _read(line) == b""
 
 
 def test_nohup_is_heeded(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import WATCHDOG
+
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits"
 _EXPORT = """
@@ -39,7 +41,7 @@ def exported(root: Path, folder: Path, *, day: float = 0, **environment: str) ->
     models = shutil.copytree(DIGITS, folder / "models", ignore=shutil.ignore_patterns("*.py", "*.npz"))
     command = [sys.executable, "-c", _EXPORT, str(day), str(root), str(models), str(folder / "out.tar")]
     subprocess.run(
-        command, cwd=folder, check=True, env={**kept, "PYTHONPATH": str(root / "src"), **environment}, timeout=120
+        command, cwd=folder, check=True, env={**kept, "PYTHONPATH": str(root / "src"), **environment}, timeout=WATCHDOG
     )
     return (folder / "out.tar").read_bytes()
 

@@ -1,0 +1,71 @@
+"""Clocks that count how often they are read, in the places of those that profiles of models take.
+
+The reading number n is n squared, so what passes between two readings tells which ones they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlfc.archive.describe import profile
+from mlfc.library import llvm_library
+from mlfc.runtime.devices import operator_clock
+from mlfc.runtime.executors import profiled_module
+
+_IN_C = b"""
+static uint64_t readings = 0;
+uint64_t mlfc_trace_nanoseconds(void) {
+  readings++;
+  return readings * readings;
+}
+
+"""
+_IN_LLVM = """
+@readings = internal global i64 0
+define internal i32 @clock_gettime(i32 %which, ptr %time) {
+  %before = load i64, ptr @readings
+  %number = add i64 %before, 1
+  store i64 %number, ptr @readings
+  store i64 0, ptr %time
+  %fraction = getelementptr i64, ptr %time, i32 1
+  %square = mul i64 %number, %number
+  store i64 %square, ptr %fraction
+  ret i32 0
+}
+"""
+
+
+def passed(operator: int) -> int:
+    """Return what passes between the two readings around an operator, the first one that is timed being 0."""
+    first = 2 * operator + 1
+    return (first + 1) ** 2 - first**2
+
+
+def _squares() -> Callable[[], int]:
+    readings = 0
+
+    def read() -> int:
+        nonlocal readings
+        readings += 1
+        return readings**2
+
+    return read
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put such a clock, each new, wherever operators are timed: in C, in LLVM's code, in Python."""
+    text = profile.record_file()
+    start, end = text.index(b"uint64_t mlfc_trace_nanoseconds"), text.index(b"/* Record into")
+    monkeypatch.setattr(profile, "record_file", lambda: text[:start] + _IN_C + text[end:])
+    real, declared = llvm_library.compile_object, "declare i32 @clock_gettime(i32, ptr)\n"
+
+    def compile_object(code: Any, machine: Any) -> Any:
+        return real(code.replace(declared, _IN_LLVM) if isinstance(code, str) else code, machine)
+
+    monkeypatch.setattr(llvm_library, "compile_object", compile_object)
+    monkeypatch.setattr(operator_clock, "time", SimpleNamespace(perf_counter_ns=_squares()))
+    monkeypatch.setattr(profiled_module, "time", SimpleNamespace(perf_counter=_squares()))

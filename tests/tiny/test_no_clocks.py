@@ -1,0 +1,36 @@
+"""No test reads a clock or waits for some time: it would fail wherever the machine is busy. Tests count instead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+CLOCKS = {"time", "timeit", "sched"}
+
+
+def clocks(source: str) -> Iterator[str]:
+    """Yield what a program does with clocks."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            names = []
+        yield from (f"line {node.lineno} imports {name}" for name in names if name in CLOCKS)
+        if isinstance(node, ast.keyword) and node.arg == "timeout" and isinstance(node.value, ast.Constant):
+            # what hangs is ended by the one watchdog, which no test depends on
+            yield f"line {node.lineno} waits for {node.value.value} seconds: WATCHDOG"
+
+
+def test_no_test_reads_a_clock() -> None:
+    found = [f"{path}: {what}" for path in sorted(TESTS.rglob("*.py")) for what in clocks(path.read_text("utf-8"))]
+    assert not found
+
+
+def test_clocks_are_found() -> None:
+    faults = ["import time", "from time import monotonic", "def f():\n    import timeit", "run(timeout=60)"]
+    assert [len(list(clocks(text))) for text in faults] == [1] * len(faults)
+    assert not list(clocks("run(timeout=WATCHDOG)\nfrom mlfc.runtime import operator_clock"))

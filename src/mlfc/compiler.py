@@ -107,7 +107,7 @@ def build(
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
             codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
         on_device = transform.place_on_device(fused, chosen.device, chosen.features) if chosen.device else None
-        lower = partial(transform.lower, fused, host.features, name, known={}, placement=on_device)
+        lower = partial(transform.lower, fused, host.features, name, cache={}, placement=on_device)
         program, plan = memory.choose_plan(
             lower(),
             memory_options,

@@ -10,7 +10,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.tir.ir import PrimFunc
-from mlfc.tir.unify import unify
+from mlfc.tir.merge_kernels import merge_kernels
 from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
 
@@ -34,7 +34,7 @@ def texts() -> dict[str, str]:
 
 def shared_kernel() -> str:
     """Return the function of two products, the struct of what they differ in, and its constants."""
-    family = unify([product(1, 6, 4), product(5, 300, 2)])
+    family = merge_kernels([product(1, 6, 4), product(5, 300, 2)])
     assert family is not None
     operators = OperatorsFile(contracts=True)
     values = KernelValues(family, "tvmgen_net_product")

@@ -50,7 +50,7 @@ def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file:
     plan = memory.plan(program)
     memory.prove(program, plan)
     assert plan.size <= largest
-    for call, roots in zip(program.calls, plan.reached, strict=True):
+    for call, roots in zip(program.calls, plan.aliased_inputs, strict=True):
         for root in roots:
             closer = {**plan.offsets, call.output.root: plan.offsets[root] + 16}
             with pytest.raises(InternalError):

@@ -105,16 +105,16 @@ def build(
     group: ir.Function,
     features: Features,
     flags: Sequence[str] = FUSING,
-    reached: frozenset[int] = frozenset(),
+    aliased: frozenset[int] = frozenset(),
 ) -> BuiltKernel:
     """Lower one group, prove its accesses in bounds, print, compile and load it.
 
-    The output may overlap the inputs at the positions `reached`.
+    The output may overlap the inputs at the positions `aliased`.
     """
     lowered = lower_group(group, features)
     verify(lowered.prim)
-    source = print_file([print_function(lowered.prim, "kernel", reached)])
+    source = print_file([print_function(lowered.prim, "kernel", aliased)])
     with tempfile.TemporaryDirectory() as folder:
         path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)
         library = ctypes.CDLL(str(path))
-    return BuiltKernel(lowered, library, source, beside_c({"kernel": lowered.prim}, flags, reached))
+    return BuiltKernel(lowered, library, source, beside_c({"kernel": lowered.prim}, flags, aliased))

@@ -66,15 +66,15 @@ def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
 
 
 def library_of(
-    prims: Mapping[str, PrimFunc], machine: Machine, *, contracts: bool, reached: frozenset[int] = frozenset()
+    prims: Mapping[str, PrimFunc], machine: Machine, *, contracts: bool, aliased: frozenset[int] = frozenset()
 ) -> LlvmLibrary:
     """Return kernels, by their symbols, as a library."""
     module = ll.Module("kernels")
     for name, prim in prims.items():
-        emit_kernel(module, prim, name, machine=machine, contracts=contracts, reached=reached)
+        emit_kernel(module, prim, name, machine=machine, contracts=contracts, aliased=aliased)
     return LlvmLibrary(compile_object(module, machine), list(prims))
 
 
-def beside_c(prims: Mapping[str, PrimFunc], flags: Sequence[str], reached: frozenset[int] = frozenset()) -> LlvmLibrary:
+def beside_c(prims: Mapping[str, PrimFunc], flags: Sequence[str], aliased: frozenset[int] = frozenset()) -> LlvmLibrary:
     """Return kernels that must compute the very bits of the same kernels in C, compiled with these flags."""
-    return library_of(prims, machine_for(tuple(flags)), contracts=contracts_with(flags), reached=reached)
+    return library_of(prims, machine_for(tuple(flags)), contracts=contracts_with(flags), aliased=aliased)

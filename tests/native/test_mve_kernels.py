@@ -13,7 +13,7 @@ import pytest
 from mlfc.codegen.c import print_file, print_function
 from mlfc.relay import ir
 from mlfc.target.features import Features
-from mlfc.tir import interpreter, runs
+from mlfc.tir import block_intrinsics, interpreter
 from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import build, group_of
@@ -134,7 +134,9 @@ def test_packed_weights_are_read_back_in_order(filters: int, size: int) -> None:
     rows = rng.integers(-128, 128, (2, size)).astype(np.int8)
     fours = -(-filters // 4)
     start = rng.integers(-1000, 1000, 4 * fours).astype(np.int32)
-    sums = runs.dots(start, rows[0], rows[1], runs.packed_dots(weights).reshape(-1)).reshape(fours, 2, 4)
+    sums = block_intrinsics.matvec_s8(
+        start, rows[0], rows[1], block_intrinsics.pack_weights(weights).reshape(-1)
+    ).reshape(fours, 2, 4)
     expected = rows.astype(np.int64) @ weights.T.astype(np.int64) + start[:filters]
     np.testing.assert_array_equal(sums.swapaxes(0, 1).reshape(2, -1)[:, :filters], expected)
 

@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.relay import ir
-from mlfc.transform.spelling import spelling_of
+from mlfc.transform.inline_cost import inline_cost
 from tests.counting import counted_calls
 from tests.harness import compiled, module_of
 from tests.relay_run import run_main
@@ -76,7 +76,7 @@ def test_compiled_chains_compute_the_same_as_the_operators_one_by_one(tmp_path: 
 
 def test_rules_are_counted_by_what_they_name() -> None:
     x = ir.Var("x", ir.TensorType(SHAPE, "float32"))
-    assert spelling_of(doubled(x)).names == {x: 2}
-    assert spelling_of(leaky(x)).names == {x: 3}
-    assert spelling_of(READERS["transpose"](x)).index_growth == 1
-    assert spelling_of(mirrored(x)).index_growth > 2
+    assert inline_cost(doubled(x)).names == {x: 2}
+    assert inline_cost(leaky(x)).names == {x: 3}
+    assert inline_cost(READERS["transpose"](x)).index_growth == 1
+    assert inline_cost(mirrored(x)).index_growth > 2

@@ -49,13 +49,13 @@ def sum_in_a_local(b: tb.StmtBuilder, data: Buffer, output: Buffer) -> None:
     b.store(output, [0], tb.load(total, [0]))
 
 
-def promised(prim: PrimFunc, reached: frozenset[int] = frozenset()) -> tuple[bool, bool]:
+def promised(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> tuple[bool, bool]:
     """Return whether the C and LLVM's code say that the iterations of a loop are independent."""
     module = ll.Module()
     emit_kernel(
-        module, prim, "tested", machine=machine_of(parse_target("llvm")), contracts=True, reached=reached
+        module, prim, "tested", machine=machine_of(parse_target("llvm")), contracts=True, aliased=aliased
     )  # fmt: skip
-    return "MLF_INDEPENDENT" in print_function(prim, reached=reached).text, "parallel_accesses" in str(module)
+    return "MLF_INDEPENDENT" in print_function(prim, aliased=aliased).text, "parallel_accesses" in str(module)
 
 
 def test_elements_in_place_are_independent() -> None:

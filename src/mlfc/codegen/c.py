@@ -43,7 +43,7 @@ class CFunction:
     needs: Needs
 
 
-def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[int] = frozenset()) -> CFunction:
+def print_function(prim: PrimFunc, name: str | None = None, aliased: frozenset[int] = frozenset()) -> CFunction:
     """Print a function.
 
     Parameters
@@ -51,22 +51,22 @@ def print_function(prim: PrimFunc, name: str | None = None, reached: frozenset[i
     prim : PrimFunc
     name : str, optional
         The C name, if not the function's own.
-    reached : frozenset of int
+    aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
     """
-    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), reached).run()
+    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), aliased).run()
 
 
-def print_shared(values: KernelValues, reached: frozenset[int] = frozenset()) -> CFunction:
+def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
     """Print a function that several kernels share; behind the pointers it takes that to the numbers of one of them."""
     shared = values.shared
     unrolled = replace(shared, prim=Unroll()(shared.prim))
-    return _FunctionPrinter(unrolled.prim, values.function, reached, replace(values, shared=unrolled)).run()
+    return _FunctionPrinter(unrolled.prim, values.function, aliased, replace(values, shared=unrolled)).run()
 
 
-def signature(prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> str:
+def signature(prim: PrimFunc, name: str, aliased: frozenset[int] = frozenset()) -> str:
     """Return the head of the C function, as a definition and a prototype need it."""
-    return _FunctionPrinter(prim, name, reached).head()
+    return _FunctionPrinter(prim, name, aliased).head()
 
 
 def print_file(functions: list[CFunction]) -> str:
@@ -159,11 +159,11 @@ _FENCE = [
 
 
 class _FunctionPrinter(StatementPrinter):
-    def __init__(self, prim: PrimFunc, name: str, reached: frozenset[int], values: KernelValues | None = None) -> None:
+    def __init__(self, prim: PrimFunc, name: str, aliased: frozenset[int], values: KernelValues | None = None) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
-        self._aliased = reached.union(prim.inplace)
-        self._independence = of_function(prim, reached)
+        self._aliased = aliased.union(prim.inplace)
+        self._independence = of_function(prim, aliased)
         self._name = name
         self._values = values
         self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
@@ -237,7 +237,7 @@ class _FunctionPrinter(StatementPrinter):
         if self._helper_store(stmt):
             return
         value, added = stmt.value, accumulated(stmt)
-        if self._overtakes(stmt):
+        if self._has_store_hazard(stmt):
             kept = Var("kept", value.dtype)
             self._declare(kept, value)
             self._assign(self._exprs.element(stmt.buffer, stmt.indices, kept.dtype), kept)
@@ -250,10 +250,10 @@ class _FunctionPrinter(StatementPrinter):
 
     def _helper_store(self, stmt: ir.Store) -> bool:
         """Print a store that a helper writes, of a run or of four narrow elements; tell whether it is one."""
-        call, narrow = mve.run_call(stmt.value), mve.narrowed(stmt.value)
+        call, narrow = mve.block_call(stmt.value), mve.narrowed(stmt.value)
         to = f"&{self._names.get(stmt.buffer)}[{self._exprs.index(stmt.buffer, stmt.indices)}]"
         if call is not None:
-            text, key = mve.run_statement(to, call, self._exprs.address, self._exprs.expr)
+            text, key = mve.block_statement(to, call, self._exprs.address, self._exprs.expr)
             self._writer.line(text)
         elif narrow is not None:
             key, wide = narrow
@@ -267,7 +267,7 @@ class _FunctionPrinter(StatementPrinter):
         each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
         self._writer.line(f"{each}{place} {operator} {self._exprs.expr(value)};")
 
-    def _overtakes(self, stmt: ir.Store) -> bool:
+    def _has_store_hazard(self, stmt: ir.Store) -> bool:
         """Tell whether a store of parts, one after another, may write what a later part still reads."""
         if dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype):
             return False

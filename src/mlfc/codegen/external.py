@@ -69,7 +69,7 @@ def external_parts(
         file = printed.setdefault(external.generator, OperatorsFile(unit.contracts))
         file.declarations += [line for line in external.declarations if line not in file.declarations]
         calls = [call for call in unit.program.calls if call.kernel is kernel]
-        file.add_kernel(kernel, compute_names[kernel.name], calls, reached=unit.reached(kernel))
+        file.add_kernel(kernel, compute_names[kernel.name], calls, aliased=unit.aliased_inputs(kernel))
         objects.update(dict.fromkeys((external.generator, data) for data in external.objects))
     files = [(generator, (first + file.text()).encode(), "c") for generator, file in printed.items()]
     files += [(generator, data, "o") for generator, data in objects]

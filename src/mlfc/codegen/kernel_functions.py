@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.codegen.unit import Shared, Unit
-from mlfc.tir.instance import without_single_trips
 from mlfc.tir.ir import KernelCall, PrimFunc
-from mlfc.tir.share import share
+from mlfc.tir.merge_families import merge_families
+from mlfc.tir.specialize import without_single_trips
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,21 +58,21 @@ class KernelFunctions:
             if kernel.device is not None:
                 continue
             if kernel.name not in self.own or kernel.external is not None:
-                operators.declare_kernel(kernel, self.names[kernel.name], self.unit.reached(kernel))
+                operators.declare_kernel(kernel, self.names[kernel.name], self.unit.aliased_inputs(kernel))
             elif kernel in families:
                 self._write_family(families[kernel], operators, calls, static=static)
             elif kernel not in members:
-                printed, reached = printed_form(self.unit, kernel), self.unit.reached(kernel)
+                printed, aliased = printed_form(self.unit, kernel), self.unit.aliased_inputs(kernel)
                 name, users = self.own[kernel.name], calls.get(kernel.name, [])
-                operators.add_kernel(printed, name, users, reached=reached, static=static)
+                operators.add_kernel(printed, name, users, aliased=aliased, static=static)
             if after is not None:
                 operators.functions.append(after(kernel))
 
     def _write_family(
         self, values: KernelValues, operators: OperatorsFile, calls: Mapping[str, list[KernelCall]], *, static: bool
     ) -> None:
-        reached = frozenset().union(*map(self.unit.reached, values.shared.members))
-        operators.add_shared(values, reached=reached, static=static)
+        aliased = frozenset().union(*map(self.unit.aliased_inputs, values.shared.members))
+        operators.add_shared(values, aliased=aliased, static=static)
         for position, member in enumerate(values.shared.members):
             comment = kernel_comment(member, calls.get(member.name, []))
             operators.functions.append(values.definition(position, self.own[member.name], comment))
@@ -106,7 +106,7 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
             own[kernel.name] = names[kernel.name]
             alone.append(kernel)
     families = tuple(
-        KernelValues(family, own[family.members[0].name]) for family in (share(alone) if unit.small else ())
+        KernelValues(family, own[family.members[0].name]) for family in (merge_families(alone) if unit.small else ())
     )
     for values in families:
         for member in values.shared.members:

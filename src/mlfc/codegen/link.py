@@ -62,7 +62,7 @@ class SharedKernel:
 
     prim: PrimFunc
     contracts: bool
-    reached: frozenset[int]
+    aliased: frozenset[int]
     users: set[str] = field(default_factory=set)
     calls: list[KernelCall] = field(default_factory=list)
 
@@ -221,7 +221,7 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
             if prim.device is not None or prim.external is not None:
                 continue
             keys[prim.name] = unit.kernel_key(prim)
-            kernel = SharedKernel(printed_form(unit, prim), unit.contracts, unit.reached(prim))
+            kernel = SharedKernel(printed_form(unit, prim), unit.contracts, unit.aliased_inputs(prim))
             found.setdefault(keys[prim.name], kernel).users.add(unit.module)
         for call in unit.program.calls:
             if call.kernel.name in keys:
@@ -252,7 +252,7 @@ def _kernel_files(kernels: Mapping[str, SharedKernel], targets: str) -> list[str
         if chosen:
             operators = OperatorsFile(contracts)
             for name, kernel in chosen.items():
-                operators.add_kernel(kernel.prim, name, kernel.calls, reached=kernel.reached)
+                operators.add_kernel(kernel.prim, name, kernel.calls, aliased=kernel.aliased)
             texts.append(banner(targets) + operators.text())
     return texts
 

@@ -46,25 +46,25 @@ class OperatorsFile:
         name: str,
         calls: Sequence[KernelCall],
         *,
-        reached: frozenset[int] = frozenset(),
+        aliased: frozenset[int] = frozenset(),
         static: bool = False,
     ) -> None:
-        """Define the kernel `prim` under the C name `name`; its output may overlap the inputs `reached`."""
-        printed = print_function(prim, name, reached)
+        """Define the kernel `prim` under the C name `name`; its output may overlap the inputs `aliased`."""
+        printed = print_function(prim, name, aliased)
         self.needs.merge(printed.needs)
         self.functions.append(_documented(prim, calls, printed, static=static))
 
-    def add_shared(self, values: KernelValues, *, reached: frozenset[int] = frozenset(), static: bool = False) -> None:
+    def add_shared(self, values: KernelValues, *, aliased: frozenset[int] = frozenset(), static: bool = False) -> None:
         """Define the function that several kernels share, and the struct of what they differ in."""
-        function = print_shared(values, reached)
+        function = print_shared(values, aliased)
         self.needs.merge(function.needs)
         head = f"/* {comment_text(values.shared.members[0].name)}: {len(values.shared.members)} kernels in one */"
         text = f"static {function.text}" if static else function.text
         self.functions += [values.declaration(), f"{head}\n{text}"]
 
-    def declare_kernel(self, prim: PrimFunc, name: str, reached: frozenset[int] = frozenset()) -> None:
+    def declare_kernel(self, prim: PrimFunc, name: str, aliased: frozenset[int] = frozenset()) -> None:
         """Declare a kernel that another file defines."""
-        self.declarations.append(f"{signature(prim, name, reached)};")
+        self.declarations.append(f"{signature(prim, name, aliased)};")
 
     def text(self) -> str:
         """Return the file's text, without its first lines."""

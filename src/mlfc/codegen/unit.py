@@ -78,13 +78,13 @@ class Unit:
             kernel for kernel in self.program.kernels if kernel.external is None or kernel.external.module is None
         )
 
-    def reached(self, kernel: PrimFunc) -> frozenset[int]:
+    def aliased_inputs(self, kernel: PrimFunc) -> frozenset[int]:
         """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
         if self.executor == "graph":  # its tensors have whole blocks
             return frozenset()
         return frozenset(
             position
-            for call, roots in zip(self.program.calls, self.plan.reached, strict=True)
+            for call, roots in zip(self.program.calls, self.plan.aliased_inputs, strict=True)
             if call.kernel is kernel
             for position, value in enumerate(call.inputs)
             if value.root in roots
@@ -92,7 +92,7 @@ class Unit:
 
     def kernel_key(self, kernel: PrimFunc) -> str:
         """Return a text that is the same for kernels, of any module, whose C would be."""
-        return f"{self.contracts};{sorted(self.reached(kernel))};{signature(kernel)}"
+        return f"{self.contracts};{sorted(self.aliased_inputs(kernel))};{signature(kernel)}"
 
     def used_constants(self) -> list[Value]:
         """Return the constants that calls pass on, in the order of first use."""

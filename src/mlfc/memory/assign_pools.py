@@ -158,7 +158,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     offsets: dict[Value, int] = {}
     scratch = [0] * len(program.calls)
     inplace: list[Value | None] = [None] * len(program.calls)
-    reached: list[tuple[Value, ...]] = [()] * len(program.calls)
+    aliased_inputs: list[tuple[Value, ...]] = [()] * len(program.calls)
     parts = []
     end = 0
     for filling in filled:
@@ -169,7 +169,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
         offsets.update({value: base + offset for value, offset in part.offsets.items()})
         for index in range(len(program.calls)):
             inplace[index] = inplace[index] or part.inplace[index]
-            reached[index] += part.reached[index]
+            aliased_inputs[index] += part.aliased_inputs[index]
             if index in filling.keys:
                 scratch[index] = base + part.scratch_offsets[index]
         parts.append(part)
@@ -183,7 +183,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
         live=live,
         peak_call=live.index(max(live)) if live else None,
         inplace=tuple(inplace),
-        reached=tuple(reached),
+        aliased_inputs=tuple(aliased_inputs),
         spans=tuple(spans),
     )
 

@@ -121,7 +121,7 @@ def _block(
         else:  # at the same distance, byte by byte
             ending = (number for number in taken if pieces[number].last == piece.first)
             reaches = [Reached(number, pieces[number].offset - piece.offset) for number in ending]
-        for root in plan.reached[piece.first]:
+        for root in plan.aliased_inputs[piece.first]:
             for number in of_root[root]:
                 if pieces[number].last == piece.first:
                     reaches.append(Reached(number, _overlap_distance(call, root, piece, pieces[number])))

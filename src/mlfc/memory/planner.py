@@ -37,7 +37,7 @@ class Plan:
         Index of the first call with the most live bytes; None for a program without calls.
     inplace : tuple of (Value or None)
         For each call, the input whose place its output takes, element by element.
-    reached : tuple of tuple of Value
+    aliased_inputs : tuple of tuple of Value
         For each call, the inputs of which its output takes a part of the bytes while it runs.
     spans : tuple of Span
         The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
@@ -51,7 +51,7 @@ class Plan:
     live: tuple[int, ...]
     peak_call: int | None
     inplace: tuple[Value | None, ...]
-    reached: tuple[tuple[Value, ...], ...]
+    aliased_inputs: tuple[tuple[Value, ...], ...]
     spans: tuple[Span, ...] = ()
 
     @property
@@ -146,7 +146,9 @@ def plan(
         live=live,
         peak_call=live.index(bound) if live else None,
         inplace=inplace,
-        reached=tuple(_reached(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)),
+        aliased_inputs=tuple(
+            _aliased_inputs(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)
+        ),
     )
 
 
@@ -155,7 +157,7 @@ def _is_inplace(call: KernelCall, reuse: Reuse) -> bool:
     return reuse.distance == 0 and positions <= set(call.kernel.inplace)
 
 
-def _reached(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
+def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
     """Return the inputs of a call whose bytes its output takes in part, but for the one whose place it takes."""
     output = call.output.root
     if output not in offsets:

@@ -100,6 +100,6 @@ for _name, _dtypes, _result, _rule, _in_tvm, _doc in (
         _name,
         Operator(
             _name, len(_dtypes), _infer(_name, _dtypes, _result), Kind.BROADCAST, compute=_compute(_rule),
-            jumps=True, in_tvm=_in_tvm, contract=_CONTRACT, doc=_doc,
+            rounding_sensitive=True, in_tvm=_in_tvm, contract=_CONTRACT, doc=_doc,
         ),
     )  # fmt: skip

@@ -96,6 +96,7 @@ def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) 
 OPERATORS.add("qnn.resize_bilinear", Operator(
     "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
     (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)),
-    compute=_compute, jumps=True, in_tvm=qnn_in_tvm.resize_bilinear, contract="bit-exact to TFLite's reference kernel",
+    compute=_compute, rounding_sensitive=True, in_tvm=qnn_in_tvm.resize_bilinear,
+    contract="bit-exact to TFLite's reference kernel",
     doc="NHWC images of another size by linear interpolation: int8 with ten bits of weight, uint8 in float32.",
 ))  # fmt: skip

@@ -84,7 +84,7 @@ class Operator:
         The emitter starts its accumulators with `out.bias` where that is given.
     macs : callable or None
         ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables.
-    jumps : bool
+    rounding_sensitive : bool
         A float argument that is off by its last bit may change the result by a whole step, so what computes it
         must round as the reference does: a module with such an operator forbids fused multiply-adds.
     in_tvm : callable, optional
@@ -105,7 +105,7 @@ class Operator:
     emit: Callable[..., None] | None = None
     takes_bias: bool = False
     macs: Callable[[list[Any], Mapping[str, Any], Any], int] | None = None
-    jumps: bool = False
+    rounding_sensitive: bool = False
     in_tvm: Callable[..., Any] | None = None
     contract: str = "exact"
     doc: str = ""

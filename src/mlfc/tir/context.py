@@ -116,7 +116,7 @@ class Context:
     def small(self) -> bool:
         """Whether code is to be small: then rules write loops instead of copies, and the same ones for all sizes.
 
-        Functions that differ in sizes alone become one later (`tir.unify`), if their structure is the same.
+        Functions that differ in sizes alone become one later (`tir.merge_kernels`), if their structure is the same.
         """
         return self.features.optimize == "size"
 

@@ -12,18 +12,18 @@ from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 
-def of_function(prim: PrimFunc, reached: frozenset[int] = frozenset()) -> Independence:
+def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Independence:
     """Return what tells the independent loops of a host's function, wherever its callers put output and inputs.
 
     Parameters
     ----------
     prim : PrimFunc
-    reached : frozenset of int
+    aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes is up to
         the memory plan, so no loop that stores results is independent.
     """
     same = {prim.inputs[position]: prim.output for position in prim.inplace}
-    astray = frozenset({prim.output}) if reached.difference(prim.inplace) else frozenset[Buffer]()
+    astray = frozenset({prim.output}) if aliased.difference(prim.inplace) else frozenset[Buffer]()
     return Independence(prim.body, same, astray)
 
 
@@ -62,7 +62,7 @@ class Independence:
         self._same = same or {}
         self._astray = astray
         self._local_is_own = local_is_own
-        self._known: dict[int, bool] = {}
+        self._cache: dict[int, bool] = {}
         with self.ranges.scope():  # ranges of variables stay, conditions go
             for stmt in walk(body):
                 if isinstance(stmt, ir.For):
@@ -74,9 +74,9 @@ class Independence:
 
     def holds(self, loop: ir.For) -> bool:
         """Tell whether the iterations of a loop may run in any order."""
-        if id(loop) not in self._known:
-            self._known[id(loop)] = self._independent(loop)
-        return self._known[id(loop)]
+        if id(loop) not in self._cache:
+            self._cache[id(loop)] = self._independent(loop)
+        return self._cache[id(loop)]
 
     def _independent(self, loop: ir.For) -> bool:
         stmts = list(walk(loop.body))

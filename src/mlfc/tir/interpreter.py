@@ -1,6 +1,6 @@
 """The meaning of loop-level code in numpy: the reference that printers are tested against.
 
-`numpy_expr` evaluates expressions, `lockstep` runs launches.
+`numpy_expr` evaluates expressions, `simt_interpreter` runs launches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir, visitor
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.lockstep import run_launch
 from mlfc.tir.numpy_expr import Array, Evaluator, access_key, check_bounds, evaluate_expr, undefined
+from mlfc.tir.simt_interpreter import run_launch
 
 __all__ = ["StepLimitError", "evaluate_expr", "run", "run_counted"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError
 from mlfc.registry import Registry
 from mlfc.support import dtypes
-from mlfc.tir import mathematics, runs
+from mlfc.tir import block_intrinsics, mathematics
 
 Array = npt.NDArray[Any]
 
@@ -250,10 +250,20 @@ def _requantize_narrow(x: Array, multiplier: Array, exponent: Array, zero_point:
 _add("requantize_narrow", 4, _requantize_narrow,
      "requantize_down of an x below 2**30 in magnitude, plus a zero point below 2**16 in magnitude")  # fmt: skip
 _add("run", 1, lambda values: values, "bytes in memory, or one byte many times, for a store of all of them")
-_add("dots1", 3, runs.dots, "int32 sums of the products of a row of int8 with the weights of filters (see tir.runs)")
-_add("dots2", 4, runs.dots, "the same for two rows, which share the weights")
-_add("taps", 3, runs.taps, "int32 sums over taps of the products of 16 channels of int8 with their weights")
-_add("paired_taps", 3, runs.taps, "the same for weights of which none is -128")
+_add(
+    "dots1",
+    3,
+    block_intrinsics.matvec_s8,
+    "int32 sums of the products of a row of int8 with the weights of filters (see tir.block_intrinsics)",
+)
+_add("dots2", 4, block_intrinsics.matvec_s8, "the same for two rows, which share the weights")
+_add(
+    "taps",
+    3,
+    block_intrinsics.depthwise_mac,
+    "int32 sums over taps of the products of 16 channels of int8 with their weights",
+)
+_add("paired_taps", 3, block_intrinsics.depthwise_mac, "the same for weights of which none is -128")
 
 
 def _requantize_away(x: Array, multiplier: Array, shift: Array) -> Array:

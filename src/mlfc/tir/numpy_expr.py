@@ -47,14 +47,14 @@ class Evaluator:
     def __init__(self, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> None:
         self._env = env
         self._memory = memory
-        self._known: dict[tuple[int, bool], Array] = {}
+        self._cache: dict[tuple[int, bool], Array] = {}
 
     def run(self, expr: Expr, guarded: bool = False) -> Array:
         """Return the value; `guarded` limits indices of loads, for a branch that is not always taken."""
         key = (id(expr), guarded)
-        if key not in self._known:
-            self._known[key] = self._compute(expr, guarded)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._compute(expr, guarded)
+        return self._cache[key]
 
     def _compute(self, expr: Expr, guarded: bool) -> Array:
         if isinstance(expr, ir.Const):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from mlfc.errors import InternalError
 from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name
 from mlfc.relay.op import Kind, Operator
+from mlfc.transform.inline_cost import InlineCost, inline_cost
 from mlfc.transform.matching import flat_args, shape_of
-from mlfc.transform.spelling import Spelling, spelling_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
@@ -95,7 +95,7 @@ class Grouping:
         self._max_depth = max_depth
         self._group: dict[Call, Group] = {}
         self._users: dict[Expr, list[Call]] = {}
-        self._spellings: dict[Call, Spelling] = {}
+        self._inline_costs: dict[Call, InlineCost] = {}
         for call in calls:
             for arg in flat_args(call):
                 self._users.setdefault(arg, []).append(call)
@@ -198,16 +198,16 @@ class Grouping:
         for reader in dict.fromkeys(self._users[call]):
             names, growth = 1, 1
             if reader is not group.master:
-                spelling = self._spelling(reader)
-                names, growth = spelling.names.get(call, 0), spelling.index_growth
+                cost = self._inline_cost(reader)
+                names, growth = cost.names.get(call, 0), cost.index_growth
             copies += group.copies.get(reader, 1) * names
             index_copies = max(index_copies, group.index_copies.get(reader, 1) * growth)
         return copies, index_copies
 
-    def _spelling(self, call: Call) -> Spelling:
-        if call not in self._spellings:
-            self._spellings[call] = spelling_of(call)
-        return self._spellings[call]
+    def _inline_cost(self, call: Call) -> InlineCost:
+        if call not in self._inline_costs:
+            self._inline_costs[call] = inline_cost(call)
+        return self._inline_costs[call]
 
     def _evaluations(self, call: Call, group: Group) -> float:
         """Return how many elements of `call` are computed if it is computed where it is read."""

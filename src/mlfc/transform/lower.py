@@ -33,7 +33,7 @@ def lower(
     features: Features,
     name: str = "default",
     tiled: TiledChain | None = None,
-    known: dict[relay.Function, LoweredGroup] | None = None,
+    cache: dict[relay.Function, LoweredGroup] | None = None,
     placement: DevicePlacement | None = None,
 ) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
@@ -48,7 +48,7 @@ def lower(
         The program's name.
     tiled : TiledChain, optional
         Layers that are tiled by rows.
-    known : dict, optional
+    cache : dict, optional
         What groups of the same module and features were lowered to, to be used and added to.
     placement : DevicePlacement, optional
         What runs on a device, if there is one.
@@ -59,7 +59,7 @@ def lower(
         Equal kernels appear once. Before a kernel reads a tensor that lies elsewhere, a call copies it: each tensor
         once. Constants lie wherever they are read.
     """
-    return _ProgramBuilder(features, tiled, {} if known is None else known, placement).build(module, name)
+    return _ProgramBuilder(features, tiled, {} if cache is None else cache, placement).build(module, name)
 
 
 class _ProgramBuilder:
@@ -67,12 +67,12 @@ class _ProgramBuilder:
         self,
         features: Features,
         tiled: TiledChain | None,
-        known: dict[relay.Function, LoweredGroup],
+        cache: dict[relay.Function, LoweredGroup],
         placement: DevicePlacement | None,
     ) -> None:
         self._features = features
         self._tiled = tiled
-        self._known = known
+        self._cache = cache
         self._placement = placement
         self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
         self._values: dict[int, Value] = {}
@@ -81,7 +81,7 @@ class _ProgramBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
         self._copies: dict[tuple[Value, str | None], Value] = {}
         self._calls: list[KernelCall] = []
-        self._jumps = False
+        self._rounding_sensitive = False
 
     def build(self, module: relay.IRModule, name: str) -> Program:
         main = module.main
@@ -103,7 +103,7 @@ class _ProgramBuilder:
         return Program(
             name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
             {
-                "contract_floats": not self._jumps,
+                "contract_floats": not self._rounding_sensitive,
                 "overlap": not self._features.vector_bytes and self._placement is None,
             },
         )  # fmt: skip
@@ -184,7 +184,7 @@ class _ProgramBuilder:
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=expr.span.place)
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
-        self._note_jumps(function)
+        self._note_rounding(function)
         placed = self._placement.groups.get(expr) if self._placement else None
         group = self._group(function, expr) if placed is None else placed
         output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
@@ -200,17 +200,19 @@ class _ProgramBuilder:
         name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
         return self._declare(expr, name, "intermediate", device=device)
 
-    def _note_jumps(self, function: relay.Function) -> None:
+    def _note_rounding(self, function: relay.Function) -> None:
         inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
-        self._jumps = self._jumps or any(operator_of(call).jumps for call in inside)
+        self._rounding_sensitive = self._rounding_sensitive or any(
+            operator_of(call).rounding_sensitive for call in inside
+        )
 
     def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         try:
-            if function not in self._known:
+            if function not in self._cache:
                 lowered = lower_external if "Compiler" in function.attrs else lower_group
-                self._known[function] = lowered(function, self._features)
-                self._check_doubles(self._known[function].prim)
-            return self._known[function]
+                self._cache[function] = lowered(function, self._features)
+                self._check_doubles(self._cache[function].prim)
+            return self._cache[function]
         except MlfcError as error:
             if error.place is None:
                 error.place = expr.span.place
@@ -232,7 +234,7 @@ class _ProgramBuilder:
         result = self._declare_result(expr, output_name, "stage")
 
         def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
-            self._note_jumps(function)
+            self._note_rounding(function)
             self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
 
         TiledLowering(self._tiled, emit).run(self._values[id(layers[0].call.args[0])], result)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.isa.dsp.narrow import narrow
-from mlfc.isa.mve.lanes import vectorize
+from mlfc.isa.mve.vectorize import vectorize
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order
@@ -22,11 +22,11 @@ from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
-from mlfc.tir.bytes import split_bytes
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, computed, from_buffer
-from mlfc.tir.instance import without_single_trips
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
+from mlfc.tir.specialize import without_single_trips
+from mlfc.tir.split_stores import split_stores
 from mlfc.transform.matching import flat_args, macs_of, operator_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -208,7 +208,7 @@ class _GroupLowering:
         if self.features.gpu:
             return bind(body, self.features.group_items)
         if self.features.vector_bytes:
-            return load_ahead(split_bytes(body))
+            return load_ahead(split_stores(body))
         if self.features.mve:
             return vectorize(body)
         return narrow(body) if self.features.dsp else body

@@ -26,8 +26,8 @@ from mlfc.transform.move_views import MoveViews
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.quantize import CanonicalizeQuantized
 from mlfc.transform.simplify import Simplify
+from mlfc.transform.sink_dequantize import SinkDequantize
 from mlfc.transform.to_dense import ToDense
-from mlfc.transform.widen_late import WidenLate
 
 Pass: TypeAlias = Callable[[IRModule], IRModule]
 
@@ -47,7 +47,7 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),
     MoveViews(),
     Simplify(),
-    WidenLate(),
+    SinkDequantize(),
     FuseOps(),
 )
 

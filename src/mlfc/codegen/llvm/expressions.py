@@ -16,7 +16,7 @@ from mlfc.codegen.llvm.llvm_types import (
     memory_type,
     value_type,
 )
-from mlfc.codegen.llvm.moving import Moving, Place, flat_index, place_of
+from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, address_of, flat_index
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -34,7 +34,7 @@ class ExprEmitter:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.moving: list[Moving] = []
+        self.reduced: list[ReducedAddress] = []
         """The addresses that the innermost loop moves on."""
 
     def value(self, expr: Expr) -> Value:
@@ -83,13 +83,13 @@ class ExprEmitter:
 
     def place(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
         """Return the address of an element."""
-        found = place_of(buffer, indices) if self.moving else None
-        for moving in self.moving if found else ():
-            if found and moving.place.same(found[0]):
-                return moving.at(self._context, moving.address, found[1])
+        found = address_of(buffer, indices) if self.reduced else None
+        for reduced in self.reduced if found else ():
+            if found and reduced.place.same(found[0]):
+                return reduced.at(self._context, reduced.address, found[1])
         return self._context.address(buffer, self.index(buffer, indices))
 
-    def start_of(self, place: Place, without: ir.Var) -> Value:
+    def start_of(self, place: AddressTerms, without: ir.Var) -> Value:
         """Return the address of a place where one of its variables is 0."""
         terms: Expr = ir.Const(0)
         for var, coefficient in place.terms.items():

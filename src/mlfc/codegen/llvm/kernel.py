@@ -35,7 +35,7 @@ def emit_kernel(
     *,
     machine: Machine,
     contracts: bool,
-    reached: frozenset[int] = frozenset(),
+    aliased: frozenset[int] = frozenset(),
 ) -> Value:
     """Define a kernel in a module.
 
@@ -49,7 +49,7 @@ def emit_kernel(
     contracts : bool
         Whether products and sums of floats may become fused multiply-adds; they do wherever C compilers fuse them
         within an expression, so the result does not depend on what else is optimized.
-    reached : frozenset of int
+    aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
 
     Returns
@@ -59,7 +59,7 @@ def emit_kernel(
     """
     prim = Unroll()(prim)
     function = declare_kernel(module, prim, name)
-    _describe(function, prim, reached)
+    _describe(function, prim, aliased)
     builder = ll.IRBuilder(function.append_basic_block("entry"))
     context = Context(module, builder, machine, contracts)
     for buffer, argument in zip(prim.params, function.args, strict=False):
@@ -67,18 +67,18 @@ def emit_kernel(
     _place_scratch(context, prim, function.args[-1])
     body = builder.append_basic_block("body")
     builder.position_at_end(body)
-    StmtEmitter(context, of_function(prim, reached)).run(prim.body)
+    StmtEmitter(context, of_function(prim, aliased)).run(prim.body)
     builder.ret(ll.Constant(INT32, 0))
     with builder.goto_block(function.entry_basic_block):
         builder.branch(body)
     return function
 
 
-def _describe(function: Value, prim: PrimFunc, reached: frozenset[int]) -> None:
+def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
     """Say what is known of the arguments: how far they reach, and which of them nothing else overlaps."""
     function.attributes.add("nounwind")
     function.attributes.add("nobuiltin")  # no call of the mathematics library becomes another formula
-    aliased = reached.union(prim.inplace)
+    aliased = aliased.union(prim.inplace)
     overlapped = {id(prim.inputs[position]) for position in aliased}
     if aliased:
         overlapped.add(id(prim.output))

@@ -52,7 +52,7 @@ def emit_kernels(
             names[kernel.name],
             machine=machine,
             contracts=unit.contracts,
-            reached=unit.reached(kernel),
+            aliased=unit.aliased_inputs(kernel),
         )
         if internal:
             function.linkage = "internal"

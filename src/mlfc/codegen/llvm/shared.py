@@ -33,7 +33,14 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
     def kernels() -> ir.Module:
         module = empty_module(f"{SHARED_MODULE}_lib0", machine)
         for name, kernel in parts.kernels.items():
-            emit_kernel(module, kernel.prim, name, machine=machine, contracts=kernel.contracts, reached=kernel.reached)
+            emit_kernel(
+                module,
+                kernel.prim,
+                name,
+                machine=machine,
+                contracts=kernel.contracts,
+                aliased=kernel.aliased,
+            )
         return module
 
     def data() -> ir.Module:

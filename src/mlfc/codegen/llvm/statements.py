@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import runs
+from mlfc.codegen.llvm import block_intrinsics
 from mlfc.codegen.llvm.context import Context, alignment, local_alignment
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value, memory_type, resized
 from mlfc.codegen.llvm.metadata import access_group, loop_properties
-from mlfc.codegen.llvm.moving import Moving, Place, moving_places
+from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, reducible_addresses
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -54,8 +54,8 @@ class StmtEmitter:
 
     def _store(self, stmt: ir.Store) -> None:
         context = self._context
-        if runs.is_run(stmt.value):
-            runs.store(context, self._exprs, stmt)
+        if block_intrinsics.is_block_intrinsic(stmt.value):
+            block_intrinsics.store(context, self._exprs, stmt)
             return
         value = self._exprs.value(stmt.value)
         place = self._exprs.place(stmt.buffer, stmt.indices)
@@ -95,7 +95,7 @@ class StmtEmitter:
     def _loop(self, stmt: ir.For) -> None:
         """Write a loop that asks at its end; before it where it may have no iteration."""
         context, builder = self._context, self._context.builder
-        places = moving_places(stmt) if context.machine.dsp and not context.machine.mve else []
+        places = reducible_addresses(stmt) if context.machine.dsp and not context.machine.mve else []
         if places:
             self._moving_loop(stmt, places)
             return
@@ -122,7 +122,7 @@ class StmtEmitter:
             self._close(stmt, counter, extent, (body, after), group)
         builder.position_at_end(after)
 
-    def _moving_loop(self, stmt: ir.For, places: Sequence[Place]) -> None:
+    def _moving_loop(self, stmt: ir.For, places: Sequence[AddressTerms]) -> None:
         """Write a loop of at least one iteration that ends where the first of its addresses does."""
         context, builder, exprs = self._context, self._context.builder, self._exprs
         assert isinstance(stmt.extent, ir.Const)
@@ -134,17 +134,17 @@ class StmtEmitter:
             for place, start in zip(places, starts, strict=True):
                 address = builder.phi(POINTER)
                 address.add_incoming(start, before)
-                exprs.moving.append(Moving(place, start, address, place.terms[stmt.var] * stmt.step))
+                exprs.reduced.append(ReducedAddress(place, start, address, place.terms[stmt.var] * stmt.step))
             context.ranges.enter_loop(stmt)
             self.run(stmt.body)
-            moved = [moving.moved_on(context) for moving in exprs.moving]
-            for moving, following in zip(exprs.moving, moved, strict=True):
-                moving.address.add_incoming(following, builder.block)
-            first = exprs.moving[0]
+            moved = [reduced.moved_on(context) for reduced in exprs.reduced]
+            for reduced, following in zip(exprs.reduced, moved, strict=True):
+                reduced.address.add_incoming(following, builder.block)
+            first = exprs.reduced[0]
             end = first.at(context, first.start, first.step * count)
             after = builder.append_basic_block()
             builder.cbranch(builder.icmp_unsigned("!=", moved[0], end), body, after)
-        exprs.moving.clear()
+        exprs.reduced.clear()
         builder.position_at_end(after)
 
     def _close(

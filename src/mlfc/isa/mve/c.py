@@ -1,8 +1,8 @@
 """The C of what ARM's vector extension for microcontrollers (MVE, Helium) has instructions for.
 
 Every helper has the form that the machine runs, chosen by ``__ARM_FEATURE_MVE``, and a portable one beside it that
-computes the same. Runs (`tir.runs`) are printed as statements that take addresses; vectors of four int32 are
-values.
+computes the same. Block intrinsics (`tir.block_intrinsics`) are printed as statements that take addresses; vectors of
+four int32 are values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from mlfc.codegen import vectors
 from mlfc.codegen.c_types import scalar_type, short_name
 from mlfc.errors import InternalError
-from mlfc.isa.mve.c_runs import RUN_HELPERS, RUNS
+from mlfc.isa.mve.c_block_intrinsics import BLOCK_HELPERS, BLOCK_INTRINSICS
 from mlfc.support import dtypes
-from mlfc.tir import ir, runs
+from mlfc.tir import block_intrinsics, ir
 from mlfc.tir.ir import Expr
 
 LANES = "int32x4"
@@ -83,18 +83,18 @@ CALLS = frozenset(_CALLS)
 def is_key(key: str) -> bool:
     """Tell whether a helper's key is one of this file's."""
     name, _, dtype = key.partition(":")
-    return key in RUN_HELPERS or (name in CALLS and dtype == LANES) or name in _MEMORY
+    return key in BLOCK_HELPERS or (name in CALLS and dtype == LANES) or name in _MEMORY
 
 
 def vectors_of(key: str) -> set[str]:
     """Return the vector dtypes that the helper `key` needs."""
-    return set() if key in RUN_HELPERS else {LANES}
+    return set() if key in BLOCK_HELPERS else {LANES}
 
 
 def source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys that the helper `key` calls, and its text."""
-    if key in RUN_HELPERS:
-        return RUN_HELPERS[key]
+    if key in BLOCK_HELPERS:
+        return BLOCK_HELPERS[key]
     name, _, dtype = key.partition(":")
     if name in _MEMORY:
         return (), _memory(name, dtype)
@@ -193,31 +193,33 @@ def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
     return value
 
 
-def run_call(value: Expr) -> ir.Call | None:
+def block_call(value: Expr) -> ir.Call | None:
     """Return the call that computes a run, or None where the value is something else."""
     known = isinstance(value, ir.Call) and (
-        value.name in runs.NAMES or value.name == runs.COUNTED_FILL or runs.uncounted(value.name) is not None
+        value.name in block_intrinsics.NAMES
+        or value.name == block_intrinsics.COUNTED_FILL
+        or block_intrinsics.uncounted(value.name) is not None
     )
     return value if known and isinstance(value, ir.Call) else None
 
 
-def run_statement(
+def block_statement(
     to: str, call: ir.Call, address: Callable[[ir.Load], str], expr: Callable[[Expr], str]
 ) -> tuple[str, str]:
     """Return the statement that stores a run at the address `to`, and the key of the helper that it calls."""
-    if call.name == runs.COUNTED_FILL:
+    if call.name == block_intrinsics.COUNTED_FILL:
         key, args = "fill_run", list(map(expr, call.args))
     elif call.name == "run" and isinstance(call.args[0], ir.Broadcast):
         key, args = "fill_run", [expr(call.args[0].value), str(dtypes.lanes(call.dtype))]
     else:
-        name = runs.uncounted(call.name)
-        operands = call.args[: len(call.args) - len(runs.COUNTS[name])] if name else call.args
+        name = block_intrinsics.uncounted(call.name)
+        operands = call.args[: len(call.args) - len(block_intrinsics.COUNTS[name])] if name else call.args
         loads = [arg for arg in operands if isinstance(arg, ir.Load)]
         if len(loads) != len(operands):
             raise InternalError(f"C takes the runs of '{call.name}' from memory only")
         if name:
             numbers = list(map(expr, call.args[len(operands) :]))
         else:
-            numbers = list(map(str, runs.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])))
-        key, args = RUNS[name or call.name], [*map(address, loads), *numbers]
+            numbers = list(map(str, block_intrinsics.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])))
+        key, args = BLOCK_INTRINSICS[name or call.name], [*map(address, loads), *numbers]
     return f"mlf_{key}({', '.join([to, *args])});", key

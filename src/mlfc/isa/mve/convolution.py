@@ -15,8 +15,8 @@ from mlfc.kernels import frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.plain import nest
 from mlfc.kernels.templates import Array, Weights, template
+from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
-from mlfc.tir import runs
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
@@ -53,41 +53,41 @@ class Filters:
     def __init__(self, ctx: Context, rows: Array, start: Array, out: Output) -> None:
         self.ctx, self.out = ctx, out
         self.size, self.filters = rows.shape
-        self.fours = -(-self.filters // runs.FILTERS)
-        self.weights = ctx.constant("weights", runs.packed_dots(np.ascontiguousarray(rows.T)).reshape(-1))
+        self.fours = -(-self.filters // block_intrinsics.FILTERS)
+        self.weights = ctx.constant("weights", block_intrinsics.pack_weights(np.ascontiguousarray(rows.T)).reshape(-1))
         self.start = ctx.constant("start", start)
 
     def emit(self, rows: Sequence[tuple[Buffer, Place]], places: Sequence[Place]) -> None:
         """Write the sums of the rows that start at the given places of buffers, and their stores at `places`."""
         stmts = self.ctx.stmts
-        whole = self.filters // runs.FILTERS
-        most = MOST_FILTERS // runs.FILTERS
+        whole = self.filters // block_intrinsics.FILTERS
+        most = MOST_FILTERS // block_intrinsics.FILTERS
         count = max(n for n in range(1, min(most, max(whole, 1)) + 1) if whole % n == 0)
         if whole:
             with stmts.loop(whole // count, "block", "rolled") as block:
-                self._block(rows, places, block * count, count, runs.FILTERS)
-        if self.filters % runs.FILTERS:
-            self._block(rows, places, tb.const(whole), 1, self.filters % runs.FILTERS)
+                self._block(rows, places, block * count, count, block_intrinsics.FILTERS)
+        if self.filters % block_intrinsics.FILTERS:
+            self._block(rows, places, tb.const(whole), 1, self.filters % block_intrinsics.FILTERS)
 
     def _block(
         self, rows: Sequence[tuple[Buffer, Place]], places: Sequence[Place], first: Expr, count: int, width: int
     ) -> None:
         """Write `count` fours of filters from four `first` on, of each of which `width` filters are stored."""
         stmts = self.ctx.stmts
-        sums = stmts.local("sums", (count * len(rows) * runs.FILTERS,), "int32")
-        flat = count * runs.FILTERS
+        sums = stmts.local("sums", (count * len(rows) * block_intrinsics.FILTERS,), "int32")
+        flat = count * block_intrinsics.FILTERS
         operands = [
-            tb.load(self.start, [first * runs.FILTERS], lanes=flat),
+            tb.load(self.start, [first * block_intrinsics.FILTERS], lanes=flat),
             *(tb.load(buffer, place, lanes=self.size) for buffer, place in rows),
-            tb.load(self.weights, [first * (runs.FILTERS * self.size)], lanes=flat * self.size),
+            tb.load(self.weights, [first * (block_intrinsics.FILTERS * self.size)], lanes=flat * self.size),
         ]
         total = tb.intrinsic(f"dots{len(rows)}", *operands, dtype=f"int32x{sums.size}")
         stmts.store(sums, [0], total)
         with stmts.loop(count, "four", "rolled") as four:
             for index, place in enumerate(places):
                 with stmts.loop(width, "lane", "vectorized") as lane:
-                    value = tb.load(sums, [(four * len(rows) + index) * runs.FILTERS + lane])
-                    self.out.store([*place, (first + four) * runs.FILTERS + lane], value)
+                    value = tb.load(sums, [(four * len(rows) + index) * block_intrinsics.FILTERS + lane])
+                    self.out.store([*place, (first + four) * block_intrinsics.FILTERS + lane], value)
 
 
 def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -100,7 +100,7 @@ def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out:
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
     planar = conv.planar()
-    in_place = planar.kernel == (1, 1) and not planar.padded and conv.channels % runs.HALF_CHUNK == 0
+    in_place = planar.kernel == (1, 1) and not planar.padded and conv.channels % block_intrinsics.HALF_CHUNK == 0
     (_in_place if in_place else _by_strips)(ctx, conv, data, weights, out)
 
 
@@ -108,7 +108,7 @@ def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     """Write a convolution whose windows are pixels: pairs lie side by side, or where that leaves fewer, above."""
     seen, conv = frame.of_rank(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(conv.channels, conv.filters)
-    fours = -(-conv.filters // runs.FILTERS) * runs.FILTERS
+    fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, centered, start_of(out, centered, weights.data_zero, fours), out)
     (height, width), (down, across) = conv.output, conv.strides
     zero = tb.const(0)
@@ -140,10 +140,10 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     stmts, seen, conv = ctx.stmts, frame.of_rank(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(*conv.kernel, conv.channels, conv.filters)
     columns = np.swapaxes(centered, 0, 1).reshape(-1, conv.filters)  # a strip holds columns
-    size = -(-len(columns) // runs.HALF_CHUNK) * runs.HALF_CHUNK
+    size = -(-len(columns) // block_intrinsics.HALF_CHUNK) * block_intrinsics.HALF_CHUNK
     padded = np.zeros((size, conv.filters), np.int8)
     padded[: len(columns)] = columns
-    fours = -(-conv.filters // runs.FILTERS) * runs.FILTERS
+    fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
     strip = Strip(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, size - len(columns))
     height, width = conv.output
@@ -173,10 +173,10 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     stmts, centered = ctx.stmts, weights.centered()
     reduction, columns = centered.shape
-    size = -(-reduction // runs.HALF_CHUNK) * runs.HALF_CHUNK
+    size = -(-reduction // block_intrinsics.HALF_CHUNK) * block_intrinsics.HALF_CHUNK
     padded = np.zeros((size, columns), np.int8)
     padded[:reduction] = centered
-    fours = -(-columns // runs.FILTERS) * runs.FILTERS
+    fours = -(-columns // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
     copy = ctx.scratch("row", (size,), "int8") if size > reduction else None
     with nest(ctx, data.shape[:-1], "row") as place:

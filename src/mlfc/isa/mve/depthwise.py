@@ -13,12 +13,12 @@ from mlfc.isa.mve.strip import Strip
 from mlfc.kernels import frame
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.templates import Array, Weights, template
+from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
-from mlfc.tir import runs
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
-WIDTH = runs.CHANNELS
+WIDTH = block_intrinsics.CHANNELS
 
 
 def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:

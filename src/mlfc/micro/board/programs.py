@@ -61,14 +61,14 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
     except OSError as error:
         raise ToolchainError(f"{command[0]} does not start: {error}") from error
     try:
-        ears = [_Ear(process, pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
+        readers = [_OutputReader(process, pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
         process.wait(timeout)
-        said, complained = (ear.text(timeout) for ear in ears)
+        said, complained = (reader.text(timeout) for reader in readers)
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
     finally:
         _end(process)
-    if any(ear.is_flooded for ear in ears):
+    if any(reader.is_flooded for reader in readers):
         raise RunError(f"{command[0]} was ended: it printed more than {_MOST_BYTES >> 20} MiB")
     return subprocess.CompletedProcess(command, process.returncode, said, complained)
 
@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-class _Ear(threading.Thread):
+class _OutputReader(threading.Thread):
     """Takes what a program says, and ends one that says too much: firmware that fails may print without end."""
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:

@@ -50,7 +50,7 @@ def _loop(loop: For) -> Stmt:
     if loop.step != 1 or not isinstance(loop.extent, ir.Const) or loop.extent.value < LANES:
         return loop
     try:
-        body = _Lanes(loop).run()
+        body = _Vectorizer(loop).run()
     except _NoVectorsError:
         return loop
     extent = int(loop.extent.value)
@@ -82,7 +82,7 @@ def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
     return stmt
 
 
-class _Lanes:
+class _Vectorizer:
     """The rewriting of the body of one loop."""
 
     def __init__(self, loop: For) -> None:

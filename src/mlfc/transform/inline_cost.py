@@ -19,7 +19,7 @@ from mlfc.transform.matching import flat_args, value_of
 
 
 @dataclass(frozen=True)
-class Spelling:
+class InlineCost:
     """What one element of a call's result is written as.
 
     Attributes
@@ -34,13 +34,13 @@ class Spelling:
     index_growth: int
 
 
-def spelling_of(call: relay.Call) -> Spelling:
+def inline_cost(call: relay.Call) -> InlineCost:
     """Return the counts of a call whose operator computes element by element."""
     operator = call.op
     if not isinstance(operator, Operator) or operator.compute is None:
         raise InternalError("only operators that compute element by element can be spelled out")
     out = relay.tensor_type(call)
-    places: dict[ir.Var, relay.Expr] = {}
+    bound: dict[ir.Var, relay.Expr] = {}
     growth = 1
 
     def placeholder(arg: relay.Expr) -> Tensor:
@@ -51,7 +51,7 @@ def spelling_of(call: relay.Call) -> Spelling:
             seen = Counter(node for index in indices for node in visitor.walk_expr(index) if isinstance(node, ir.Var))
             growth = max(growth, *(seen[var] for var in own))
             var = ir.Var("element", kind.dtype)
-            places[var] = arg
+            bound[var] = arg
             return var
 
         own = (*result_indices, ir.Var("none"))
@@ -60,5 +60,5 @@ def spelling_of(call: relay.Call) -> Spelling:
     result_indices = tuple(ir.Var(f"i{axis}") for axis in range(len(out.shape)))
     inputs = [placeholder(arg) for arg in flat_args(call)]
     element = operator.compute(Context(Features()), inputs, call.attrs, out)(result_indices)
-    named = Counter(places[node] for node in visitor.walk_expr(element) if isinstance(node, ir.Var) and node in places)
-    return Spelling(dict(named), growth)
+    named = Counter(bound[node] for node in visitor.walk_expr(element) if isinstance(node, ir.Var) and node in bound)
+    return InlineCost(dict(named), growth)

@@ -1,4 +1,4 @@
-"""Functions on runs of bytes (`tir.runs`), in the form of MVE's instructions and portably.
+"""Functions on runs of bytes (`tir.block_intrinsics`), in the form of MVE's instructions and portably.
 
 The loops over filters are written in assembler: sums of ``vmladava`` lie in even registers only, all of which are
 needed, and compilers that place them themselves move them about more than they multiply. They are whole functions
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.tir import runs
+from mlfc.tir import block_intrinsics
 
 
 def _assembler(lines: Sequence[str]) -> str:
@@ -33,7 +33,7 @@ _TWO = [
     [("r6", "q0"), ("lr", "q1")],
 ]  # fmt: skip
 
-_DOTS1 = [
+_MATVEC = [
     "push {r4, r5, r6, r7, r8, r9, r10, r11, lr}",
     "ldrd r8, r11, [sp, #36]",  # chunks, fours
     "ldr r10, [sp, #44]",  # half a chunk
@@ -59,7 +59,7 @@ _DOTS1 = [
     "pop {r4, r5, r6, r7, r8, r9, r10, r11, pc}",
 ]
 
-_DOTS2 = [
+_MATVEC_X2 = [
     "push {r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, lr}",
     "mov r9, r0",
     "ldr r1, [sp, #52]",  # weights
@@ -154,7 +154,7 @@ _ASSEMBLER = """\
 #endif"""
 
 
-def _dots(count: int, lines: Sequence[str]) -> str:
+def _matvec(count: int, lines: Sequence[str]) -> str:
     """Return the function of ``dots`` of `count` rows."""
     name = f"mlf_dots{count}"
     rows = ["x", "y"][:count]
@@ -193,7 +193,7 @@ static inline void {name}({", ".join(typed)}) {{
 #endif"""
 
 
-def _taps(name: str, lines: Sequence[str], counts: str) -> str:
+def _depthwise_mac(name: str, lines: Sequence[str], counts: str) -> str:
     """Return the function of ``taps`` or ``paired_taps``; `counts` are the assembler's operands to count by."""
     return f"""\
 /* start + sums over taps of products, for each of 16 channels */
@@ -249,17 +249,17 @@ static inline void mlf_fill_run(int8_t *to, int8_t value, int32_t size) {
 #endif
 }"""
 
-RUN_HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
+BLOCK_HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
     "assembler": ((), _ASSEMBLER),
-    "dots1": (("assembler",), _dots(1, _DOTS1)),
-    "dots2": (("assembler",), _dots(2, _DOTS2)),
-    "taps": ((), _taps("taps", _TAPS, '[taps] "r"(taps)')),
-    "paired_taps": ((), _taps("paired_taps", _PAIRED_TAPS, '[pairs] "r"(taps / 2), [odd] "l"(taps % 2)')),
+    "dots1": (("assembler",), _matvec(1, _MATVEC)),
+    "dots2": (("assembler",), _matvec(2, _MATVEC_X2)),
+    "taps": ((), _depthwise_mac("taps", _TAPS, '[taps] "r"(taps)')),
+    "paired_taps": ((), _depthwise_mac("paired_taps", _PAIRED_TAPS, '[pairs] "r"(taps / 2), [odd] "l"(taps % 2)')),
     "copy_run": ((), _COPY),
     "fill_run": ((), _FILL),
 }
 """The keys that each helper calls, and its text."""
 
 
-RUNS = {"run": "copy_run", **{name: name for name in runs.NAMES if name != "run"}}
-"""The helper of each intrinsic; after the addresses it takes the numbers of `runs.counts`."""
+BLOCK_INTRINSICS = {"run": "copy_run", **{name: name for name in block_intrinsics.NAMES if name != "run"}}
+"""The helper of each intrinsic; after the addresses it takes the numbers of `block_intrinsics.counts`."""

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from mlfc.support import dtypes
+from mlfc.tir import block_intrinsics, ir
 from mlfc.tir import builder as tb
-from mlfc.tir import ir, runs
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parameters import Number, ParameterPool, SharedFunction
@@ -31,10 +31,10 @@ class _DifferError(Exception):
     """The functions have no common form."""
 
 
-def unify(functions: Sequence[PrimFunc]) -> SharedFunction | None:
+def merge_kernels(functions: Sequence[PrimFunc]) -> SharedFunction | None:
     """Return the function that all of `functions` are for some numbers, or None where there is none."""
     try:
-        return _Unifier(functions).run()
+        return _Merger(functions).run()
     except _DifferError:
         return None
 
@@ -89,7 +89,7 @@ class _Member:
         return total
 
 
-class _Unifier:
+class _Merger:
     def __init__(self, functions: Sequence[PrimFunc]) -> None:
         self._functions = functions
         self._members = [_Member() for _ in functions]
@@ -220,7 +220,7 @@ class _Unifier:
             return self._sum(sums, hint)
         self._require(not any(index))
         first = exprs[0]
-        if isinstance(first, ir.Call) and first.name in runs.NAMES:
+        if isinstance(first, ir.Call) and first.name in block_intrinsics.NAMES:
             return self._run(_all(exprs, ir.Call))
         self._alike(exprs, "dtype")
         if isinstance(first, ir.Const):
@@ -273,18 +273,18 @@ class _Unifier:
             if len({fill.dtype for fill in fills}) == 1:
                 return replace(first, args=(replace(fills[0], value=value),))
             size = self._pool.number([dtypes.lanes(fill.dtype) for fill in fills], "int32", "size")
-            return ir.Call(runs.COUNTED_FILL, (value, size), value.dtype)
+            return ir.Call(block_intrinsics.COUNTED_FILL, (value, size), value.dtype)
         rows = [_all(call.args, ir.Load) for call in calls]
         starts = [self._element(loads) for loads in zip(*rows, strict=True)]
         if all([load.dtype for load in loads] == [load.dtype for load in rows[0]] for loads in rows):
             wide = zip(starts, rows[0], strict=True)
             return replace(first, args=tuple(replace(start, dtype=load.dtype) for start, load in wide))
-        counts = [runs.counts(first.name, [dtypes.lanes(load.dtype) for load in loads]) for loads in rows]
+        counts = [block_intrinsics.counts(first.name, [dtypes.lanes(load.dtype) for load in loads]) for loads in rows]
         numbers = [
             self._pool.number(values, "int32", name)
-            for values, name in zip(zip(*counts, strict=True), runs.COUNTS[first.name], strict=True)
+            for values, name in zip(zip(*counts, strict=True), block_intrinsics.COUNTS[first.name], strict=True)
         ]
-        return ir.Call(runs.counted(first.name), (*starts, *numbers), dtypes.element(first.dtype))
+        return ir.Call(block_intrinsics.counted(first.name), (*starts, *numbers), dtypes.element(first.dtype))
 
     # sums -----------------------------------------------------------------------------------------------
 

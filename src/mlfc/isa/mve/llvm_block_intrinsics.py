@@ -12,15 +12,15 @@ import llvmlite.ir as ll
 
 from mlfc.codegen.llvm.context import Context, words
 from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, POINTER, Value
-from mlfc.tir import runs
+from mlfc.tir import block_intrinsics
 
 # (of a context, how many, values from the first iteration on, one iteration) -> values behind the last
 Counted: TypeAlias = Callable[[Context, int, Sequence[Value], Callable[[Value, list[Value]], list[Value]]], list[Value]]
 
 _WORDS = words(4)
-_BYTES, _HALVES = ll.VectorType(INT8, runs.CHANNELS), ll.VectorType(INT16, runs.CHANNELS // 2)
+_BYTES, _HALVES = ll.VectorType(INT8, block_intrinsics.CHANNELS), ll.VectorType(INT16, block_intrinsics.CHANNELS // 2)
 _SPELLED_OUT = 4  # chunks that are copied without a loop
-_REGISTERS = runs.CHANNELS // 4
+_REGISTERS = block_intrinsics.CHANNELS // 4
 
 
 def copy_or_fill(context: Context, to: Value, source: Value, nbytes: int, counted: Counted) -> None:
@@ -44,17 +44,17 @@ def copy_or_fill(context: Context, to: Value, source: Value, nbytes: int, counte
         builder.store(value, builder.gep(to, [place], inbounds=True, source_etype=INT8), align=1)
 
     def numbered(number: Value, _: list[Value]) -> list[Value]:
-        chunk(builder.mul(number, ll.Constant(INT32, runs.CHUNK)))
+        chunk(builder.mul(number, ll.Constant(INT32, block_intrinsics.CHUNK)))
         return []
 
-    whole = nbytes // runs.CHUNK
+    whole = nbytes // block_intrinsics.CHUNK
     if whole > _SPELLED_OUT:
         counted(context, whole, [], numbered)
     else:
         for number in range(whole):
-            chunk(ll.Constant(INT32, number * runs.CHUNK))
-    if nbytes % runs.CHUNK:
-        chunk(ll.Constant(INT32, nbytes - runs.CHUNK))  # once more what lies before the rest
+            chunk(ll.Constant(INT32, number * block_intrinsics.CHUNK))
+    if nbytes % block_intrinsics.CHUNK:
+        chunk(ll.Constant(INT32, nbytes - block_intrinsics.CHUNK))  # once more what lies before the rest
 
 
 def taps(context: Context, name: str, addresses: Sequence[Value], count: int, counted: Counted) -> None:
@@ -96,7 +96,7 @@ def taps(context: Context, name: str, addresses: Sequence[Value], count: int, co
 def _products(context: Context, operands: Sequence[Value], tap: Value) -> list[Value]:
     """Return the products of the even channels, and of the odd ones, in 16 bits."""
     builder = context.builder
-    place = builder.mul(tap, ll.Constant(INT32, runs.CHANNELS))
+    place = builder.mul(tap, ll.Constant(INT32, block_intrinsics.CHANNELS))
     values, weights = (
         builder.load(builder.gep(base, [place], inbounds=True, source_etype=INT8), typ=_BYTES, align=1)
         for base in operands

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import mlfc
 from mlfc.support import dtypes
+from mlfc.tir import block_intrinsics, interpreter
 from mlfc.tir import builder as tb
-from mlfc.tir import interpreter, runs
-from mlfc.tir.instance import instantiate, without_single_trips
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.merge_families import merge_families
+from mlfc.tir.merge_kernels import merge_kernels
 from mlfc.tir.parameters import ParameterPool, SharedFunction
-from mlfc.tir.share import share
-from mlfc.tir.unify import unify
+from mlfc.tir.specialize import specialize, without_single_trips
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import signature
 
@@ -139,11 +139,11 @@ def test_a_family_of_random_kernels_is_one_function(plan: Plan, sizes: list[Size
     members = [convolution(plan, item) for item in sizes if item.output[1] > 1 or not plan.by_number]
     if len(members) < 2:
         return
-    shared = unify(members)
+    shared = merge_kernels(members)
     assert shared is not None
     for position, prim in enumerate(members):
         inputs, constants = arguments(prim, position)
-        one = instantiate(shared, position)
+        one = specialize(shared, position)
         got = interpreter.run(one, flattened(inputs), flattened(constants))
         np.testing.assert_array_equal(got, interpreter.run(prim, inputs, constants).reshape(-1))
         assert one.scratch_bytes == prim.scratch_bytes
@@ -195,8 +195,8 @@ def _with_input(prim: PrimFunc) -> PrimFunc:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_structures_are_not_shared(name: str) -> None:
     prim = convolution(PLAIN, SIZES)
-    assert unify([prim, convolution(PLAIN, replace(SIZES, channels=3))]) is not None
-    assert unify([prim, OTHERS[name]()]) is None
+    assert merge_kernels([prim, convolution(PLAIN, replace(SIZES, channels=3))]) is not None
+    assert merge_kernels([prim, OTHERS[name]()]) is None
 
 
 def test_numbers_that_go_along_are_one_parameter() -> None:
@@ -212,14 +212,14 @@ def test_numbers_that_go_along_are_one_parameter() -> None:
     assert [parameter.var.name for parameter in pool.parameters] == ["n", "other", "scale", "scale_1"]
 
 
-@pytest.mark.parametrize("name", [name for name in runs.NAMES if name != "run"])
+@pytest.mark.parametrize("name", [name for name in block_intrinsics.NAMES if name != "run"])
 def test_counts_of_runs_are_those_of_their_sizes(name: str) -> None:
     counts = {"taps": (9,), "paired_taps": (9,)}.get(name, (3, 5, 1))
-    assert len(counts) == len(runs.COUNTS[name])
-    sizes, result = runs.sizes(name, counts)
-    assert runs.counts(name, sizes) == counts
+    assert len(counts) == len(block_intrinsics.COUNTS[name])
+    sizes, result = block_intrinsics.sizes(name, counts)
+    assert block_intrinsics.counts(name, sizes) == counts
     operands = [np.ones(size, np.int8 if place else np.int32) for place, size in enumerate(sizes)]
-    sums = (runs.dots if name.startswith("dots") else runs.taps)(*operands)
+    sums = (block_intrinsics.matvec_s8 if name.startswith("dots") else block_intrinsics.depthwise_mac)(*operands)
     assert sums.size == result
     assert set(sums.tolist()) == {1 + (9 if "taps" in name else 56)}
 
@@ -231,10 +231,10 @@ def program_of(path: Path, target: str) -> list[PrimFunc]:
 
 def normal_form(prim: PrimFunc) -> str:
     """Return the text of a function as a family of its own has it: buffers of one dimension, indices as sums."""
-    alone = unify([prim, prim])
+    alone = merge_kernels([prim, prim])
     assert alone is not None
     assert not alone.parameters
-    return signature(instantiate(alone, 0))
+    return signature(specialize(alone, 0))
 
 
 # kernels of each function that several share: by the templates of the cores
@@ -250,10 +250,10 @@ FAMILIES = {
 @pytest.mark.parametrize(("name", "target"), FAMILIES)
 def test_kernels_of_models_share_functions_that_are_theirs(name: str, target: str, models: Path) -> None:
     kernels = program_of(models / f"{name}.tflite", target)
-    families = share(kernels)
+    families = merge_families(kernels)
     assert sorted((len(family.members) for family in families), reverse=True) == FAMILIES[name, target]
     assert {type(family) for family in families} == {SharedFunction}
     for family in families:
         for position, member in enumerate(family.members):
             verify(member)
-            assert signature(instantiate(family, position)) == normal_form(member)
+            assert signature(specialize(family, position)) == normal_form(member)

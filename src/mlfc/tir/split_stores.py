@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1024  # of a nest: each of its arrays takes four bytes an elemen
 _BYTES = ("int8", "uint8")
 
 
-def split_bytes(stmt: Stmt) -> Stmt:
+def split_stores(stmt: Stmt) -> Stmt:
     """Return `stmt` with its short vectorized loops that end in the store of a byte cut by width.
 
     A whole nest of constant loops is cut at once where its elements are few, because what is stored and read again
@@ -36,16 +36,16 @@ def split_bytes(stmt: Stmt) -> Stmt:
     if isinstance(stmt, ir.For):
         parts = _nest(stmt)
         cut = _Cut(*parts).run() if parts else None
-        return cut or ir.For(stmt.var, stmt.extent, split_bytes(stmt.body), stmt.kind, stmt.step)
+        return cut or ir.For(stmt.var, stmt.extent, split_stores(stmt.body), stmt.kind, stmt.step)
     if isinstance(stmt, ir.Seq):
-        return ir.Seq(tuple(map(split_bytes, stmt.stmts)))
+        return ir.Seq(tuple(map(split_stores, stmt.stmts)))
     if isinstance(stmt, ir.Let):
-        return ir.Let(stmt.var, stmt.value, split_bytes(stmt.body))
+        return ir.Let(stmt.var, stmt.value, split_stores(stmt.body))
     if isinstance(stmt, ir.Allocate):
-        return ir.Allocate(stmt.buffer, split_bytes(stmt.body))
+        return ir.Allocate(stmt.buffer, split_stores(stmt.body))
     if isinstance(stmt, ir.If):
-        otherwise = None if stmt.otherwise is None else split_bytes(stmt.otherwise)
-        return ir.If(stmt.condition, split_bytes(stmt.then), otherwise)
+        otherwise = None if stmt.otherwise is None else split_stores(stmt.otherwise)
+        return ir.If(stmt.condition, split_stores(stmt.then), otherwise)
     return stmt
 
 

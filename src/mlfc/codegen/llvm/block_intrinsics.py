@@ -1,4 +1,4 @@
-"""Intrinsics on runs of bytes (`mlfc.tir.runs`): copies, fills, and loops over products."""
+"""Intrinsics on runs of bytes (`mlfc.tir.block_intrinsics`): copies, fills, and loops over products."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import INT1, INT8, INT16, INT32, POINTER, Value
 from mlfc.codegen.llvm.metadata import loop_properties
 from mlfc.errors import InternalError
-from mlfc.isa.mve import llvm_runs as mve_runs
+from mlfc.isa.mve import llvm_block_intrinsics as mve_runs
 from mlfc.support import dtypes
-from mlfc.tir import ir, runs
+from mlfc.tir import block_intrinsics, ir
 
 
 class Addresses(Protocol):
@@ -29,9 +29,9 @@ class Addresses(Protocol):
         """Return a flat index."""
 
 
-def is_run(value: ir.Expr) -> bool:
+def is_block_intrinsic(value: ir.Expr) -> bool:
     """Tell whether what is stored is a run."""
-    return isinstance(value, ir.Call) and value.name in runs.NAMES
+    return isinstance(value, ir.Call) and value.name in block_intrinsics.NAMES
 
 
 def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
@@ -45,20 +45,20 @@ def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
     loads = [arg for arg in call.args if isinstance(arg, ir.Load)]
     if len(loads) != len(call.args):
         raise InternalError(f"LLVM code takes the runs of '{call.name}' from memory only")
-    numbers = runs.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])
+    numbers = block_intrinsics.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])
     addresses = list(map(exprs.address, loads))
     if call.name.startswith("dots"):
-        _dots(context, to, addresses, numbers)
+        _matvec(context, to, addresses, numbers)
     elif context.machine.mve:
         mve_runs.taps(context, call.name, [to, *addresses], numbers[0], _counted)
     else:
-        _taps(context, to, addresses, numbers[0])
+        _depthwise_mac(context, to, addresses, numbers[0])
 
 
 def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) -> None:
     builder, source = context.builder, call.args[0]
     nbytes = dtypes.nbytes(call.dtype)
-    if context.machine.mve and nbytes >= runs.CHUNK:
+    if context.machine.mve and nbytes >= block_intrinsics.CHUNK:
         mve_runs.copy_or_fill(context, to, _copied(context, exprs, source), nbytes, _counted)
         return
     size = ll.Constant(INT32, nbytes)
@@ -76,7 +76,7 @@ def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) 
 def _copied(context: Context, exprs: Addresses, source: ir.Expr) -> Value:
     """Return the address of what is copied, or a chunk of what fills."""
     if isinstance(source, ir.Broadcast):
-        return context.splat(exprs.value(source.value), runs.CHUNK)
+        return context.splat(exprs.value(source.value), block_intrinsics.CHUNK)
     assert isinstance(source, ir.Load)
     return exprs.address(source)
 
@@ -138,24 +138,24 @@ def _at(context: Context, base: Value, index: Value, kind: Value = INT8) -> Valu
     return context.builder.gep(base, [index], inbounds=True, source_etype=kind)
 
 
-def _dots(context: Context, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
+def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
     """Write the sums of four filters at a time; their weights lie by chunks, each filter's one behind the other."""
     start, *rows, weights = addresses
     chunks, fours, half = numbers
-    size = chunks * runs.CHUNK + half * runs.HALF_CHUNK
+    size = chunks * block_intrinsics.CHUNK + half * block_intrinsics.HALF_CHUNK
     builder = context.builder
 
     def four(number: Value, _: list[Value]) -> list[Value]:
-        base = _at(context, weights, builder.mul(number, ll.Constant(INT32, runs.FILTERS * size)))
-        first = builder.mul(number, ll.Constant(INT32, runs.FILTERS))
+        base = _at(context, weights, builder.mul(number, ll.Constant(INT32, block_intrinsics.FILTERS * size)))
+        first = builder.mul(number, ll.Constant(INT32, block_intrinsics.FILTERS))
         ends = _at(context, to, builder.mul(first, ll.Constant(INT32, len(rows))), INT32)
         begins = [
             builder.load(_at(context, start, builder.add(first, ll.Constant(INT32, lane)), INT32), typ=INT32, align=4)
-            for lane in range(runs.FILTERS)
+            for lane in range(block_intrinsics.FILTERS)
         ]
         operands, sums = _chunks(context, chunks, [*rows, base], begins * len(rows))
         if half:
-            sums = _chunk(context, sums, operands, runs.HALF_CHUNK)
+            sums = _chunk(context, sums, operands, block_intrinsics.HALF_CHUNK)
         for position, value in enumerate(sums):
             builder.store(value, _at(context, ends, ll.Constant(INT32, position), INT32), align=4)
         return []
@@ -171,14 +171,16 @@ def _chunks(context: Context, count: int, operands: list[Value], sums: list[Valu
     """
     if not count:
         return operands, sums
-    steps = [ll.Constant(INT32, runs.CHUNK)] * (len(operands) - 1) + [ll.Constant(INT32, runs.CHUNK * runs.FILTERS)]
-    end = _at(context, operands[0], ll.Constant(INT32, runs.CHUNK * count))
+    steps = [ll.Constant(INT32, block_intrinsics.CHUNK)] * (len(operands) - 1) + [
+        ll.Constant(INT32, block_intrinsics.CHUNK * block_intrinsics.FILTERS)
+    ]
+    end = _at(context, operands[0], ll.Constant(INT32, block_intrinsics.CHUNK * count))
 
     def chunk(values: list[Value]) -> tuple[Value, list[Value]]:
         places, before = values[: len(operands)], values[len(operands) :]
         after = _chunk(context, before, places)
         moved = [_at(context, place, step) for place, step in zip(places, steps, strict=True)]
-        if context.machine.mve and len(sums) > runs.FILTERS:
+        if context.machine.mve and len(sums) > block_intrinsics.FILTERS:
             moved[0] = context.opaque(moved[0])
         return context.builder.icmp_unsigned("!=", moved[0], end), [*moved, *after]
 
@@ -186,15 +188,17 @@ def _chunks(context: Context, count: int, operands: list[Value], sums: list[Valu
     return found[: len(operands)], found[len(operands) :]
 
 
-def _chunk(context: Context, sums: list[Value], operands: Sequence[Value], size: int = runs.CHUNK) -> list[Value]:
+def _chunk(
+    context: Context, sums: list[Value], operands: Sequence[Value], size: int = block_intrinsics.CHUNK
+) -> list[Value]:
     """Return the sums with the products of a chunk of each row with the weights of each filter."""
     *rows, weights = operands
     values = [_loaded(context, row, size) for row in rows]
     following = list(sums)
-    for position in range(runs.FILTERS):
+    for position in range(block_intrinsics.FILTERS):
         factors = _loaded(context, _at(context, weights, ll.Constant(INT32, position * size)), size)
         for row, data in enumerate(values):
-            place = row * runs.FILTERS + position
+            place = row * block_intrinsics.FILTERS + position
             following[place] = _products_added(context, following[place], data, factors)
     return following
 
@@ -202,7 +206,7 @@ def _chunk(context: Context, sums: list[Value], operands: Sequence[Value], size:
 def _loaded(context: Context, address: Value, lanes: int) -> Value:
     """Return int8 in memory; of half a chunk as int16, which fill a register of MVE."""
     narrow = context.builder.load(address, typ=ll.VectorType(INT8, lanes), align=1)
-    return narrow if lanes == runs.CHUNK else context.builder.sext(narrow, ll.VectorType(INT16, lanes))
+    return narrow if lanes == block_intrinsics.CHUNK else context.builder.sext(narrow, ll.VectorType(INT16, lanes))
 
 
 def _products_added(context: Context, total: Value, a: Value, b: Value) -> Value:
@@ -219,16 +223,17 @@ def _products_added(context: Context, total: Value, a: Value, b: Value) -> Value
     return builder.add(total, builder.call(reduce, [products]))
 
 
-def _taps(context: Context, to: Value, addresses: list[Value], taps: int) -> None:
+def _depthwise_mac(context: Context, to: Value, addresses: list[Value], taps: int) -> None:
     """Write the sums over taps of the products of 16 channels."""
     builder = context.builder
     start, values, weights = addresses
-    kind = ll.VectorType(INT32, runs.CHANNELS)
+    kind = ll.VectorType(INT32, block_intrinsics.CHANNELS)
 
     def tap(number: Value, sums: list[Value]) -> list[Value]:
-        place = builder.mul(number, ll.Constant(INT32, runs.CHANNELS))
+        place = builder.mul(number, ll.Constant(INT32, block_intrinsics.CHANNELS))
         factors = [
-            builder.sext(_loaded(context, _at(context, base, place), runs.CHANNELS), kind) for base in (values, weights)
+            builder.sext(_loaded(context, _at(context, base, place), block_intrinsics.CHANNELS), kind)
+            for base in (values, weights)
         ]
         return [builder.add(sums[0], builder.mul(*factors))]
 

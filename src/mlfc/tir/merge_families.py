@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from mlfc.support import dtypes
 from mlfc.tir.ir import PrimFunc
+from mlfc.tir.merge_kernels import merge_kernels
 from mlfc.tir.parameters import SharedFunction
-from mlfc.tir.unify import unify
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 # rough bytes of code that a node of a function takes, that loading a parameter takes, and of a parameter's value
 _NODE_BYTES, _LOAD_BYTES, _VALUE_BYTES = 2, 6, 2
 
 
-def share(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
+def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
     """Return the shared functions that make the code smaller, in the order of their first members.
 
     Parameters
@@ -25,12 +25,12 @@ def share(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
     families: list[list[PrimFunc]] = []
     for function in (item for item in functions if item.external is None):
         for family in families:
-            if unify([family[0], function]) is not None:
+            if merge_kernels([family[0], function]) is not None:
                 family.append(function)
                 break
         else:
             families.append([function])
-    found = (unify(family) for family in families if len(family) > 1)
+    found = (merge_kernels(family) for family in families if len(family) > 1)
     return tuple(shared for shared in found if shared is not None and _is_smaller(shared))
 
 

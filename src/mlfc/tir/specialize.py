@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mlfc.support import dtypes
+from mlfc.tir import block_intrinsics, ir
 from mlfc.tir import builder as tb
-from mlfc.tir import ir, runs
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parameters import SharedFunction
 from mlfc.tir.unroll import substitute
@@ -16,10 +16,10 @@ from mlfc.tir.visitor import rebuilt
 
 def without_single_trips(body: Stmt) -> Stmt:
     """Return statements with the bodies of loops of one trip in place of these loops."""
-    return _Instance({}, {}).stmt(body)
+    return _Specializer({}, {}).stmt(body)
 
 
-def instantiate(shared: SharedFunction, member: int) -> PrimFunc:
+def specialize(shared: SharedFunction, member: int) -> PrimFunc:
     """Return what a shared function does for the numbers of one member; its buffers have one dimension."""
     values = {var: tb.const(value, var.dtype) for var, value in shared.values(member).items()}
     own = shared.members[member]
@@ -31,13 +31,13 @@ def instantiate(shared: SharedFunction, member: int) -> PrimFunc:
         constants=tuple(buffers[buffer] for buffer in prim.constants),
         output=buffers[prim.output],
         scratch=tuple(buffers[buffer] for buffer in prim.scratch),
-        body=_Instance(values, buffers).stmt(prim.body),
+        body=_Specializer(values, buffers).stmt(prim.body),
         inplace=own.inplace,
         macs=own.macs,
     )
 
 
-class _Instance:
+class _Specializer:
     def __init__(self, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> None:
         self._values: dict[Var, Expr] = dict(values)
         self._buffers = buffers
@@ -88,20 +88,22 @@ class _Instance:
         inner = rebuilt(expr, self._placed)
         if isinstance(inner, ir.Load):
             return replace(inner, buffer=self._buffer(inner.buffer))
-        if isinstance(inner, ir.Call) and (inner.name == runs.COUNTED_FILL or runs.uncounted(inner.name)):
+        if isinstance(inner, ir.Call) and (
+            inner.name == block_intrinsics.COUNTED_FILL or block_intrinsics.uncounted(inner.name)
+        ):
             return _uncounted(inner)
         return inner
 
 
 def _uncounted(call: ir.Call) -> Expr:
-    if call.name == runs.COUNTED_FILL:
+    if call.name == block_intrinsics.COUNTED_FILL:
         value, size = call.args
         assert isinstance(size, ir.Const)
         return tb.intrinsic("run", tb.broadcast(value, int(size.value)))
-    name = runs.uncounted(call.name) or ""
+    name = block_intrinsics.uncounted(call.name) or ""
     numbers = [int(arg.value) for arg in call.args if isinstance(arg, ir.Const)]
     loads = [arg for arg in call.args if isinstance(arg, ir.Load)]
-    sizes, result = runs.sizes(name, numbers)
+    sizes, result = block_intrinsics.sizes(name, numbers)
     wide = [
         replace(load, dtype=dtypes.vector(load.buffer.dtype, size)) for load, size in zip(loads, sizes, strict=True)
     ]

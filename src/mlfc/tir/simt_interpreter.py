@@ -41,7 +41,7 @@ def run_launch(launch: Launch, memory: dict[Buffer, Array]) -> None:
     together = max(1, _AT_ONCE // prod(launch.block))
     for first in range(0, groups, together):
         numbers = np.arange(first, min(first + together, groups))
-        _Lockstep(launch, numbers, memory, watches).run(launch.body)
+        _SimtInterpreter(launch, numbers, memory, watches).run(launch.body)
 
 
 class _Watch:
@@ -102,7 +102,7 @@ class _Chosen(Mapping[Var, Any]):
 class _ItemEvaluator(Evaluator):
     """Reads each work-item's own variables and its group's shared ones."""
 
-    def __init__(self, machine: _Lockstep) -> None:
+    def __init__(self, machine: _SimtInterpreter) -> None:
         super().__init__(machine.chosen, machine.memory)
         self._machine = machine
 
@@ -116,7 +116,7 @@ class _ItemEvaluator(Evaluator):
         return super()._load(load, guarded)
 
 
-class _Lockstep:
+class _SimtInterpreter:
     """Some groups of a launch: variables have one element an item, private buffers one row an item or group."""
 
     def __init__(

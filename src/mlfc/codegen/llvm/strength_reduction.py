@@ -29,7 +29,7 @@ def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, A
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class AddressTerms:
     """Where accesses lie, but for what each of them adds as a constant.
 
     Attributes
@@ -42,12 +42,12 @@ class Place:
     buffer: ir.Buffer
     terms: Mapping[ir.Var, int]
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: AddressTerms) -> bool:
         """Tell whether accesses at both differ by a constant."""
         return self.buffer is other.buffer and self.terms == other.terms
 
 
-def place_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[Place, int] | None:
+def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms, int] | None:
     """Return the place of an access, and its constant; None if the index is not a sum of variables."""
     table, total = flat_index(buffer, indices)
     terms: dict[ir.Var, int] = {}
@@ -56,10 +56,10 @@ def place_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[Place, int] | 
         if not isinstance(var, ir.Var):
             return None
         terms[var] = coefficient
-    return Place(buffer, terms), total.constant
+    return AddressTerms(buffer, terms), total.constant
 
 
-def moving_places(loop: ir.For) -> list[Place]:
+def reducible_addresses(loop: ir.For) -> list[AddressTerms]:
     """Return the places that a loop moves on, the best to end it by first; none for a loop that had better count."""
     if not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
         return []
@@ -69,9 +69,9 @@ def moving_places(loop: ir.For) -> list[Place]:
     if not is_full or any(isinstance(stmt, ir.For) for stmt in inside):
         return []
     made_inside = {stmt.var for stmt in inside if isinstance(stmt, ir.Let)}
-    found: list[Place] = []
+    found: list[AddressTerms] = []
     for buffer, indices in _uses(loop):
-        place = None if buffer is None else place_of(buffer, indices)
+        place = None if buffer is None else address_of(buffer, indices)
         if place is None or made_inside & set(place[0].terms):
             return []
         if not any(place[0].same(other) for other in found):
@@ -106,7 +106,7 @@ def _has(exprs: Sequence[Expr], var: ir.Var) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Moving:
+class ReducedAddress:
     """A place whose address one loop moves on.
 
     Attributes
@@ -120,7 +120,7 @@ class Moving:
         Elements that it moves in an iteration.
     """
 
-    place: Place
+    place: AddressTerms
     start: Value
     address: Value
     step: int

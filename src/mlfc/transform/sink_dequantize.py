@@ -11,7 +11,7 @@ from mlfc.transform.matching import match_call
 
 
 @dataclass(frozen=True)
-class WidenLate:
+class SinkDequantize:
     """Give every reader its own ``qnn.dequantize`` or widening ``cast``, which fusion then puts into it.
 
     Otherwise several readers would share the wide tensor in memory. Operators that need their input in

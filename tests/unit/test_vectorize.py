@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc.isa.mve.lanes import vectorize
+from mlfc.isa.mve.vectorize import vectorize
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Expr, For, PrimFunc, Store

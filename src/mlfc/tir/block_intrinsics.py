@@ -1,4 +1,4 @@
-"""Intrinsics on runs of bytes: what one load of many lanes reads, multiplied and summed without leaving registers.
+"""Block intrinsics: runs of bytes that one load of many lanes reads, multiplied and summed in registers.
 
 An argument that is a run is a `Load` whose dtype has as many lanes as the run has elements, so the bounds proof and the
 interpreter need no rules for it; printers hand on its address. Such a call stands only as the value of a `Store`.
@@ -14,7 +14,7 @@ interpreter need no rules for it; printers hand on its address. Such a call stan
 Where lengths are not literals, a call has ``counted_`` before its name, single elements for its runs, which start
 there, and behind them the numbers of `counts`.
 
-Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `packed_dots` packs them. The sums must fit.
+Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `pack_weights` packs them. The sums must fit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 FILTERS = 4
-"""Filters that ``dots`` computes at once; weights and start hold a multiple of so many."""
+"""Filters that ``dots1`` and ``dots2`` compute at once; weights and start hold a multiple of so many."""
 
 CHUNK, HALF_CHUNK = 16, 8
 """Elements of a row are taken by chunks; what is left may be half a chunk."""
@@ -38,9 +38,9 @@ CHANNELS = 16
 
 NAMES = ("run", "dots1", "dots2", "taps", "paired_taps")
 
-_DOTS_COUNTS = ("chunks", "fours", "half")
+_MATVEC_COUNTS = ("chunks", "fours", "half")
 COUNTS: dict[str, tuple[str, ...]] = {
-    "run": ("size",), "dots1": _DOTS_COUNTS, "dots2": _DOTS_COUNTS, "taps": ("taps",), "paired_taps": ("taps",),
+    "run": ("size",), "dots1": _MATVEC_COUNTS, "dots2": _MATVEC_COUNTS, "taps": ("taps",), "paired_taps": ("taps",),
 }  # fmt: skip
 """What the numbers of `counts` are called."""
 
@@ -79,8 +79,8 @@ def sizes(name: str, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
     return (CHANNELS, numbers[0] * CHANNELS, numbers[0] * CHANNELS), CHANNELS
 
 
-def packed_dots(weights: Array) -> Array:
-    """Return weights (filters, reduction) in the order in which ``dots`` reads them, as (fours of filters, bytes).
+def pack_weights(weights: Array) -> Array:
+    """Return weights (filters, reduction) in the order in which `matvec_s8` reads them, as (fours of filters, bytes).
 
     The reduction must be a multiple of `HALF_CHUNK`; filters are filled up to a multiple of `FILTERS` with zeros.
     """
@@ -94,7 +94,7 @@ def packed_dots(weights: Array) -> Array:
     return np.concatenate([chunks.reshape(len(fours), -1), halves.reshape(len(fours), -1)], axis=1)
 
 
-def _unpacked_dots(packed: Array, filters: int, size: int) -> Array:
+def _unpack_weights(packed: Array, filters: int, size: int) -> Array:
     """Return packed weights as (filters, reduction)."""
     fours = packed.reshape(filters // FILTERS, FILTERS * size)
     whole = size // CHUNK * CHUNK
@@ -103,16 +103,16 @@ def _unpacked_dots(packed: Array, filters: int, size: int) -> Array:
     return np.concatenate([chunks.reshape(len(fours), FILTERS, -1), halves], axis=2).reshape(filters, size)
 
 
-def dots(start: Array, *operands: Array) -> Array:
+def matvec_s8(start: Array, *operands: Array) -> Array:
     """Return the sums of ``dots1`` and ``dots2``."""
     *rows, packed = operands
-    wide = _unpacked_dots(packed, start.size, rows[0].size).astype(np.int64)
+    wide = _unpack_weights(packed, start.size, rows[0].size).astype(np.int64)
     sums = np.stack([start.astype(np.int64) + wide @ row.astype(np.int64) for row in rows])
     return sums.reshape(len(rows), -1, FILTERS).swapaxes(0, 1).reshape(-1).astype(np.int32)
 
 
-def taps(start: Array, values: Array, weights: Array) -> Array:
-    """Return the sums of ``taps``."""
+def depthwise_mac(start: Array, values: Array, weights: Array) -> Array:
+    """Return the sums of ``taps`` and ``paired_taps``."""
     products = values.astype(np.int64).reshape(-1, CHANNELS) * weights.reshape(-1, CHANNELS)
     sums: Array = start.astype(np.int64) + products.sum(axis=0)
     return sums.astype(np.int32)

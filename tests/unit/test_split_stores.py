@@ -10,8 +10,8 @@ import pytest
 
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
-from mlfc.tir.bytes import split_bytes
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.split_stores import split_stores
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 
@@ -45,7 +45,7 @@ def loops(prim: PrimFunc) -> int:
 
 def both(prim: PrimFunc) -> PrimFunc:
     """Return the cut function, checked to compute what `prim` does."""
-    cut = replace(prim, body=split_bytes(prim.body))
+    cut = replace(prim, body=split_stores(prim.body))
     verify(cut)
     rng = np.random.default_rng(7)
     inputs = [
@@ -112,4 +112,4 @@ def test_a_computed_place_stays_whole() -> None:
         value = stmts.let("value", scaled(tb.load(SUMS, [0, c])))
         stmts.store(flat, [tb.cast(value, "int32") + 128], value)
     prim = PrimFunc("kernel", (SUMS,), (), flat, (), stmts.finish())
-    assert loops(replace(prim, body=split_bytes(prim.body))) == 1
+    assert loops(replace(prim, body=split_stores(prim.body))) == 1

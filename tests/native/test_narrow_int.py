@@ -15,6 +15,7 @@ from mlfc.codegen.prelude import helper_source
 from mlfc.errors import UnsupportedError
 from mlfc.relay import ir
 from mlfc.support.content import chunks_of
+from mlfc.tir.intrinsics import INTRINSICS
 from tests.conftest import need
 from tests.native.test_operators_in_c import FAMILIES
 from tests.native.test_operators_in_c import module_of as module_of_cases
@@ -119,12 +120,23 @@ def test_narrow_arithmetic_is_done_in_types_of_known_width(tmp_path: Path) -> No
     assert overflows(written(module, {}, "c -mcpu=avr", tmp_path), f"-I{tmp_path}/include") == []
 
 
-@pytest.mark.parametrize("key", ["mac_bb", "mac_bt", "mac_tb", "mac_tt", "dot2", "word:int8", "word:uint8", "clz32"])
+_WORDS = ("mac_bb", "mac_bt", "mac_tb", "mac_tt", "dot2", "word:int8", "word:uint8")
+_BODIES = [body.key for name in INTRINSICS for dtype, body in INTRINSICS.get(name).bodies.items() if dtype != "float64"]
+
+
+def texts(key: str) -> list[str]:
+    """Return the text of a helper behind those of the helpers that it calls."""
+    used, text = helper_source(key)
+    return [*(other for name in used for other in texts(name)), text]
+
+
+@pytest.mark.parametrize("key", [*_WORDS, *_BODIES])
 def test_helpers_compute_in_types_of_known_width(key: str, tmp_path: Path) -> None:
     source = tmp_path / "helper.c"
     head = "#include <stdint.h>\n#include <string.h>\n#define MLF_DSP 0\n#define MLF_LITTLE_ENDIAN 0\n"
     # what is inline and not called is not compiled
-    source.write_text(head + helper_source(key)[1].replace("static inline", "") + "\n")
+    functions = "\n".join(dict.fromkeys(texts(key))).replace("static inline", "")
+    source.write_text(head + re.sub(r"#if MLF_DSP\n.*\n#else", "#if !MLF_DSP", functions) + "\n")
     assert "__builtin" not in source.read_text()
     assert overflows(source, "-Wno-missing-prototypes") == []
 

@@ -7,9 +7,9 @@ from string import Template
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ExprPrinter, Needs
-from mlfc.codegen.c_types import scalar_type, value_type
+from mlfc.codegen.c_types import helper_name, scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.prelude import helper_name, render
+from mlfc.codegen.prelude import render
 from mlfc.codegen.scopes import accumulated
 from mlfc.codegen.statements import StatementPrinter
 from mlfc.codegen.writer import comment_text

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlfc.codegen import mathematics, vectors
-from mlfc.codegen.c_types import HALF_FLOATS, literal, mask_dtype, part_type, scalar_type, value_type
-from mlfc.codegen.prelude import TRUNCATIONS, helper_name
+from mlfc.codegen.c_types import HALF_FLOATS, helper_name, literal, mask_dtype, part_type, scalar_type, value_type
 from mlfc.errors import InternalError
 from mlfc.isa.dot4 import c as dot4
 from mlfc.isa.dsp import c as dsp
@@ -19,6 +18,7 @@ from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.bounds import Ranges
+from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
 
 # precedence of C: a larger number binds tighter
@@ -50,13 +50,7 @@ MATH = frozenset(
 )  # fmt: skip
 MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
 CLASSIFY = frozenset({"isnan", "isinf"})
-FIXED_POINT = frozenset(
-    {
-        "rounding_doubling_high_mul", "rounding_divide_by_pot", "requantize_double", "requantize_down",
-        "requantize_single", "requantize_away", "clz32",
-    }
-)  # fmt: skip
-OF_DTYPES = TRUNCATIONS | {"integer_power"}
+OF_DTYPES = frozenset({"to_int32", "to_int64", "to_uint64", "integer_power"})
 """Intrinsics with a helper for each dtype of what they take."""
 
 
@@ -214,7 +208,11 @@ class ExprPrinter:
         if expr.op == "shl" and not expr.dtype.startswith("u") and dtypes.lanes(expr.dtype) == 1:
             # shifting a negative number is undefined, so the bits are shifted as unsigned
             kind = scalar_type(expr.dtype)
-            return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {self.expr(expr.b, _ADD)})", _UNARY
+            amount = self._operand(expr.b, _SHIFT, _ADD)
+            return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {amount})", _UNARY
+        if expr.op == "shl" and expr.dtype == "uint32" and isinstance(expr.a, ir.Const):
+            # the literal alone may be of an int's 16 bits
+            return f"UINT32_C({expr.a.value}) << {self._operand(expr.b, _SHIFT, _ADD)}", _SHIFT
         if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
             return f"!{self.expr(expr.a, _UNARY)}", _UNARY
         if self.wraps(expr):
@@ -342,9 +340,11 @@ class ExprPrinter:
             return self._print(expr.args[0])
         if expr.name in OF_DTYPES:
             return self._helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
-        if expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
+        if expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
+        if body := INTRINSICS.get(expr.name).body(source):
+            return self._helper(body.key, *expr.args)
         if source in HALF_FLOATS:
             wide = tuple(ir.Cast(arg, "float32") for arg in expr.args)
             result = expr.dtype if expr.name in CLASSIFY else "float32"

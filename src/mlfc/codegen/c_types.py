@@ -55,6 +55,12 @@ def part_type(dtype: str) -> str:
     return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}_part"
 
 
+def helper_name(key: str) -> str:
+    """Return the C name of a helper function: ``mlf_min_f32`` of the key ``min:float32``."""
+    name, _, dtype = key.partition(":")
+    return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
+
+
 def copied_bits(kind: str, to: str, value: str) -> str:  # noqa: ARG001  (C's memcpy asks for no type)
     """Return C's statement that gives a variable the bits of another one."""
     return f"memcpy(&{to}, &{value}, sizeof {to});"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlfc.codegen import mathematics
-from mlfc.codegen.c_expr import ATOM, CLASSIFY, FIXED_POINT, MATH, MATH_RENAMED, OF_DTYPES, TERNARY, ExprPrinter
+from mlfc.codegen.c_expr import ATOM, CLASSIFY, MATH, MATH_RENAMED, OF_DTYPES, TERNARY, ExprPrinter
 from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.dialect import Dialect
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
+from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
 
 
@@ -85,9 +86,11 @@ class DeviceExprPrinter(ExprPrinter):
             return self._print(expr.args[0])
         if expr.name in OF_DTYPES:
             return super()._call(expr)
-        if expr.name == "dot4_s8" or expr.name in FIXED_POINT or expr.name in mathematics.INTRINSICS:
+        if expr.name == "dot4_s8" or expr.name in mathematics.INTRINSICS:
             return self._helper(expr.name, *expr.args)
         source = expr.args[0].dtype
+        if body := INTRINSICS.get(expr.name).body(source):
+            return self._helper(body.key, *expr.args)
         if source in HALF_FLOATS:
             return super()._call(expr)
         name = MATH_RENAMED.get(expr.name, expr.name)

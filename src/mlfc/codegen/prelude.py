@@ -10,73 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlfc.codegen import half_floats, mathematics, vectors
-from mlfc.codegen.c_types import copied_bits, literal, scalar_type, short_name
+from mlfc.codegen.c_types import copied_bits, helper_name, literal, scalar_type, short_name
+from mlfc.codegen.intrinsic_functions import function_source
 from mlfc.errors import InternalError
 from mlfc.isa.dot4 import c as dot4
 from mlfc.isa.dsp import c as dsp
 from mlfc.isa.mve import c as mve
 from mlfc.support.dtypes import limits
+from mlfc.tir.intrinsics import INTRINSICS
 
 _INLINE = "static inline"
-
-_FIXED: dict[str, tuple[tuple[str, ...], str]] = {
-    "rounding_doubling_high_mul": ((), """\
-/* high half of 2 * a * b, ties up as gemmlowp rounds; saturates where both are INT32_MIN */
-static inline int32_t mlf_rounding_doubling_high_mul(int32_t a, int32_t b) {
-  const int64_t high = ((int64_t)a * b + (INT64_C(1) << 30)) >> 31;
-  return high > INT32_MAX ? INT32_MAX : (int32_t)high;
-}"""),
-    "rounding_divide_by_pot": ((), """\
-/* x / 2**exponent, rounded to nearest, ties away from zero */
-static inline int32_t mlf_rounding_divide_by_pot(int32_t x, int32_t exponent) {
-  const int32_t mask = (int32_t)((UINT32_C(1) << exponent) - 1U);
-  const int32_t threshold = (mask >> 1) - (x >> 31);
-  return (x >> exponent) + ((x & mask) > threshold);
-}"""),
-    "requantize_double": (("rounding_divide_by_pot",), """\
-/* x * multiplier * 2**(shift - 31), rounded twice as TFLite's reference kernels do; multiplier >= 0 */
-static inline int32_t mlf_requantize_double(int32_t x, int32_t multiplier, int32_t shift) {
-  const int32_t left = shift > 0 ? shift : 0;
-  const int32_t shifted = (int32_t)((uint32_t)x << left);
-  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
-  const uint64_t doubled = (uint64_t)((int64_t)shifted * multiplier) + (UINT64_C(1) << 30);
-  return mlf_rounding_divide_by_pot((int32_t)(uint32_t)(doubled >> 31), left - shift);
-}"""),
-    "requantize_down": ((), """\
-/* x * multiplier * 2**(-32 - exponent), rounded twice as TFLite's reference kernels do; multiplier, exponent >= 0 */
-static inline int32_t mlf_requantize_down(int32_t x, int32_t multiplier, int32_t exponent) {
-  /* unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same */
-  const uint64_t doubled = (uint64_t)((int64_t)x * multiplier) + (UINT64_C(1) << 30);
-  const int32_t high = (int32_t)(uint32_t)(doubled >> 31);
-  /* one less below zero: then ties up are ties away from zero; high is never INT32_MIN, as multiplier < 2**31 */
-  return (((high + (high >> 31)) >> exponent) + 1) >> 1;
-}"""),
-    "requantize_single": ((), """\
-/* x * multiplier * 2**(shift - 31), rounded once, ties up */
-static inline int32_t mlf_requantize_single(int32_t x, int32_t multiplier, int32_t shift) {
-  const int32_t total = 31 - shift;
-  return (int32_t)(((int64_t)x * multiplier + (INT64_C(1) << (total - 1))) >> total);
-}"""),
-    "requantize_away": ((), """\
-/* x * multiplier * 2**(shift - 31), rounded once, ties away from zero */
-static inline int32_t mlf_requantize_away(int32_t x, int32_t multiplier, int32_t shift) {
-  const int32_t total = 31 - shift;
-  const int64_t product = (int64_t)x * multiplier;
-  return (int32_t)((product + (INT64_C(1) << (total - 1)) - (product < 0)) >> total);
-}"""),
-    "clz32": ((), """\
-/* leading zeros, 32 for zero; a compiler's builtin counts those of an int, which may have 16 bits */
-static inline int32_t mlf_clz32(uint32_t x) {
-  int32_t zeros = x == 0U ? 1 : 0;
-  for (int32_t step = 16; step > 0; step >>= 1) {
-    if (x >> (32 - step) == 0U) {
-      zeros += step;
-      x <<= step;
-    }
-  }
-  return zeros;
-}"""),
-}  # fmt: skip
 
 _ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bits)}
 
@@ -91,12 +34,6 @@ _DIVISIONS = {
     "truncdiv": "a / b",
     "truncmod": "a % b",
 }
-
-
-def helper_name(key: str) -> str:
-    """Return the C name of the helper `key`."""
-    name, _, dtype = key.partition(":")
-    return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
 
 
 def _scalar_helper(name: str, dtype: str) -> str:
@@ -164,8 +101,6 @@ def _integer_power(kind: str, *, signed: bool) -> str:
 
 def helper_source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that the helper `key` calls, and its text."""
-    if key in _FIXED:
-        return _FIXED[key]
     if key in _ON_BITS:
         return _ON_BITS[key]
     if mve.is_key(key):
@@ -179,6 +114,8 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
     if vectors.is_key(key):
         return (), vectors.macro(key)
     name, _, dtype = key.partition(":")
+    if name in INTRINSICS and (body := INTRINSICS.get(name).body(dtype)):
+        return function_source(body)
     if not dtype:
         raise InternalError(f"C has no helper {key}")
     return (), _scalar_helper(name, dtype)

@@ -75,9 +75,7 @@ class Evaluator:
         if isinstance(expr, ir.Broadcast):
             value = self.run(expr.value, guarded)[..., None]
             return np.broadcast_to(value, (*value.shape[:-1], dtypes.lanes(expr.dtype)))
-        args = [self.run(arg, guarded) for arg in expr.args]
-        result = INTRINSICS.get(expr.name).evaluate(*args)
-        return np.asarray(result).astype(dtypes.to_numpy(expr.dtype), copy=False)
+        return _called(expr.name, expr.dtype, [self.run(arg, guarded) for arg in expr.args])
 
     def _select(self, expr: ir.Select, guarded: bool) -> Array:
         condition = self.run(expr.condition, guarded)
@@ -102,6 +100,20 @@ class Evaluator:
         else:
             check_bounds(expr.buffer, indices, expr.dtype)
         return np.asarray(array[access_key(expr.buffer, indices, expr.dtype)])
+
+
+def _called(name: str, dtype: str, args: Sequence[Array]) -> Array:
+    """Return an intrinsic's value: what its body gives, lane by lane, or else its own function of numpy."""
+    intrinsic = INTRINSICS.get(name)
+    if intrinsic.evaluate is not None:
+        return np.asarray(intrinsic.evaluate(*args)).astype(dtypes.to_numpy(dtype), copy=False)
+    body = intrinsic.body(dtypes.from_numpy(args[0].dtype))
+    if body is None:
+        raise InternalError(f"tir: no body of '{name}' takes {args[0].dtype}")
+    values: dict[Var, Any] = dict(zip(body.params, args, strict=True))
+    for step in body.steps:
+        values[step.var] = Evaluator(values, {}).run(step.value)
+    return Evaluator(values, {}).run(body.result)
 
 
 def _converted(value: Array, dtype: str) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import conversions, fixed_point, mathematics, powers
+from mlfc.codegen.llvm import conversions, mathematics, powers
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import Value
 from mlfc.errors import InternalError
@@ -30,8 +30,17 @@ OF_BITS = frozenset({"run"})
 """Intrinsics that take numbers of any dtype as their bits."""
 
 
+def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+    """Return the value of an intrinsic that has a body by an instruction of the machine's own, where it has one."""
+    if mve.applies(context, name, args):
+        return mve.compute(context, name, args)
+    if name == "clz32":
+        return context.intrinsic("ctlz", args, flag=False)
+    return None
+
+
 def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Value:
-    """Return the value of an intrinsic.
+    """Return the value of an intrinsic without a body.
 
     Parameters
     ----------
@@ -48,10 +57,6 @@ def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Valu
     """
     if name == "dot4_u8s8":
         return dot4.compute(context, *args)
-    if mve.applies(context, name, args):
-        return mve.compute(context, name, args)
-    if name in fixed_point.FORMS:
-        return fixed_point.compute(context, name, args)
     if name in mathematics.FORMS:
         return mathematics.FORMS[name](context, args[0])
     if name in dsp.FORMS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import llvmlite.ir as ll
 
 from mlfc.codegen.llvm import calls, conversions, divisions
@@ -21,6 +23,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.intrinsics import INTRINSICS, Body
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import walk_expr
 
@@ -36,6 +39,7 @@ class ExprEmitter:
         self._context = context
         self.reduced: list[ReducedAddress] = []
         """The addresses that the innermost loop moves on."""
+        self._in_body = False
 
     def value(self, expr: Expr) -> Value:
         """Return the value of an expression."""
@@ -145,7 +149,7 @@ class ExprEmitter:
         return {"add": builder.add, "sub": builder.sub, "mul": builder.mul}[expr.op](a, b, flags=flags)
 
     def _stays_within(self, expr: ir.Binary) -> bool:
-        if expr.dtype != "int32":
+        if expr.dtype != "int32" or self._in_body:
             return False
         return self._context.ranges.interval(expr, 0).within(*dtypes.limits("int32"))
 
@@ -200,7 +204,7 @@ class ExprEmitter:
         return builder.select(a, b, truth) if is_and else builder.select(a, truth, b)
 
     def _select(self, expr: ir.Select) -> Value:
-        whole = dtypes.lanes(expr.condition.dtype) > 1
+        whole = self._in_body or dtypes.lanes(expr.condition.dtype) > 1
         if whole or (_may_be_computed(expr.then) and _may_be_computed(expr.otherwise)):
             condition, then, otherwise = map(self.value, (expr.condition, expr.then, expr.otherwise))
             return self._context.builder.select(condition, then, otherwise)
@@ -232,9 +236,25 @@ class ExprEmitter:
         if expr.name == "word":
             return self._word(expr.args[0])
         source = expr.args[0].dtype
+        body = INTRINSICS.get(expr.name).body(source)
+        if body is not None:
+            args = [self.value(arg) for arg in expr.args]
+            own = calls.instruction(self._context, expr.name, args)
+            return self._inlined(body.on_lanes(dtypes.lanes(source)), args) if own is None else own
         if dtypes.element(source) in HALF_FLOATS and expr.name not in calls.OF_BITS:
             return self._half_call(expr)
         return calls.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
+
+    def _inlined(self, body: Body, args: Sequence[Value]) -> Value:
+        """Return the result of a body, all of which may be computed, with no branch around what is not selected."""
+        variables, outer = self._context.variables, self._in_body
+        self._in_body = True
+        variables.update((id(param), arg) for param, arg in zip(body.params, args, strict=True))
+        for step in body.steps:
+            variables[id(step.var)] = self.value(step.value)
+        result = self.value(body.result)
+        self._in_body = outer
+        return result
 
     def _half_call(self, expr: ir.Call) -> Value:
         lanes = dtypes.lanes(expr.args[0].dtype)

@@ -84,15 +84,6 @@ static inline int32_t mlf_dot2(int32_t sum, int32_t a, int32_t b) {
   return (int32_t)((uint32_t)sum + (uint32_t)((int32_t)(int16_t)a * (int16_t)b) + (uint32_t)((a >> 16) * (b >> 16)));
 #endif
 }"""),
-    "requantize_narrow": ((), """\
-/* x * multiplier * 2**(-32 - exponent) + zero_point, rounded twice as TFLite's reference kernels do; |x| < 2**30 */
-static inline int32_t mlf_requantize_narrow(int32_t x, int32_t multiplier, int32_t exponent, int32_t zero_point) {
-  /* half of the last bit kept is the top bit of what is not: so rounding adds it */
-  const int64_t doubled = (int64_t)(int32_t)((uint32_t)x << 1) * multiplier;
-  const int32_t high = (int32_t)(doubled >> 32) + (int32_t)((uint32_t)doubled >> 31);
-  /* one less below zero: then ties up are ties away from zero */
-  return (((high + (high >> 31)) >> exponent) + (2 * zero_point + 1)) >> 1;
-}"""),
     "saturate_byte": ((), """\
 static inline int32_t mlf_saturate_byte(int32_t x) {
 #if MLF_DSP

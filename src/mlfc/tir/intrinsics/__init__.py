@@ -1,0 +1,10 @@
+"""Intrinsics: named scalar functions that loop-level code may call, one family a file.
+
+Most are declared by a body in tir expressions (`registry`); those of `general` are a C library's, or have no scalar
+form, and are given by their meaning in numpy.
+"""
+
+from mlfc.tir.intrinsics import fixed_point, general
+from mlfc.tir.intrinsics.registry import INTRINSICS, Body, Intrinsic, Step
+
+__all__ = ["INTRINSICS", "Body", "Intrinsic", "Step", "fixed_point", "general"]

@@ -1,0 +1,128 @@
+"""Fixed-point arithmetic of quantized layers, by the rules of gemmlowp and TFLite.
+
+github.com/google/gemmlowp/blob/master/fixedpoint/fixedpoint.h, tensorflow/lite/kernels/internal/common.h. Bodies avoid
+branches, so that compilers vectorize the loops around them.
+"""
+
+from __future__ import annotations
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.intrinsics.registry import Steps, defined, shl, shr
+from mlfc.tir.ir import Expr
+
+_LOWEST, _LARGEST = dtypes.limits("int32")
+_MULTIPLIER = ("int32", 0, _LARGEST)
+_SHIFT = ("int32", -31, 30)
+_EXPONENT = ("int32", 0, 31)
+_UNSIGNED = "unsigned: few vector units shift signed 64-bit numbers, and the 32 bits that are kept are the same"
+_TIES_AWAY = "one less below zero: then ties up are ties away from zero"
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    return tb.cast(a, "int64") * tb.cast(b, "int64")
+
+
+def _low(wide: Expr) -> Expr:
+    """Return the low 32 bits as an int32."""
+    return tb.cast(tb.cast(wide, "uint32"), "int32")
+
+
+@defined(a="int32", b="int32")
+def rounding_doubling_high_mul(steps: Steps, a: Expr, b: Expr) -> Expr:
+    """Return the high half of 2 * a * b, ties up as gemmlowp rounds; saturates where both are INT32_MIN."""
+    high = steps.let("high", shr(_product(a, b) + (1 << 30), 31))
+    return tb.select(tb.binary("gt", high, _LARGEST), tb.const(_LARGEST), tb.cast(high, "int32"))
+
+
+@defined(x="int32", exponent=_EXPONENT)
+def rounding_divide_by_pot(steps: Steps, x: Expr, exponent: Expr) -> Expr:
+    """Return x / 2**exponent, rounded to nearest, ties away from zero."""
+    one = tb.const(1, "uint32")
+    mask = steps.let("mask", tb.cast(shl(one, exponent) - 1, "int32"), known=(0, _LARGEST))
+    threshold = steps.let("threshold", shr(mask, 1) - shr(x, 31))
+    above = tb.binary("gt", x & mask, threshold)
+    return tb.cast(tb.cast(shr(x, exponent), "uint32") + tb.cast(above, "uint32"), "int32")
+
+
+@defined(x="int32", multiplier=_MULTIPLIER, shift=_SHIFT)
+def requantize_double(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """Return x * multiplier * 2**(shift - 31), rounded twice as TFLite does; multiplier >= 0."""
+    left = steps.let("left", tb.select(tb.binary("gt", shift, 0), shift, 0))
+    shifted = steps.let("shifted", shl(x, left))
+    doubled = steps.let("doubled", tb.cast(_product(shifted, multiplier), "uint64") + (1 << 30), _UNSIGNED)
+    return rounding_divide_by_pot(_low(shr(doubled, 31)), left - shift)
+
+
+@defined(x="int32", multiplier=_MULTIPLIER, exponent=_EXPONENT)
+def requantize_down(steps: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+    """Return x * multiplier * 2**(-32 - exponent), rounded twice as TFLite does; multiplier, exponent >= 0."""
+    doubled = steps.let("doubled", tb.cast(_product(x, multiplier), "uint64") + (1 << 30), _UNSIGNED)
+    high = steps.let("high", _low(shr(doubled, 31)), known=(_LOWEST + 1, _LARGEST - 1))
+    shifted = steps.let("shifted", shr(high + shr(high, 31), exponent), f"{_TIES_AWAY}; high is never INT32_MIN")
+    return shr(shifted + 1, 1)
+
+
+@defined(x="int32", multiplier=_MULTIPLIER, exponent=_EXPONENT, zero_point=("int32", -(1 << 16), 1 << 16))
+def requantize_narrow(steps: Steps, x: Expr, multiplier: Expr, exponent: Expr, zero_point: Expr) -> Expr:
+    """Return requantize_down of an x below 2**30 in magnitude, plus a zero point below 2**16 in magnitude."""
+    doubled = steps.let("doubled", _product(shl(x, 1), multiplier))
+    top = tb.cast(shr(tb.cast(doubled, "uint32"), 31), "int32")
+    note = "half of the last bit kept is the top bit of what is not: so rounding adds it"
+    high = steps.let("high", tb.cast(shr(doubled, 32), "int32") + top, note)
+    shifted = steps.let("shifted", shr(high + shr(high, 31), exponent), _TIES_AWAY)
+    nudge = steps.let("nudge", zero_point * 2 + 1)
+    return shr(shifted + nudge, 1)
+
+
+def _rounded_once(product: Expr, total: Expr) -> Expr:
+    """Return product / 2**total, ties up."""
+    return tb.cast(shr(product + shl(tb.const(1, "int64"), total - 1), total), "int32")
+
+
+@defined(x="int32", multiplier="int32", shift=_SHIFT)
+def requantize_single(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """Return x * multiplier * 2**(shift - 31), rounded once, ties up."""
+    total = steps.let("total", tb.const(31) - shift)
+    return _rounded_once(_product(x, multiplier), total)
+
+
+@defined(x="int32", multiplier="int32", shift=_SHIFT)
+def requantize_away(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """Return x * multiplier * 2**(shift - 31), rounded once, ties away from zero."""
+    total = steps.let("total", tb.const(31) - shift)
+    product = steps.let("product", _product(x, multiplier))
+    return _rounded_once(product - tb.cast(tb.binary("lt", product, 0), "int64"), total)
+
+
+@defined(x="int32", multiplier="int32", exponent=("int32", 0, 29))
+def requantize_single_down(_: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+    """Return requantize_single with the shift -2 - exponent."""
+    return requantize_single(x, multiplier, tb.const(-2) - exponent)
+
+
+@defined(x="int32", multiplier="int32", exponent=("int32", 0, 29))
+def requantize_away_down(_: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+    """Return requantize_away with the shift -2 - exponent."""
+    return requantize_away(x, multiplier, tb.const(-2) - exponent)
+
+
+@defined(x="int32")
+def saturate_byte(steps: Steps, x: Expr) -> Expr:
+    """Return x limited to the range of int8."""
+    above = steps.let("above", tb.select(tb.binary("lt", x, -128), tb.const(-128), x))
+    return tb.select(tb.binary("gt", above, 127), tb.const(127), above)
+
+
+@defined(x="uint32")
+def clz32(steps: Steps, x: Expr) -> Expr:
+    """Return the leading zeros, 32 for zero."""
+    zeros = tb.cast(tb.binary("eq", x, 0), "int32")
+    for step in (16, 8, 4, 2, 1):
+        note = "a compiler's builtin counts those of an int, which may have 16 bits" if step == 16 else ""
+        empty = tb.binary("eq", shr(x, 32 - step), 0)
+        count = steps.let(f"by_{step}", tb.select(empty, tb.const(step), 0), note)
+        zeros = zeros + count
+        if step > 1:
+            x = steps.let(f"rest_{step}", shl(x, count))
+    return zeros

@@ -1,0 +1,183 @@
+"""Intrinsics without a body, by their meaning in numpy: what a C library has, and what works on words and runs.
+
+A printer keeps its own table from these names to its language; the meaning here is what the interpreter runs and what
+printers are tested against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import block_intrinsics, mathematics
+from mlfc.tir.intrinsics.registry import add
+
+Array = npt.NDArray[Any]
+
+
+def _vectorized(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    def run(x: Array) -> Array:
+        flat = [function(float(value)) for value in np.ravel(x)]
+        return np.asarray(flat, dtype=np.asarray(x).dtype).reshape(np.shape(x))
+
+    return run
+
+
+for _name, _function in {
+    "exp": np.exp, "log": np.log, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt, "sin": np.sin,
+    "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "fabs": np.abs,
+    "isnan": np.isnan, "isinf": np.isinf,
+}.items():  # fmt: skip
+    add(_name, 1, _function, f"{_name} of math.h in the argument's precision")
+add("erf", 1, _vectorized(math.erf), "erf of math.h")
+add("exp_f32", 1, mathematics.exp, f"e**x of float32 within {mathematics.EXP_ULP} ULP, vectorizable")
+add("tanh_f32", 1, mathematics.tanh, f"tanh of float32 within {mathematics.TANH_ULP} ULP, vectorizable")
+add("erf_f32", 1, mathematics.erf, f"erf of float32 within {mathematics.ERF_ULP} ULP, vectorizable")
+add("round_even", 1, np.rint, "nearest integer, ties to even (rint)")
+add(
+    "round_away", 1, lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, x.dtype)), x).astype(x.dtype),
+    "nearest integer, ties away from zero (round)",
+)  # fmt: skip
+add("pow", 2, np.power, "pow of math.h")
+add("fmod", 2, np.fmod, "fmod of math.h")
+
+
+def _truncated(dtype: str) -> Callable[[Array], Array]:
+    low, high = dtypes.limits(dtype)
+
+    def run(x: Array) -> Array:
+        x = np.asarray(x)
+        above, kind = x >= float(high + 1), dtypes.to_numpy(dtype)
+        whole = np.where((x >= low) & ~above, x, 0).astype(kind)
+        return np.where(above, kind.type(high), np.where(x < low, kind.type(low), whole))
+
+    return run
+
+
+def _to_uint64(x: Array) -> Array:
+    return np.where(x < 0, _truncated("int64")(x).astype(np.uint64), _truncated("uint64")(x))
+
+
+for _dtype in ("int32", "int64"):
+    add(f"to_{_dtype}", 1, _truncated(_dtype), f"float truncated to {_dtype}, limited to its range; 0 for NaN")
+add("to_uint64", 1, _to_uint64, "float truncated, limited to [-2**63, 2**64) and taken modulo 2**64; 0 for NaN")
+
+
+def _integer_power(base: Array, exponent: Array) -> Array:
+    base, rest = np.broadcast_arrays(base, exponent)
+    power, factor, left = np.ones_like(base), base.copy(), np.maximum(rest, 0)
+    while np.any(left):
+        power = np.where(left & 1, power * factor, power)
+        factor = factor * factor
+        left = left >> 1
+    if base.dtype.kind == "u":
+        return power
+    of_one = np.where(base == 1, 1, np.where(base == -1, np.where(rest % 2, -1, 1), 0))
+    return np.where(rest < 0, of_one, power).astype(base.dtype)
+
+
+add("integer_power", 2, _integer_power,
+     "integers of 32 or 64 bits to the power of another, which wraps; below zero 1 / power, towards zero")  # fmt: skip
+
+
+def _dot4(accumulator: Array, a: Array, b: Array) -> Array:
+    products = np.asarray(a, np.int32).reshape(-1, 4) * np.asarray(b, np.int32).reshape(-1, 4)
+    total: Array = np.asarray(accumulator, np.int32) + products.sum(axis=1, dtype=np.int32)
+    return total.astype(np.int32)
+
+
+add("dot4_u8s8", 3, _dot4,
+     "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip
+
+
+def _dot4_words(accumulator: Array, a: Array, b: Array) -> Array:
+    products = [
+        (np.asarray(a, np.int32) << shift >> 24).astype(np.int64) * (np.asarray(b, np.int32) << shift >> 24)
+        for shift in (0, 8, 16, 24)
+    ]
+    total: Array = np.asarray(accumulator, np.int64) + sum(products)
+    return total.astype(np.int32)
+
+
+add("dot4_s8", 3, _dot4_words, "int32 + the sum of the products of the signed bytes of two words")
+
+
+def _word(elements: Array) -> Array:
+    """Return four bytes, or two int16, as one little-endian int32."""
+    wide = np.ascontiguousarray(elements, elements.dtype.newbyteorder("<"))
+    word: Array = wide.view("<i4")[..., 0].astype(np.int32)
+    return word
+
+
+def _halves(word: Array) -> tuple[Array, Array]:
+    """Return the bottom and the top half of words, as numbers."""
+    bits = np.asarray(word, np.int32)
+    return bits.astype(np.int16).astype(np.int64), (bits >> 16).astype(np.int64)
+
+
+def _joined(bottom: Array, top: Array) -> Array:
+    return ((bottom & 0xFFFF) | (top << 16)).astype(np.int32)
+
+
+def _even_bytes(word: Array) -> Array:
+    bottom, top = _halves(word)
+    return _joined(bottom.astype(np.int8).astype(np.int64), top.astype(np.int8).astype(np.int64))
+
+
+def _multiply_halves(first: int, second: int) -> Callable[[Array, Array, Array], Array]:
+    """Return the sum of an accumulator and the product of two halves (0: bottom, 1: top)."""
+
+    def run(acc: Array, a: Array, b: Array) -> Array:
+        product: Array = _halves(a)[first] * _halves(b)[second]
+        return (np.asarray(acc, np.int64) + product).astype(np.int32)
+
+    return run
+
+
+def _dot2(acc: Array, a: Array, b: Array) -> Array:
+    (a_bottom, a_top), (b_bottom, b_top) = _halves(a), _halves(b)
+    products: Array = a_bottom * b_bottom + a_top * b_top
+    return (np.asarray(acc, np.int64) + products).astype(np.int32)
+
+
+def _within(value: Array, limit: Array) -> Array:
+    if np.any(np.abs(value.astype(np.int64)) > limit):
+        raise InternalError(f"tir: a value is beyond the {limit} that was promised")
+    return value
+
+
+add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
+add("even_bytes", 1, _even_bytes, "bytes 0 and 2 of a word, widened, as two int16 of a word")
+add("odd_bytes", 1, lambda word: _even_bytes(np.asarray(word, np.int32) >> 8), "bytes 1 and 3 of a word, likewise")
+add("dot2", 3, _dot2, "int32 + the sum of the products of the int16 of two words; the sum must fit")
+for _position, _letters in enumerate(("bb", "bt", "tb", "tt")):
+    add(
+        f"mac_{_letters}", 3, _multiply_halves(*divmod(_position, 2)),
+        "int32 + one half of a word (b: bottom, t: top) * one half of another; the sum must fit",
+    )  # fmt: skip
+add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")
+
+
+add("run", 1, lambda values: values, "bytes in memory, or one byte many times, for a store of all of them")
+add(
+    "dots1",
+    3,
+    block_intrinsics.matvec_s8,
+    "int32 sums of the products of a row of int8 with the weights of filters (see tir.block_intrinsics)",
+)
+add("dots2", 4, block_intrinsics.matvec_s8, "the same for two rows, which share the weights")
+add(
+    "taps",
+    3,
+    block_intrinsics.depthwise_mac,
+    "int32 sums over taps of the products of 16 channels of int8 with their weights",
+)
+add("paired_taps", 3, block_intrinsics.depthwise_mac, "the same for weights of which none is -128")

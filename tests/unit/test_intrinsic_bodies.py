@@ -1,0 +1,89 @@
+"""The bodies of intrinsics against their definitions in exact arithmetic, at the edges of what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import product
+from math import floor
+
+import numpy as np
+import pytest
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.interpreter import evaluate_expr
+from mlfc.tir.intrinsics import INTRINSICS
+from mlfc.tir.ir import Var
+
+LOW, HIGH = dtypes.limits("int32")
+POWERS = {sign * ((1 << bit) + step) for bit in range(32) for step in (-1, 0, 1) for sign in (1, -1)}
+NUMBERS = sorted({0, LOW, HIGH, 1518500249, -1664525, *(number for number in POWERS if LOW <= number <= HIGH)})
+FACTORS = (0, 1, 3, 1 << 30, (1 << 30) + 1, 1342177280, 1518500249, HIGH - 1, HIGH)
+EXPONENTS = (0, 1, 2, 7, 14, 29, 30)
+SHIFTS = (-31, -30, -8, -2, -1, 0, 1, 5, 30)
+
+
+def ties_up(x: Fraction) -> int:
+    return floor(x + Fraction(1, 2))
+
+
+def ties_away(x: Fraction) -> int:
+    return ties_up(x) if x >= 0 else -ties_up(-x)
+
+
+def wrapped(x: int) -> int:
+    return (x - LOW) % (1 << 32) + LOW
+
+
+def high_mul(a: int, b: int) -> int:
+    return min(ties_up(Fraction(a * b, 1 << 31)), HIGH)
+
+
+def scaled(x: int, factor: int, shift: int) -> Fraction:
+    return Fraction(x * factor) * Fraction(2) ** (shift - 31)
+
+
+def double(x: int, factor: int, shift: int) -> int:
+    return ties_away(Fraction(high_mul(wrapped(x << max(shift, 0)), factor), 1 << max(-shift, 0)))
+
+
+def down(x: int, factor: int, exponent: int) -> int:
+    return double(x, factor, -1 - exponent)
+
+
+DEFINITIONS: dict[str, tuple[Callable[..., int], tuple[object, ...]]] = {
+    "rounding_doubling_high_mul": (high_mul, (NUMBERS, NUMBERS)),
+    "rounding_divide_by_pot": (lambda x, exponent: ties_away(Fraction(x, 1 << exponent)), (NUMBERS, range(32))),
+    "requantize_double": (double, (NUMBERS, FACTORS, SHIFTS)),
+    "requantize_down": (down, (NUMBERS, FACTORS, EXPONENTS)),
+    "requantize_narrow": (
+        lambda x, factor, exponent, zero: down(x, factor, exponent) + zero,
+        ([x for x in NUMBERS if abs(x) < 1 << 30], FACTORS, EXPONENTS, (-65536, -128, 0, 1, 65536)),
+    ),
+    "requantize_single": (lambda *args: wrapped(ties_up(scaled(*args))), (NUMBERS, FACTORS, SHIFTS)),
+    "requantize_away": (lambda *args: wrapped(ties_away(scaled(*args))), (NUMBERS, FACTORS, SHIFTS)),
+    "requantize_single_down": (
+        lambda x, factor, exponent: ties_up(scaled(x, factor, -2 - exponent)), (NUMBERS, FACTORS, range(30)),
+    ),
+    "requantize_away_down": (
+        lambda x, factor, exponent: ties_away(scaled(x, factor, -2 - exponent)), (NUMBERS, FACTORS, range(30)),
+    ),
+    "saturate_byte": (lambda x: max(-128, min(x, 127)), (NUMBERS,)),
+    "clz32": (lambda x: 32 - x.bit_length(), ([x for x in POWERS if x >= 0] + [0, (1 << 32) - 1],)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_fixed_point_is_its_definition(name: str) -> None:
+    definition, values = DEFINITIONS[name]
+    body = INTRINSICS.get(name).body("int32")
+    assert body is not None
+    cases = list(product(*values))  # type: ignore[call-overload]  # all are iterables of int
+    variables = [Var(param.name, param.dtype) for param in body.params]
+    columns = [
+        np.array(column, dtypes.to_numpy(variables[index].dtype)) for index, column in enumerate(np.transpose(cases))
+    ]
+    call = tb.intrinsic(name, *variables, dtype="int32")
+    found = evaluate_expr(call, dict(zip(variables, columns, strict=True)), {})
+    np.testing.assert_array_equal(found, [definition(*case) for case in cases])

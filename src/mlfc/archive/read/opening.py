@@ -21,7 +21,7 @@ from mlfc.archive.read.layout import (
 )
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
 from mlfc.archive.read.record import archive_record
-from mlfc.archive.read.schema import faults, load_schema
+from mlfc.archive.read.schema import faults
 from mlfc.archive.read.upgrade import is_operator_style, upgraded
 from mlfc.errors import ArchiveError
 from mlfc.support.former_name import current_keys
@@ -148,7 +148,7 @@ def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
 
 def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator[str]:
     sound = True
-    for fault in faults(load_schema(schema_name(document, form)), document):
+    for fault in faults(schema_name(document, form), document):
         sound = False
         yield fault
     if form == RFC and name != layout_of(document["version"], RFC).metadata:

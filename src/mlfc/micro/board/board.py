@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from mlfc.archive.read.schema import faults, load_schema
+from mlfc.archive.read.schema import faults
 from mlfc.errors import OptionError, ProblemsError
 from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
@@ -268,7 +268,7 @@ def parse_board(text: str, place: str) -> Board:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
         raise OptionError(f"this is not TOML: {error}", place=place) from None
-    found = list(faults(load_schema("board"), document))
+    found = list(faults("board", document))
     if not found:
         board = replace(_board(document), text=text)
         found = _contradictions(board)

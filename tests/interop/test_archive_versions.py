@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.read.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, Tensor
+from mlfc.archive.read.model import OPERATOR, RFC, MainMemory, ModuleFiles, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.validate.validate import validate
 from mlfc.errors import ArchiveError
@@ -306,8 +306,8 @@ def test_the_verified_examples_of_the_description_read(tmp_path: Path, executor:
     record = record_of(write_as_tvm(files, tmp_path / "add.tar"))
     (main,) = record.main
     assert (main.workspace_bytes, main.constants_bytes, main.io_bytes) == (0, 8, 18)
-    assert main.inputs == (Tensor("a", "uint8", 2), Tensor("b", "float32", 8))
-    assert main.outputs == (Tensor("output", "float32", 8),)
+    assert main.inputs == (TensorRecord("a", "uint8", 2), TensorRecord("b", "float32", 8))
+    assert main.outputs == (TensorRecord("output", "float32", 8),)
     bindings = None if record.storages is None else [(item.storage_id, item.input_binding) for item in record.storages]
     assert bindings == ([(0, "a"), (1, "b"), (2, "p0"), (3, None)] if executor == "graph" else None)
 

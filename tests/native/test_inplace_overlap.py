@@ -14,7 +14,7 @@ from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import ir as tir
 from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
-from mlfc.tir.spans import Span, Spans
+from mlfc.tir.spans import IndexSpan, IndexSpans
 from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, aligned, build, group_of
 from tests.native.test_dsp_kernels import ALL, summed, weights_of
 from tests.native.test_kernels import random_integers
@@ -99,7 +99,7 @@ def test_types_that_compilers_take_for_apart_never_meet() -> None:
 @given(low=st.integers(-40, 40), high=st.integers(0, 30), other=st.integers(1, 9), start=st.integers(-9, 9))
 def test_spans_hold_every_value(low: int, high: int, other: int, start: int) -> None:
     a, b = tir.Var("a"), tir.Var("b")
-    spans = Spans().with_var(a, Span(np.array([low]), np.array([low + high])))
+    spans = IndexSpans().with_var(a, IndexSpan(np.array([low]), np.array([low + high])))
     inside = spans.with_loop(b, 3, 2)
     for expr, meaning in (
         (a * other + b, lambda p, q: p * other + q),

@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.archive.describe.profile import load_profiled
 from mlfc.archive.read.load import load_factory
-from mlfc.archive.read.model import MainMemory, ModuleRecord, Tensor
+from mlfc.archive.read.model import MainMemory, ModuleRecord, TensorRecord
 from mlfc.archive.read.tvm_interface import c_interface
 from mlfc.archive.validate.validate import validate
 from mlfc.archive.write.budget import check_budget
@@ -322,7 +322,11 @@ int32_t tvmgen_m_run(struct tvmgen_m_workspace_pools* workspace_pools);
 
 
 def test_headers_of_tvm_with_mapped_tensors_are_understood() -> None:
-    tensors = {"a": Tensor("a", "uint8", 4), "y": Tensor("y", "uint8", 4), "z": Tensor("z", "uint8", 4)}
+    tensors = {
+        "a": TensorRecord("a", "uint8", 4),
+        "y": TensorRecord("y", "uint8", 4),
+        "z": TensorRecord("z", "uint8", 4),
+    }
     memory = MainMemory(1, 12, 0, 12, (tensors["a"],), (tensors["y"], tensors["z"]))
     record = ModuleRecord("m", ("aot",), ("c",), "", main=(memory,))
     description = c_interface(record, TVM_HEADER, None, "a.tar")

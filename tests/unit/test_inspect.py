@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.archive.describe.lifetimes import MAX_LISTED, Block, live_during, span_bytes
+from mlfc.archive.describe.lifetimes import MAX_LISTED, BlockLifetime, live_during, span_bytes
 from mlfc.archive.describe.picture import memory_picture
 from mlfc.errors import ArchiveError
 from tests.show_archive import document, write_archive
@@ -83,14 +83,19 @@ def test_live_tensors_are_those_whose_life_spans_the_call(tmp_path: Path) -> Non
 
 
 def test_bytes_that_two_blocks_share_count_once() -> None:
-    blocks = [Block("a", 8, 0, 0, 1), Block("b", 8, 4, 0, 1), Block("c", 2, 5, 0, 0), Block("d", 1, 20, 0, 0)]
+    blocks = [
+        BlockLifetime("a", 8, 0, 0, 1),
+        BlockLifetime("b", 8, 4, 0, 1),
+        BlockLifetime("c", 2, 5, 0, 0),
+        BlockLifetime("d", 1, 20, 0, 0),
+    ]
     assert span_bytes(blocks) == 13
     assert span_bytes([]) == 0
 
 
 def test_lives_that_nobody_could_list_are_not_listed() -> None:
-    assert live_during([Block("a", 1, 0, 0, 9)] * 3, 10) == [[Block("a", 1, 0, 0, 9)] * 3] * 10
-    assert live_during([Block("a", 1, 0, 0, MAX_LISTED)], MAX_LISTED + 1) is None
+    assert live_during([BlockLifetime("a", 1, 0, 0, 9)] * 3, 10) == [[BlockLifetime("a", 1, 0, 0, 9)] * 3] * 10
+    assert live_during([BlockLifetime("a", 1, 0, 0, MAX_LISTED)], MAX_LISTED + 1) is None
 
 
 def rectangles(text: str) -> dict[str, ET.Element]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mlfc.codegen.constant_pools import LoadedPool
 from mlfc.codegen.writer import comment_text
 from mlfc.errors import OptionError
-from mlfc.memory.pools import DEFAULT_POOL, Span
+from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
 from mlfc.relay.ir import Quantization
 from mlfc.support.c_names import unique
 from mlfc.tir.ir import Value
@@ -18,7 +18,7 @@ RESERVED = ("workspace", f"{DEFAULT_POOL}_workspace_pool")  # macros of these na
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class InterfaceTensor:
     """An input or output of a module: the program's value and its field in the struct."""
 
     field: str
@@ -37,7 +37,7 @@ class Interface:
     workspace_bytes : int
     external_workspace : bool
         The caller passes the workspace in. Never so for a module without workspace.
-    pools : tuple of Span
+    pools : tuple of PoolSpan
         What the workspace consists of.
     quantization : mapping of str to Quantization
         By tensor name.
@@ -52,11 +52,11 @@ class Interface:
     """
 
     module: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[InterfaceTensor, ...]
+    outputs: tuple[InterfaceTensor, ...]
     workspace_bytes: int
     external_workspace: bool
-    pools: tuple[Span, ...]
+    pools: tuple[PoolSpan, ...]
     quantization: Mapping[str, Quantization]
     workspace_peers: tuple[str, ...] = ()
     shared_constants_bytes: int = 0
@@ -106,11 +106,13 @@ class Interface:
         return f"{self.prefix}_map_inputs", f"{self.prefix}_map_outputs"
 
 
-def tensors(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def tensors(
+    inputs: Sequence[Value], outputs: Sequence[Value]
+) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
     """Return inputs and outputs with field names made from their own, all different: macros hold both."""
     values = [*inputs, *outputs]
     named = [
-        Tensor(name, value)
+        InterfaceTensor(name, value)
         for name, value in zip(unique((value.name for value in values), RESERVED), values, strict=True)
     ]
     return tuple(named[: len(inputs)]), tuple(named[len(inputs) :])
@@ -166,7 +168,7 @@ def header(interface: Interface) -> str:
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
 
 
-def _struct(interface: Interface, kind: str, group: Sequence[Tensor]) -> list[str]:
+def _struct(interface: Interface, kind: str, group: Sequence[InterfaceTensor]) -> list[str]:
     lines = [
         f"/*! \\brief Pointers to the {kind} of module {interface.module}, each aligned for its elements */",
         f"struct {interface.prefix}_{kind} {{",
@@ -256,7 +258,7 @@ def _of_pools(interface: Interface) -> str:
     return f"{work}{'. ' if work else ''}Constants, to be loaded once: {names}"
 
 
-def _named(tensor: Tensor) -> str:
+def _named(tensor: InterfaceTensor) -> str:
     return comment_text(tensor.value.name[:200])
 
 

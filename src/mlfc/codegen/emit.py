@@ -15,7 +15,7 @@ from mlfc.codegen.kernel_functions import kernel_functions
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
 from mlfc.codegen.writer import comment_text
-from mlfc.executor.aot import AotExecutor
+from mlfc.executor.aot import AotMain
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
 from mlfc.support.content import Data, nbytes_of
@@ -157,7 +157,7 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     functions = kernel_functions(unit, shared, function_names(unit))
     names = functions.names
     workspace = shared.workspace if interface.workspace_peers else None
-    executor = AotExecutor(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
+    executor = AotMain(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
     operators = OperatorsFile(unit.contracts)
     operators.needs.math = constants.uses_math
     operators.declarations += ["\n".join(constants.declarations()), executor.main_prototype()]

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mlfc.codegen.c_interface import LICENCE, Interface, Tensor
+from mlfc.codegen.c_interface import LICENCE, Interface, InterfaceTensor
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.errors import InternalError
-from mlfc.memory import Plan, Span
+from mlfc.memory import Plan, PoolSpan
 from mlfc.memory.pools import DEFAULT_POOL, pool_array, pool_section
 from mlfc.tir.ir import Buffer, KernelCall, Program, Value
 
@@ -33,7 +33,7 @@ _TRACE_HOOK = [
 
 
 @dataclass(frozen=True, eq=False)
-class AotExecutor:
+class AotMain:
     """The executor of one module.
 
     Attributes
@@ -79,7 +79,7 @@ class AotExecutor:
             self._entry_body(writer)
         return writer.text()
 
-    def _pool_pointer(self, pool: Span) -> str:
+    def _pool_pointer(self, pool: PoolSpan) -> str:
         """Return what the functions of the entry's file know a pool of the workspace by."""
         if self.interface.external_workspace:
             return f"{_POOLS}->{pool.name}"
@@ -103,7 +103,7 @@ class AotExecutor:
                 writer.line(f"return {kind};")
             writer.line()
 
-    def _mapped(self, tensor: Tensor) -> str:
+    def _mapped(self, tensor: InterfaceTensor) -> str:
         pool, offset = self.plan.place(self.plan.offset(tensor.value))
         pointer = self._pool_pointer(pool)
         if not offset:

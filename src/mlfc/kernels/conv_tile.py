@@ -18,7 +18,7 @@ import numpy as np
 from mlfc.kernels import arithmetic, frame, summation, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.packing import Block, channel_blocks, pack_channels, pack_rows
+from mlfc.kernels.packing import PackedBlock, channel_blocks, pack_channels, pack_rows
 from mlfc.kernels.staging import Band, Form, Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, Tile
@@ -46,7 +46,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _TilePosition:
     """Where a tile lies: image, group, first output row and column (the row also within its band), sizes."""
 
     image: Expr
@@ -134,7 +134,7 @@ class TiledConv:
         """Read the input where it is not staged."""
         return tb.load(self.data, self.seen(image, row, column, channel))
 
-    def pack(self, block: Block) -> tuple[Buffer, Buffer | None]:
+    def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
         """Return the weights of a block, (groups * count, steps, lanes), and what its accumulators start with."""
         conv, step = self.conv, self.how.step
         reduction = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
@@ -147,13 +147,15 @@ class TiledConv:
         starts = np.concatenate([pack_channels(values, block) for values in by_group])
         return self.ctx.constant("weights", packed), self.ctx.constant("start", starts)
 
-    def _plane(self, image: Expr, group: Expr, first: Expr, block: tuple[Block, Expr, Buffer, Buffer | None]) -> None:
+    def _plane(
+        self, image: Expr, group: Expr, first: Expr, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
+    ) -> None:
         """Write the tiles of one band for one block of channels."""
         for row, tall in self._pieces(self.tile.rows, "ty"):
             with row as band_row:
                 for column, wide in self._pieces(self.tile.columns, "tx"):
                     with column as x:
-                        self._tile(_Place(image, group, first + band_row, x, band_row, tall, wide), *block)
+                        self._tile(_TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
 
     def _pieces(self, split: tiling.Split, name: str) -> Iterator[tuple[Any, int]]:
         """Yield a loop over the starts of each kind of piece, and the size of the piece."""
@@ -165,7 +167,9 @@ class TiledConv:
         with self.ctx.stmts.loop(count, name) as index:
             yield index * size + start
 
-    def _tile(self, place: _Place, block: Block, number: Expr, weights: Buffer, start: Buffer | None) -> None:
+    def _tile(
+        self, place: _TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
+    ) -> None:
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors
         panel = place.group * block.count + number
         count = len(place.pixels) * vectors
@@ -191,7 +195,7 @@ class TiledConv:
                     stmts.store(sums, [index], how.accumulate(tb.load(sums, [index]), value, factors[v]))
         self._finish(place, block, number, pieces.totals if pieces else sums)
 
-    def _reader(self, place: _Place) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+    def _reader(self, place: _TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
         conv, stage = self.conv, self.stage
         stride_y, stride_x = conv.strides
@@ -239,7 +243,7 @@ class TiledConv:
             if pieces and by_row:
                 pieces.add()
 
-    def _finish(self, place: _Place, block: Block, number: Expr, sums: Buffer) -> None:
+    def _finish(self, place: _TilePosition, block: PackedBlock, number: Expr, sums: Buffer) -> None:
         """Hand the tile's elements to the output, channel by channel, so that what is fused is vectorized."""
         stmts, vectors = self.ctx.stmts, block.vectors
         pixels = place.pixels

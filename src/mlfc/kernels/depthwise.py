@@ -16,8 +16,8 @@ import numpy as np
 from mlfc.kernels import frame, tiling
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.packing import Block, channel_blocks
-from mlfc.kernels.staging import Channels, Form, Window
+from mlfc.kernels.packing import PackedBlock, channel_blocks
+from mlfc.kernels.staging import Channels, Form, StagedWindow
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import LANES
 from mlfc.support import dtypes
@@ -61,7 +61,7 @@ class _Strip:
     row: Expr
     column: Expr
     size: int
-    block: Block
+    block: PackedBlock
     number: Expr
 
     def channel(self, offset: Expr) -> Expr:
@@ -107,15 +107,15 @@ class Depthwise:
                 with stmts.loop(block.count, "block") as number:
                     self._block(image, block, number)
 
-    def _window(self, block: Block) -> Window | None:
+    def _window(self, block: PackedBlock) -> StagedWindow | None:
         """Return the copy that the block reads, or None where it reads the input in place."""
         conv, lanes = self.conv, block.vectors * LANES
         if self.data.dtype == "float32" and not conv.padded and conv.filters == conv.channels and block.width == lanes:
             return None
         form = Form("float32", lanes, 1, self.zero, lambda value: tb.cast(value, "float32"))
-        return Window(self.ctx, conv, (self.data, self.seen), form)
+        return StagedWindow(self.ctx, conv, (self.data, self.seen), form)
 
-    def _block(self, image: Expr, block: Block, number: Expr) -> None:
+    def _block(self, image: Expr, block: PackedBlock, number: Expr) -> None:
         """Write all rows of one block of channels."""
         stmts, conv = self.ctx.stmts, self.conv
         window = self._window(block)
@@ -132,7 +132,7 @@ class Depthwise:
                 with stmts.loop(count, "strip") as index:
                     self._strip(_Strip(image, row, index * size + start, size, block, number), window)
 
-    def _strip(self, strip: _Strip, window: Window | None) -> None:
+    def _strip(self, strip: _Strip, window: StagedWindow | None) -> None:
         """Write one strip: the sums of each vector of channels, then the results of all."""
         stmts = self.ctx.stmts
         results = stmts.local("results", (strip.size, strip.block.vectors * LANES), "float32")
@@ -152,7 +152,7 @@ class Depthwise:
                 value = value + tb.load(self.start, [channel])
             self.out.store(self.seen(strip.image, strip.row, strip.column + px, channel), value)
 
-    def _sum(self, strip: _Strip, window: Window | None, vector: Expr, sums: Buffer) -> None:
+    def _sum(self, strip: _Strip, window: StagedWindow | None, vector: Expr, sums: Buffer) -> None:
         """Write the loop over kernel rows that adds the products of one vector of channels."""
         stmts, conv = self.ctx.stmts, self.conv
         panel = strip.number * strip.block.vectors + (vector + strip.block.first // LANES)
@@ -174,7 +174,7 @@ class Depthwise:
                 for pixel, kx in wanted[offset]:
                     stmts.store(sums, [pixel], tb.load(sums, [pixel]) + value * taps[kx])
 
-    def _input(self, strip: _Strip, window: Window | None, place: tuple[Expr, Expr], vector: Expr) -> Expr:
+    def _input(self, strip: _Strip, window: StagedWindow | None, place: tuple[Expr, Expr], vector: Expr) -> Expr:
         line, column = place
         if window is None:
             indices = self.seen(strip.image, line, column, strip.channel(vector * LANES))

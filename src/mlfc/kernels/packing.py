@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Block:
+class PackedBlock:
     """Output channels that one piece of code serves.
 
     Attributes
@@ -32,18 +32,18 @@ class Block:
     vectors: int
 
 
-def channel_blocks(filters: int, vectors: int) -> tuple[Block, ...]:
+def channel_blocks(filters: int, vectors: int) -> tuple[PackedBlock, ...]:
     """Cut output channels into full blocks of `vectors` vectors and one for the rest."""
     full, rest = divmod(filters, vectors * LANES)
     blocks = []
     if full:
-        blocks.append(Block(0, full, vectors * LANES, vectors))
+        blocks.append(PackedBlock(0, full, vectors * LANES, vectors))
     if rest:
-        blocks.append(Block(full * vectors * LANES, 1, rest, -(-rest // LANES)))
+        blocks.append(PackedBlock(full * vectors * LANES, 1, rest, -(-rest // LANES)))
     return tuple(blocks)
 
 
-def pack_rows(rows: Array, block: Block, step: int) -> Array:
+def pack_rows(rows: Array, block: PackedBlock, step: int) -> Array:
     """Pack weights of one group for `block`.
 
     Parameters
@@ -72,7 +72,7 @@ def pack_rows(rows: Array, block: Block, step: int) -> Array:
     return np.ascontiguousarray(parts.reshape(block.count, runs * steps, lanes * step))
 
 
-def pack_channels(values: Array, block: Block) -> Array:
+def pack_channels(values: Array, block: PackedBlock) -> Array:
     """Pack one value a channel for `block`: (count, vectors * LANES), zero where there is no channel."""
     padded = np.zeros((block.count, block.vectors * LANES), values.dtype)
     chosen = values[block.first : block.first + block.count * block.width]

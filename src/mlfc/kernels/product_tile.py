@@ -16,7 +16,7 @@ from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
 from mlfc.kernels.frame import Frame
 from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.packing import Block, pack_channels
+from mlfc.kernels.packing import PackedBlock, pack_channels
 from mlfc.kernels.plain import factor
 from mlfc.kernels.plain_product import read_matrix
 from mlfc.kernels.templates import Weights, template
@@ -81,7 +81,7 @@ class TiledProduct(TiledConv):
         )  # fmt: skip
         conv = _rows_conv(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
         super().__init__(ctx, conv, how, (a.in_memory(ctx), self._result), out)
-        self._packed: list[tuple[Block, Buffer]] = []
+        self._packed: list[tuple[PackedBlock, Buffer]] = []
 
     def _result(self, image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
         return [*self._batch_indices(image), x, channel]
@@ -99,7 +99,7 @@ class TiledProduct(TiledConv):
         place = (channel, column) if self.sizes.transpose_a else (column, channel)
         return read_matrix(self.a, self._batch_indices(image), *place)
 
-    def pack(self, block: Block) -> tuple[Buffer, Buffer | None]:
+    def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
         """Declare the scratch of a block, (count, reduction, lanes), and the start of its accumulators."""
         lanes = block.vectors * LANES
         buffer = self.ctx.scratch("packed", (block.count, self.sizes.reduction, lanes), self.how.accumulator)

@@ -1,6 +1,6 @@
 """Copies of input rows with their borders filled in, so that the loops of a kernel need no tests.
 
-`Band` holds all rows that some output rows need. `Window` holds only the rows that one output row needs: the next
+`Band` holds all rows that some output rows need. `StagedWindow` holds only the rows that one output row needs: the next
 row takes the place of those that it no longer sees.
 """
 
@@ -140,7 +140,7 @@ class Band(_Rows):
             self.write(self.buffer, row, (image, inside), channels)
 
 
-class Window(_Rows):
+class StagedWindow(_Rows):
     """The copy of the input rows that one output row needs: row r lies in slot ``r % (rows of the window)``."""
 
     def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:

@@ -56,7 +56,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Template:
+class KernelTemplate:
     """A way to write loops.
 
     Attributes
@@ -70,7 +70,7 @@ class Template:
     emit: Callable[..., None]
 
 
-TEMPLATES: Registry[list[Template]] = Registry("kernel template")
+TEMPLATES: Registry[list[KernelTemplate]] = Registry("kernel template")
 
 
 def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
@@ -83,7 +83,7 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
         key = f"{kind}/{family}"
         if key not in TEMPLATES:
             TEMPLATES.add(key, [])
-        TEMPLATES.get(key).append(Template(accepts, emit))
+        TEMPLATES.get(key).append(KernelTemplate(accepts, emit))
         return emit
 
     return register

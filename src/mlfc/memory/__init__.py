@@ -8,7 +8,7 @@ from mlfc.memory.blocks import Block, blocks
 from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
 from mlfc.memory.policy import Planned, Planner, choose_plan
-from mlfc.memory.pools import ConstantPool, MemoryOptions, Pool, Span
+from mlfc.memory.pools import ConstantPool, MemoryOptions, Pool, PoolSpan
 from mlfc.memory.proof import prove
 from mlfc.memory.report import Row, report
 from mlfc.memory.storage import Storages, assign_storages
@@ -22,8 +22,8 @@ __all__ = [
     "Planned",
     "Planner",
     "Pool",
+    "PoolSpan",
     "Row",
-    "Span",
     "Storages",
     "assign_constants",
     "assign_pools",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mlfc.errors import BudgetError, InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan, plan
-from mlfc.memory.pools import POOL_ALIGNMENT, Pool, Span
+from mlfc.memory.pools import POOL_ALIGNMENT, Pool, PoolSpan
 from mlfc.memory.report import SCRATCH_NAME
 from mlfc.support.text import shortened
 from mlfc.tir.ir import Program, Value
@@ -154,7 +154,7 @@ def _moved(program: Program) -> dict[Key, int]:
 
 def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     """Return one plan of pools that lie one after the other."""
-    spans: list[Span] = []
+    spans: list[PoolSpan] = []
     offsets: dict[Value, int] = {}
     scratch = [0] * len(program.calls)
     inplace: list[Value | None] = [None] * len(program.calls)
@@ -164,7 +164,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     for filling in filled:
         part = filling.planned(filling.keys)
         base = -(-end // POOL_ALIGNMENT) * POOL_ALIGNMENT
-        spans.append(Span(filling.pool.name, base, max(1, part.size), part.lower_bound))
+        spans.append(PoolSpan(filling.pool.name, base, max(1, part.size), part.lower_bound))
         end = base + max(1, part.size)
         offsets.update({value: base + offset for value, offset in part.offsets.items()})
         for index in range(len(program.calls)):

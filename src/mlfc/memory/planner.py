@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mlfc.errors import InternalError
 from mlfc.memory.allocation import Allocator, Cluster
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
-from mlfc.memory.pools import DEFAULT_POOL, Span
+from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
 from mlfc.memory.reuse import Reuse, choose_reuse, overlap_distances
 from mlfc.tir.ir import KernelCall, Program, Value
 
@@ -39,7 +39,7 @@ class Plan:
         For each call, the input whose place its output takes, element by element.
     aliased_inputs : tuple of tuple of Value
         For each call, the inputs of which its output takes a part of the bytes while it runs.
-    spans : tuple of Span
+    spans : tuple of PoolSpan
         The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
     """
 
@@ -52,22 +52,22 @@ class Plan:
     peak_call: int | None
     inplace: tuple[Value | None, ...]
     aliased_inputs: tuple[tuple[Value, ...], ...]
-    spans: tuple[Span, ...] = ()
+    spans: tuple[PoolSpan, ...] = ()
 
     @property
-    def pools(self) -> tuple[Span, ...]:
+    def pools(self) -> tuple[PoolSpan, ...]:
         """The arrays that the workspace consists of; none for a program without workspace."""
-        return self.spans or ((Span(DEFAULT_POOL, 0, self.size),) if self.size else ())
+        return self.spans or ((PoolSpan(DEFAULT_POOL, 0, self.size),) if self.size else ())
 
     @property
     def workspace_bytes(self) -> int:
         """Bytes of all pools, without what lies between them in the arena."""
         return sum(pool.nbytes for pool in self.pools)
 
-    def place(self, offset: int) -> tuple[Span, int]:
+    def place(self, offset: int) -> tuple[PoolSpan, int]:
         """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""
         below = (pool for pool in self.pools if pool.base <= offset)
-        pool = max(below, key=lambda pool: pool.base, default=Span(DEFAULT_POOL, 0, 0))
+        pool = max(below, key=lambda pool: pool.base, default=PoolSpan(DEFAULT_POOL, 0, 0))
         return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:

@@ -78,7 +78,7 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True)
-class Span:
+class PoolSpan:
     """A pool's part of the arena in which offsets of the workspace count.
 
     Attributes

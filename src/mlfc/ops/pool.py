@@ -82,7 +82,7 @@ class Pooling:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _WindowPosition:
     """The window of one output index of one axis: a literal number of taps, or one read from a table.
 
     `last` is the last index of the data where the window comes from a table, whose values no proof sees.
@@ -128,7 +128,7 @@ class _Pool:
     def _emit_segments(self, n: Expr, kind: Sequence[Segment], dilations: Sequence[int]) -> None:
         with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
             places = [
-                _Place(
+                _WindowPosition(
                     index + segment.start, index * segment.stride + segment.first, tb.const(segment.taps),
                     tb.const(segment.divisor),
                 )
@@ -157,7 +157,7 @@ class _Pool:
                     stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)
                 )
                 last = max(window.first + (window.taps - 1) * axis.dilation for window in axis.windows)
-                places.append(_Place(index, first, taps, divisor, last))
+                places.append(_WindowPosition(index, first, taps, divisor, last))
             self._accumulated(n, places, dilations)
 
     def _indices(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> list[Expr]:
@@ -167,14 +167,16 @@ class _Pool:
     def _element(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> Expr:
         return tb.cast(self._data.read(self._indices(n, spatial, channel)), self._pooling.wide)
 
-    def _store(self, n: Expr, places: Sequence[_Place], channel: Expr, total: Expr) -> None:
+    def _store(self, n: Expr, places: Sequence[_WindowPosition], channel: Expr, total: Expr) -> None:
         divisor = tb.const(1)
         for place in places:
             divisor = divisor * place.divisor
         value = tb.cast(self._pooling.finish(total, divisor), self._out.dtype)
         self._out.store(self._indices(n, [place.output for place in places], channel), value)
 
-    def _spelled_out(self, n: Expr, places: Sequence[_Place], taps: Sequence[range], dilations: Sequence[int]) -> None:
+    def _spelled_out(
+        self, n: Expr, places: Sequence[_WindowPosition], taps: Sequence[range], dilations: Sequence[int]
+    ) -> None:
         """Write each window as one expression; the inner loop runs over the channels."""
         with self._ctx.stmts.loop(self._channels, "c", "vectorized") as channel:
             elements = []
@@ -184,7 +186,7 @@ class _Pool:
             neutral = tb.const(self._pooling.neutral, self._pooling.wide)
             self._store(n, places, channel, reduce(self._pooling.step, elements) if elements else neutral)
 
-    def _accumulated(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int]) -> None:
+    def _accumulated(self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int]) -> None:
         """Write loops over the taps around accumulators of neighbouring channels."""
         at_once = 1 if self._ctx.features.gpu else _CHANNELS
         whole = self._channels // at_once
@@ -194,7 +196,9 @@ class _Pool:
         if self._channels % at_once:
             self._tile(n, places, dilations, tb.const(whole * at_once), self._channels % at_once)
 
-    def _tile(self, n: Expr, places: Sequence[_Place], dilations: Sequence[int], first: Expr, width: int) -> None:
+    def _tile(
+        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], first: Expr, width: int
+    ) -> None:
         stmts, pooling = self._ctx.stmts, self._pooling
         total = stmts.local("total", (width,), pooling.wide)
         with stmts.loop(width, "c", "vectorized") as c:

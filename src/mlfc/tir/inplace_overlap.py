@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
-from mlfc.tir.spans import Span, Spans
+from mlfc.tir.spans import IndexSpan, IndexSpans
 from mlfc.tir.visitor import below, own_exprs, walk, walk_expr
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64]"
@@ -155,21 +155,21 @@ def _keeps_apart(source: Buffer, output: Buffer, read: _Accesses, written: _Acce
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _Position:
     """Where the walk is: what is known of variables, the time, and which outermost iteration owns it.
 
     The arrays have an element an iteration that is followed.
     """
 
-    spans: Spans
+    spans: IndexSpans
     time: _Numbers
     owner: _Numbers
 
-    def later(self, moments: int) -> _Place:
+    def later(self, moments: int) -> _Position:
         """Return the place so many moments on."""
         return replace(self, time=self.time + moments)
 
-    def iterated(self, loop: ir.For, moments: int, first_owner: int) -> _Place:
+    def iterated(self, loop: ir.For, moments: int, first_owner: int) -> _Position:
         """Return the place inside a loop whose iterations are followed; those of an outermost one become owners."""
         times = _times(loop)
         number = np.tile(np.arange(times), self.spans.count)
@@ -177,14 +177,16 @@ class _Place:
         if times > 1:
             owner = np.where(owner == _OUTSIDE, first_owner + number, owner)
         spans = self.spans.with_loop(loop.var, times, loop.step)
-        return _Place(spans, np.repeat(self.time, times) + number * moments, owner)
+        return _Position(spans, np.repeat(self.time, times) + number * moments, owner)
 
-    def inside(self, loop: ir.For) -> _Place:
+    def inside(self, loop: ir.For) -> _Position:
         """Return the place inside a loop all of whose iterations count as one moment."""
         high = self.spans.of(loop.extent).high
-        return replace(self, spans=self.spans.with_var(loop.var, Span(np.zeros_like(high), np.maximum(high - 1, 0))))
+        return replace(
+            self, spans=self.spans.with_var(loop.var, IndexSpan(np.zeros_like(high), np.maximum(high - 1, 0)))
+        )
 
-    def bound(self, let: ir.Let) -> _Place:
+    def bound(self, let: ir.Let) -> _Position:
         """Return the place inside a Let."""
         if not dtypes.is_integer(let.var.dtype):
             return self
@@ -210,7 +212,7 @@ class _Follower:
     def follow(self, body: Stmt) -> None:
         """Collect what a function's body accesses."""
         self._count(body, 1)
-        self._visit(body, _Place(Spans(), np.zeros(1, np.int64), np.full(1, _OUTSIDE)))
+        self._visit(body, _Position(IndexSpans(), np.zeros(1, np.int64), np.full(1, _OUTSIDE)))
 
     def _count(self, stmt: Stmt, iterations: int) -> int:
         """Note how many moments a statement takes, which stands in so many iterations; 0 if it touches nothing."""
@@ -234,7 +236,7 @@ class _Follower:
     def _is_read(self, node: Expr) -> bool:
         return isinstance(node, ir.Load) and node.buffer is self._source
 
-    def _visit(self, stmt: Stmt, place: _Place) -> None:
+    def _visit(self, stmt: Stmt, place: _Position) -> None:
         if not self._moments[id(stmt)]:
             return
         if isinstance(stmt, ir.For):
@@ -252,7 +254,7 @@ class _Follower:
             self._visit(item, place)
             place = place.later(self._moments[id(item)])
 
-    def _loop(self, loop: ir.For, place: _Place) -> None:
+    def _loop(self, loop: ir.For, place: _Position) -> None:
         if id(loop.body) not in self._moments:
             self._gather(loop, place)
             return
@@ -260,7 +262,7 @@ class _Follower:
         self._owners += _times(loop)
         self._visit(loop.body, inside)
 
-    def _gather(self, stmt: Stmt, place: _Place) -> None:
+    def _gather(self, stmt: Stmt, place: _Position) -> None:
         """Collect all accesses below a statement as of one moment."""
         self._collect(own_exprs(stmt), place)
         if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
@@ -272,17 +274,17 @@ class _Follower:
         for item in below(stmt):
             self._gather(item, place)
 
-    def _collect(self, exprs: Iterable[Expr], place: _Place) -> None:
+    def _collect(self, exprs: Iterable[Expr], place: _Position) -> None:
         for expr in exprs:
             for node in walk_expr(expr):
                 if isinstance(node, ir.Load) and self._is_read(node):
                     self.reads.append(_accessed(self._source, node.indices, node.dtype, place))
 
-    def _write(self, stmt: ir.Store, place: _Place) -> None:
+    def _write(self, stmt: ir.Store, place: _Position) -> None:
         self.writes.append(_accessed(self._output, stmt.indices, stmt.value.dtype, place))
 
 
-def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Place) -> _Accesses:
+def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Position) -> _Accesses:
     """Return what a load or store of one element, or of the lanes from it on, accesses."""
     # what a kernel accesses lies inside its buffers: the bounds proof says so
     spans = [place.spans.of(index).clipped(0, extent - 1) for index, extent in zip(indices, buffer.shape, strict=True)]

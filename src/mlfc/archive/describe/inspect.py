@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.archive.describe.lifetimes import GraphMemory, graph_memory
 from mlfc.archive.describe.operators import module_operators, module_peak
-from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Tensor
+from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of
@@ -111,7 +111,7 @@ def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
 
 
 def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list[dict[str, Any]]:
-    listed: tuple[Tensor, ...] = tuple(tensor for main in module.main for tensor in getattr(main, kind))
+    listed: tuple[TensorRecord, ...] = tuple(tensor for main in module.main for tensor in getattr(main, kind))
     details = (module.details or {}).get(kind)
     if details:
         sizes = {tensor.name: tensor.nbytes for tensor in listed}
@@ -129,7 +129,7 @@ def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list
     ]
 
 
-def _shape(tensor: Tensor, kind: str, count: int, graph: GraphMemory | None) -> list[int] | None:
+def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | None) -> list[int] | None:
     if tensor.shape is not None:
         return list(tensor.shape)
     if graph is None:

@@ -20,7 +20,7 @@ _NEXT = "Export the archive again"
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockLifetime:
     """A tensor or scratch in memory.
 
     Attributes
@@ -58,7 +58,7 @@ class GraphMemory:
     ----------
     calls : tuple of GraphCall
         In order; views, which run no code, are left out.
-    blocks : tuple of Block
+    blocks : tuple of BlockLifetime
         What the calls write.
     storage_bytes : int
         Of all storages that calls write, each as large as the largest tensor in it.
@@ -69,15 +69,17 @@ class GraphMemory:
     """
 
     calls: tuple[GraphCall, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockLifetime, ...]
     storage_bytes: int
     arguments: Mapping[str, tuple[str, tuple[int, ...]]]
     results: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def plan_blocks(plan: Sequence[Mapping[str, Any]], num_calls: int, place: str) -> tuple[Block, ...]:
+def plan_blocks(plan: Sequence[Mapping[str, Any]], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:
     """Return the blocks of an AOT module's workspace; ArchiveError where a life is not within the calls."""
-    blocks = tuple(Block(item["name"], item["bytes"], item["offset"], item["first"], item["last"]) for item in plan)
+    blocks = tuple(
+        BlockLifetime(item["name"], item["bytes"], item["offset"], item["first"], item["last"]) for item in plan
+    )
     for block in blocks:
         if not 0 <= block.first <= block.last < num_calls:
             raise ArchiveError(
@@ -88,18 +90,18 @@ def plan_blocks(plan: Sequence[Mapping[str, Any]], num_calls: int, place: str) -
     return blocks
 
 
-def live_during(blocks: Sequence[Block], num_calls: int) -> list[list[Block]] | None:
+def live_during(blocks: Sequence[BlockLifetime], num_calls: int) -> list[list[BlockLifetime]] | None:
     """Return the blocks that are live in each call, largest first; None where they are too many to list."""
     if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
         return None
-    present: list[list[Block]] = [[] for _ in range(num_calls)]
+    present: list[list[BlockLifetime]] = [[] for _ in range(num_calls)]
     for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
         for index in range(block.first, block.last + 1):
             present[index].append(block)
     return present
 
 
-def span_bytes(blocks: Sequence[Block]) -> int:
+def span_bytes(blocks: Sequence[BlockLifetime]) -> int:
     """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
     covered, end = 0, 0
     for block in sorted(blocks, key=lambda block: block.offset):
@@ -131,7 +133,7 @@ def graph_memory(graph: Graph) -> GraphMemory:
     for index, start in first.items():
         entry = graph.entries[index]
         place = offsets[entry.storage_id]
-        blocks.append(Block(names[index], entry.nbytes, place, start, last[index], entry.storage_id))
+        blocks.append(BlockLifetime(names[index], entry.nbytes, place, start, last[index], entry.storage_id))
     arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
     results = tuple(_type(graph.entries[index]) for index in graph.heads)
     return GraphMemory(tuple(calls), tuple(blocks), total, arguments, results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlfc.archive.describe.lifetimes import Block, GraphMemory, live_during, plan_blocks, span_bytes
+from mlfc.archive.describe.lifetimes import BlockLifetime, GraphMemory, live_during, plan_blocks, span_bytes
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.memory.report import SCRATCH_NAME
 
@@ -85,7 +85,9 @@ def _listed(module: ModuleRecord, graph: GraphMemory | None) -> list[dict[str, A
     ]
 
 
-def _blocks(module: ModuleRecord, graph: GraphMemory | None, num_calls: int, place: str) -> tuple[Block, ...] | None:
+def _blocks(
+    module: ModuleRecord, graph: GraphMemory | None, num_calls: int, place: str
+) -> tuple[BlockLifetime, ...] | None:
     if graph is not None:
         return graph.blocks if num_calls == len(graph.calls) else None
     plan = (module.details or {}).get("plan")
@@ -96,7 +98,7 @@ def _intensity(macs: int | None, nbytes: int | None) -> float | None:
     return round(macs / nbytes, 3) if macs is not None and nbytes else None
 
 
-def _tensor(block: Block, pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _tensor(block: BlockLifetime, pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
     if block.storage_id is not None:
         shown["storage_id"] = block.storage_id

@@ -13,7 +13,7 @@ TVM, RFC = "tvm", "rfc"
 FULL_MODEL, OPERATOR = "full-model", "operator"
 
 
-class Tensor(NamedTuple):
+class TensorRecord(NamedTuple):
     """An input or output of a module. A named tuple because there may be tens of thousands.
 
     Attributes
@@ -52,8 +52,8 @@ class MainMemory:
     workspace_bytes: int
     constants_bytes: int
     io_bytes: int
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    inputs: tuple[TensorRecord, ...] = ()
+    outputs: tuple[TensorRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,16 @@ class ModuleRecord:
         return self.executors[0] if self.executors else None
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[TensorRecord, ...]:
         """What `main` takes, on whatever device."""
         return self._in_order("inputs", [tensor for entry in self.main for tensor in entry.inputs])
 
     @property
-    def outputs(self) -> tuple[Tensor, ...]:
+    def outputs(self) -> tuple[TensorRecord, ...]:
         """What `main` gives, on whatever device."""
         return self._in_order("outputs", [tensor for entry in self.main for tensor in entry.outputs])
 
-    def _in_order(self, kind: str, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    def _in_order(self, kind: str, tensors: list[TensorRecord]) -> tuple[TensorRecord, ...]:
         """Return tensors in the order in which callers give or take them, where the archive says it."""
         if self.details is not None:
             places = {tensor["name"]: place for place, tensor in enumerate(self.details[kind])}

@@ -16,7 +16,7 @@ from mlfc.archive.read.model import (
     OperatorBuffer,
     OperatorFunction,
     Storage,
-    Tensor,
+    TensorRecord,
 )
 from mlfc.archive.read.upgrade import is_operator_style
 
@@ -95,12 +95,12 @@ def _main(entry: Mapping[str, Any], details: Mapping[str, Any] | None) -> MainMe
     )
 
 
-def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[Tensor, ...]:
+def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[TensorRecord, ...]:
     """Return the tensors in the order of the C structs where the archive says it, else by name."""
     if details is None:
-        return tuple(Tensor(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
+        return tuple(TensorRecord(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
     return tuple(
-        Tensor(
+        TensorRecord(
             name=tensor["name"],
             dtype=tensor["dtype"],
             nbytes=sizes[tensor["name"]]["size"],

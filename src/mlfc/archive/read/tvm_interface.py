@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlfc.archive.read.c_header import Header, parse_header
-from mlfc.archive.read.model import ModuleRecord, Tensor
+from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.errors import ArchiveError
 from mlfc.support.tensor_info import TensorInfo
 
@@ -86,12 +86,12 @@ def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
     return found
 
 
-def graph_outputs(outputs: Sequence[Tensor], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+def graph_outputs(outputs: Sequence[TensorRecord], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
     """Return a graph's outputs under the names of the metadata where sizes tell which is which.
 
     Parameters
     ----------
-    outputs : sequence of Tensor
+    outputs : sequence of TensorRecord
         Of the metadata, in no order.
     known : sequence of TensorInfo
         Of the graph, in order, without names of their own.
@@ -107,7 +107,7 @@ def graph_outputs(outputs: Sequence[Tensor], known: Sequence[TensorInfo]) -> tup
 def _tensors(
     header: Header,
     struct: str,
-    known: Sequence[Tensor],
+    known: Sequence[TensorRecord],
     shapes: dict[str, tuple[tuple[int, ...], str]],
     place: str,
 ) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _tensors(
     return tensors
 
 
-def _flat(tensor: Tensor) -> tuple[int, ...]:
+def _flat(tensor: TensorRecord) -> tuple[int, ...]:
     return (tensor.nbytes // max(1, TensorInfo(tensor.name, (), tensor.dtype).nbytes),)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlfc.archive.templates import filled, text_of
 from mlfc.archive.templates.given_pools import given_pools
-from mlfc.archive.templates.subject import Subject, Tensor
+from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.archive.templates.vectors import count_macro, vector_files
 from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.memory.pools import DEFAULT_POOL
@@ -203,15 +203,15 @@ def _found(writer: Writer, item: Subject) -> None:
             writer.line(f"{{{c_string(tensor.name)}, {kind}, {tensor.count}, {_output(tensor, item)}}},")
 
 
-def _input(tensor: Tensor, item: Subject | None = None) -> str:
+def _input(tensor: DemoTensor, item: Subject | None = None) -> str:
     return f"inputs.{tensor.field}" if item and item.maps_tensors else f"in_{tensor.field}"
 
 
-def _output(tensor: Tensor, item: Subject | None = None) -> str:
+def _output(tensor: DemoTensor, item: Subject | None = None) -> str:
     return f"outputs.{tensor.field}" if item and item.maps_tensors else f"out_{tensor.field}"
 
 
-def _whole(item: Subject, tensor: Tensor) -> str:
+def _whole(item: Subject, tensor: DemoTensor) -> str:
     """Return the size of an input's bytes; of what is mapped only a pointer is known."""
     if item.maps_tensors:
         return f"{item.prefix.upper()}_{tensor.field.upper()}_SIZE"
@@ -227,9 +227,9 @@ def _aligned(array: str) -> str:
     return f"{array} + (64 - (uintptr_t){array} % 64) % 64"
 
 
-def _bytes(array: str, tensor: Tensor) -> str:
+def _bytes(array: str, tensor: DemoTensor) -> str:
     return f"sizeof {array}" if tensor.count else "0"
 
 
-def _comment(tensor: Tensor) -> str:
+def _comment(tensor: DemoTensor) -> str:
     return f" /* {comment_text(tensor.name[:200])} */" if tensor.name != tensor.field else ""

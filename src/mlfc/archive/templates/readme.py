@@ -9,7 +9,7 @@ import mlfc
 from mlfc.archive.read.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlfc.archive.templates import filled
 from mlfc.archive.templates.demo import FOLDER
-from mlfc.archive.templates.subject import Subject, Tensor
+from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.byoc.generator import supply_of
 from mlfc.codegen.constant_pools import section
 from mlfc.support.text import shortened
@@ -155,7 +155,7 @@ def _origin(source: dict[str, str]) -> str:
     return f"{text}, SHA-256 `{digest}`." if text and digest else f"{text}." if text else ""
 
 
-def _tensor_row(kind: str, tensor: Tensor, place: str) -> str:
+def _tensor_row(kind: str, tensor: DemoTensor, place: str) -> str:
     real = ""
     if tensor.scale is not None:
         shift = tensor.zero_point or 0

@@ -32,7 +32,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class DemoTensor:
     """An input or output.
 
     Attributes
@@ -97,8 +97,8 @@ class Subject:
     name: str
     target: str
     details: Mapping[str, Any]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[DemoTensor, ...]
+    outputs: tuple[DemoTensor, ...]
     workspace_peers: tuple[str, ...]
     graph_path: str
     params_path: str
@@ -162,9 +162,9 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
     inputs, outputs = tensors(factory.program.inputs, factory.program.outputs)
     described = {item["name"]: item for item in (*details["inputs"], *details["outputs"])}
 
-    def tensor(name: str, field: str) -> Tensor:
+    def tensor(name: str, field: str) -> DemoTensor:
         item = described[name]
-        return Tensor(name, field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        return DemoTensor(name, field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
 
     return Subject(
         factory.module_name,
@@ -192,7 +192,7 @@ def described_subject(name: str, details: Mapping[str, Any]) -> Subject:
     described = (*details["inputs"], *details["outputs"])
     fields = unique((item["name"] for item in described), RESERVED)
     tensors = tuple(
-        Tensor(item["name"], field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        DemoTensor(item["name"], field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
         for item, field in zip(described, fields, strict=True)
     )
     count = len(details["inputs"])

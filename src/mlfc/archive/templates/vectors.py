@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.archive.templates.subject import Subject, Tensor
+from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_types import HALF_FLOATS, literal
 from mlfc.codegen.writer import comment_text
@@ -82,7 +82,7 @@ def _definitions(subject: Subject) -> str:
     return "\n".join([*lines, "};", ""])
 
 
-def _tensors(subject: Subject) -> Sequence[Tensor]:
+def _tensors(subject: Subject) -> Sequence[DemoTensor]:
     return (*subject.inputs, *subject.outputs)
 
 

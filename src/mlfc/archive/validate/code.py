@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
 from mlfc.archive.read.layout import header_path
-from mlfc.archive.read.model import ModuleRecord, Tensor
+from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.validate.fault import Fault, fault_of_error
 from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, ParsedFiles
@@ -87,7 +87,7 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterato
 
 
 def _tensor_faults(
-    header: Header, prefix: str, kind: str, tensors: tuple[Tensor, ...], *, in_order: bool
+    header: Header, prefix: str, kind: str, tensors: tuple[TensorRecord, ...], *, in_order: bool
 ) -> Iterator[str]:
     """Yield how a struct of pointers and the macros of sizes beside it differ from the tensors of the metadata."""
     struct = f"{prefix}_{kind}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlfc.archive.read.model import ModuleRecord, Tensor
+from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.validate.fault import Fault, fault_of_error
 from mlfc.archive.validate.parsed_files import ParsedFiles
 from mlfc.codegen.host.graph_json import input_names
@@ -62,7 +62,7 @@ def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
             yield from _tensor_faults(graph, entry, tensor, f"output {tensor.name}")
 
 
-def _tensor_faults(graph: Graph, entry: int, tensor: Tensor, shown: str) -> Iterator[str]:
+def _tensor_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -> Iterator[str]:
     found = graph.entries[entry]
     if found.dtype != tensor.dtype:
         yield f"{shown}: of {found.dtype}, the metadata say {tensor.dtype}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlfc.codegen.abi.entry import AotEntry, c_dtype
-from mlfc.codegen.c_interface import Tensor
+from mlfc.codegen.c_interface import InterfaceTensor
 from mlfc.codegen.packed import function_head
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.executor.aot import main_function_name
@@ -70,6 +70,6 @@ def _tables(writer: Writer, entry: AotEntry) -> None:
     writer.line()
 
 
-def _tensor_info(name: str, tensor: Tensor, index: int) -> str:
+def _tensor_info(name: str, tensor: InterfaceTensor, index: int) -> str:
     value = tensor.value
     return f"{{{c_string(name, _LONGEST_NAME)}, shape_{index}, {len(value.shape)}, {c_dtype(value.dtype)}}},"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from mlfc.codegen.c_interface import LICENCE, Tensor, tensors
+from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, tensors
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
 from mlfc.codegen.unit import SHARED_MODULE, Unit
@@ -43,12 +43,12 @@ class AotEntry:
         return f"tvmgen_{self.unit.module}"
 
     @cached_property
-    def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def tensors(self) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
         """Inputs and outputs, as the header names them."""
         return tensors(self.unit.program.inputs, self.unit.program.outputs)
 
     @property
-    def all_tensors(self) -> tuple[Tensor, ...]:
+    def all_tensors(self) -> tuple[InterfaceTensor, ...]:
         """Inputs, then outputs."""
         return (*self.tensors[0], *self.tensors[1])
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from mlfc.codegen.abi.entry import AotEntry
-from mlfc.codegen.c_interface import Tensor
+from mlfc.codegen.c_interface import InterfaceTensor
 from mlfc.codegen.writer import Writer, c_string
 
 PREFIX = "__tvm_ffi_"
@@ -77,7 +77,7 @@ def _metadata(entry: AotEntry) -> str:
     return json.dumps(described)
 
 
-def _described(tensor: Tensor) -> dict[str, Any]:
+def _described(tensor: InterfaceTensor) -> dict[str, Any]:
     value = tensor.value
     return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from mlfc.codegen.c_interface import Interface, Tensor
+from mlfc.codegen.c_interface import Interface, InterfaceTensor
 from mlfc.codegen.llvm.addresses import at, c_function, field, leave_where_null, status
 from mlfc.codegen.llvm.constants import ConstantGlobals
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER
 from mlfc.errors import InternalError
 from mlfc.executor.aot import main_function_name
-from mlfc.memory import Plan, Span
+from mlfc.memory import Plan, PoolSpan
 from mlfc.memory.pools import POOL_ALIGNMENT, pool_array, pool_section
 from mlfc.target.llvm import architecture
 from mlfc.tir.ir import KernelCall, PrimFunc, Program, Value
@@ -161,7 +161,7 @@ class LlvmExecutor:
         self,
         module: ir.Module,
         name: str,
-        group: tuple[Tensor, ...],
+        group: tuple[InterfaceTensor, ...],
         pools: Mapping[str, ir.Value],
     ) -> None:
         """Write a function that returns the struct of the places of inputs, or of outputs, in the workspace."""
@@ -187,7 +187,7 @@ class LlvmExecutor:
         _returned_in_memory(function, struct)
 
     def _mapped(
-        self, builder: ir.IRBuilder, tensor: Tensor, pools: Mapping[str, ir.Value], function: ir.Function
+        self, builder: ir.IRBuilder, tensor: InterfaceTensor, pools: Mapping[str, ir.Value], function: ir.Function
     ) -> ir.Value:
         pool, offset = self.plan.place(self.plan.offset(tensor.value))
         if pool.name in pools:
@@ -208,7 +208,7 @@ def declare_kernel(module: ir.Module, kernel: PrimFunc, name: str) -> ir.Functio
     return c_function(module, name, [POINTER] * (len(kernel.params) + bool(kernel.scratch)))
 
 
-def workspace_array(module: ir.Module, name: str, pool: Span, *, is_elf: bool) -> ir.GlobalVariable:
+def workspace_array(module: ir.Module, name: str, pool: PoolSpan, *, is_elf: bool) -> ir.GlobalVariable:
     """Return a static array to work in, for linker scripts to place."""
     array = ir.GlobalVariable(module, ir.ArrayType(INT8, pool.nbytes), name)
     array.initializer = ir.Constant(array.value_type, None)

@@ -16,7 +16,7 @@ from mlfc.codegen.llvm.kernels import empty_module
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, is_elf
 from mlfc.codegen.unit import SHARED_MODULE
-from mlfc.memory import Span
+from mlfc.memory import PoolSpan
 from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support.content import Data
 from mlfc.target.target import Target
@@ -46,7 +46,7 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
     def data() -> ir.Module:
         module = empty_module(f"{SHARED_MODULE}_lib1", machine)
         if parts.workspace:
-            pool = Span(DEFAULT_POOL, 0, parts.workspace_bytes)
+            pool = PoolSpan(DEFAULT_POOL, 0, parts.workspace_bytes)
             array = workspace_array(module, parts.workspace, pool, is_elf=is_elf(machine))
             array.linkage = ""
         found = ConstantGlobals(module, parts.constants, is_elf(machine))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
-from mlfc.frontend.onnx.window import Window, window
+from mlfc.frontend.onnx.window import WindowAttributes, window
 from mlfc.relay.ir import Expr
 
 
@@ -24,7 +24,7 @@ def convolution(node: Node) -> Expr:
     return node.reshape(result, shape_of(result)[:2] + shape.out) if node.rank(0) == 3 else result
 
 
-def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] = (1, 2, 3)) -> Window:
+def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] = (1, 2, 3)) -> WindowAttributes:
     """Return the window of a convolution of input `data`; refuse what has no template."""
     spatial = len(shape_of(weight)) - 2
     if spatial not in ranks or node.rank(data) != spatial + 2:
@@ -45,7 +45,7 @@ def check_weights(node: Node, weight: Expr) -> None:
         )
 
 
-def conv_attributes(node: Node, weight: Expr, shape: Window) -> dict[str, Any]:
+def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[str, Any]:
     """Return the attributes that the convolutions share."""
     if any(out < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")

@@ -7,7 +7,7 @@ from typing import Any
 from mlfc.frontend.onnx.conv import as_image
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
-from mlfc.frontend.onnx.window import Window, window
+from mlfc.frontend.onnx.window import WindowAttributes, window
 from mlfc.relay.ir import Expr
 
 
@@ -32,12 +32,12 @@ def average_pool(node: Node, x: Expr) -> Expr:
         widths = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True))
         x = node.call("nn.pad", x, node.like(0.0, x), pad_width=widths, pad_mode="constant")
         none = (0,) * len(shape.begin)
-        shape = Window(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
+        shape = WindowAttributes(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
         counted = False
     return _pooled(node, x, "avg", shape, count_include_pad=counted)
 
 
-def pool_window(node: Node) -> Window:
+def pool_window(node: Node) -> WindowAttributes:
     """Return the window of a pool over input 0; refuse unsupported ranks."""
     if node.rank(0) not in (3, 4, 5):
         node.unsupported(
@@ -50,7 +50,7 @@ def pool_window(node: Node) -> Window:
     return shape
 
 
-def _pooled(node: Node, x: Expr, kind: str, shape: Window, **attributes: Any) -> Expr:
+def _pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes: Any) -> Expr:
     image = shape.as_image()
     rank = len(image.kernel)
     result = node.call(

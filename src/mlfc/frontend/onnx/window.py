@@ -11,7 +11,7 @@ _SIZE_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowAttributes:
     """A window over spatial dimensions, everything explicit.
 
     Attributes
@@ -39,17 +39,17 @@ class Window:
         """All begins, then all ends, as Relay has it; the overhang belongs to the end."""
         return (*self.begin, *(pad + more for pad, more in zip(self.end, self.overhang, strict=True)))
 
-    def as_image(self) -> Window:
+    def as_image(self) -> WindowAttributes:
         """Return the window over two dimensions: one is preceded by a dimension of extent 1."""
         if len(self.kernel) != 1:
             return self
-        return Window(
+        return WindowAttributes(
             (1, *self.kernel), (1, *self.strides), (1, *self.dilations),
             (0, *self.begin), (0, *self.end), (0, *self.overhang), (1, *self.out),
         )  # fmt: skip
 
 
-def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None) -> Window:
+def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None) -> WindowAttributes:
     """Return the window that the node's attributes describe.
 
     Parameters
@@ -81,7 +81,7 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
             count += 1
         out.append(count)
         overhang.append(max(0, (count - 1) * stride - room))
-    return Window(taps, strides, dilations, tuple(begin), tuple(end), tuple(overhang), tuple(out))
+    return WindowAttributes(taps, strides, dilations, tuple(begin), tuple(end), tuple(overhang), tuple(out))
 
 
 def _pads(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tflite import ActivationFunctionType
 
 from mlfc.frontend.tflite.node import Node, converts
-from mlfc.frontend.tflite.schema import Tensor
+from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay.ir import Expr, const
 from mlfc.support import dtypes
 
@@ -56,7 +56,7 @@ def clipped(node: Node, expr: Expr, function: int) -> Expr:
     return node.call("clip", expr, a_min=float(first), a_max=float(last))
 
 
-def _code(node: Node, tensor: Tensor, real: float) -> int:
+def _code(node: Node, tensor: TfliteTensor, real: float) -> int:
     """Return the code of a number, the quotient rounded as TFLite's reference does: in float32, ties away."""
     quotient = float(np.float32(real) / node.scale(tensor))
     return node.zero_point(tensor) + int(math.copysign(math.floor(abs(quotient) + 0.5), quotient))
@@ -92,7 +92,7 @@ def _relu(node: Node) -> Expr:
     return clipped(node, result, function)
 
 
-def rescaled(node: Node, expr: Expr, tensor: Tensor) -> Expr:
+def rescaled(node: Node, expr: Expr, tensor: TfliteTensor) -> Expr:
     """Return codes of `tensor` as codes of the first output."""
     return node.call(
         "qnn.requantize", expr, *node.quantization(tensor), *node.quantization(node.output()),

@@ -6,7 +6,7 @@ import numpy as np
 
 from mlfc.frontend.tflite.activation import activated, clipped, rescaled
 from mlfc.frontend.tflite.node import Node, converts, is_quantized, same_quantization
-from mlfc.frontend.tflite.schema import Tensor
+from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 
@@ -162,7 +162,7 @@ def _dequantize(node: Node) -> Expr:
     return node.call("qnn.dequantize", expr, *node.quantization(source), out_dtype="float32")
 
 
-def dequantized(tensor: Tensor, constant: Constant) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def dequantized(tensor: TfliteTensor, constant: Constant) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Return the real numbers of a quantized constant, in float32 as the reference computes them."""
     quantization = tensor.quantization
     assert quantization is not None  # the caller looked

@@ -10,7 +10,7 @@ from importlib import import_module
 from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Params, Problems, finish, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
-from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, Tensor, guarded, read_model
+from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
@@ -114,7 +114,7 @@ class _Conversion:
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
-    def _input_shape(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+    def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[int, ...]:
         given = self.shapes.get(name)
         shape = tensor.shape if given is None else tuple(int(extent) for extent in given)
         if len(shape) != len(tensor.shape):
@@ -149,7 +149,7 @@ class _Conversion:
     def _computed_later(self, index: int) -> bool:
         return any(index in record.outputs for record in self.file.operators)
 
-    def _check(self, tensor: Tensor, expr: Expr) -> None:
+    def _check(self, tensor: TfliteTensor, expr: Expr) -> None:
         """Compare what was built with what the file says of the tensor."""
         kind = tensor_type(expr)
         if kind.dtype != tensor.dtype:
@@ -161,7 +161,7 @@ class _Conversion:
                 f"output '{tensor.name}' has shape {tensor.shape} in the file, but computes as {kind.shape}"
             )
 
-    def _named(self, node: Node, tensor: Tensor, expr: Expr) -> Expr:
+    def _named(self, node: Node, tensor: TfliteTensor, expr: Expr) -> Expr:
         """Return the expression with the tensor's name, if this operator made it."""
         if isinstance(expr, Call) and expr.span == node.span:
             return with_span(expr, Span(node.span.nodes, tensor.name))
@@ -190,7 +190,7 @@ class _Conversion:
         return found
 
 
-def _dtype(tensor: Tensor) -> str:
+def _dtype(tensor: TfliteTensor) -> str:
     if not tensor.dtype:
         raise UnsupportedError(f"its type {tensor.type_name} is not supported")
     return tensor.dtype

@@ -11,15 +11,15 @@ from tflite import FullyConnectedOptionsWeightsFormat
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, requantized
 from mlfc.frontend.tflite.node import Node, converts, is_quantized
-from mlfc.frontend.tflite.schema import Tensor
-from mlfc.frontend.tflite.window import Window
+from mlfc.frontend.tflite.schema import TfliteTensor
+from mlfc.frontend.tflite.window import WindowOptions
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 
 _BYTES = ("int8", "uint8")
 
 
-def _mode(node: Node, data: Tensor, weight: Tensor) -> str:
+def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
     """Return ``float``, ``quantized`` or ``hybrid`` (float data, int8 weights)."""
     kinds = (data.dtype, weight.dtype, node.output().dtype)
     if kinds == ("float32", "float32", "float32"):
@@ -71,7 +71,7 @@ def _biased(node: Node, expr: Expr, bias: Constant | None, axis: int) -> Expr:
     return node.call("nn.bias_add", expr, bias, axis=axis)
 
 
-def _weight_scales(weight: Tensor, axis: int) -> npt.NDArray[Any]:
+def _weight_scales(weight: TfliteTensor, axis: int) -> npt.NDArray[Any]:
     quantization = weight.quantization
     if quantization is None:
         raise ModelError(f"the weights '{weight.name}' have no scale")
@@ -80,7 +80,7 @@ def _weight_scales(weight: Tensor, axis: int) -> npt.NDArray[Any]:
     return quantization.scales
 
 
-def _weight_zeros(weight: Tensor) -> Constant:
+def _weight_zeros(weight: TfliteTensor) -> Constant:
     zeros = weight.quantization.zero_points if weight.quantization is not None else np.zeros(1, np.int64)
     return const(zeros[0] if np.all(zeros == zeros[0]) else zeros, "int32")
 
@@ -89,7 +89,9 @@ def _weight_scale_constant(scales: npt.NDArray[Any]) -> Constant:
     return const(scales[0] if len(scales) == 1 else scales, "float32")
 
 
-def _product_scales(node: Node, data: Tensor, weight: Tensor, axis: int, *, double: bool) -> npt.NDArray[Any]:
+def _product_scales(
+    node: Node, data: TfliteTensor, weight: TfliteTensor, axis: int, *, double: bool
+) -> npt.NDArray[Any]:
     """Return the scales of the sums; `double` says that the reference multiplies in float64."""
     scales = _weight_scales(weight, axis)
     kind = np.float64 if double or len(scales) > 1 else np.float32
@@ -97,7 +99,9 @@ def _product_scales(node: Node, data: Tensor, weight: Tensor, axis: int, *, doub
     return product
 
 
-def _quantized_args(node: Node, data: Expr, source: Tensor, weights: Constant, weight: Tensor, axis: int) -> list[Expr]:
+def _quantized_args(
+    node: Node, data: Expr, source: TfliteTensor, weights: Constant, weight: TfliteTensor, axis: int
+) -> list[Expr]:
     """Return arguments of a quantized linear operator, in Relay's order."""
     scale, zero_point = node.quantization(source)
     scales = _weight_scale_constant(_weight_scales(weight, axis))
@@ -163,7 +167,7 @@ def _linear(
 @converts("CONV_2D")
 def _conv(node: Node) -> Expr:
     options, weights = node.options("Conv2DOptions"), _weights(node, 1, 4)
-    data, window = node.expr(0), Window.of_conv(node, options, weights.data.shape[1:3])
+    data, window = node.expr(0), WindowOptions.of_conv(node, options, weights.data.shape[1:3])
     channels, taken = weights.data.shape[0], weights.data.shape[3]
     available = ir.tensor_type(data).shape[-1]
     if taken == 0 or available % taken:
@@ -181,7 +185,7 @@ def _conv(node: Node) -> Expr:
 @converts("DEPTHWISE_CONV_2D")
 def _depthwise_conv(node: Node) -> Expr:
     options, weights = node.options("DepthwiseConv2DOptions"), _weights(node, 1, 4)
-    data, window = node.expr(0), Window.of_conv(node, options, weights.data.shape[1:3])
+    data, window = node.expr(0), WindowOptions.of_conv(node, options, weights.data.shape[1:3])
     channels = ir.tensor_type(data).shape[-1]
     height, width, filters = weights.data.shape[1:]
     if weights.data.shape[0] != 1 or channels == 0 or filters % channels:
@@ -206,7 +210,7 @@ def _transpose_conv(node: Node) -> Expr:
     source = ir.tensor_type(data).shape
     if len(source) != 4 or len(shape) != 4 or taken != source[3] or shape[3] != channels:
         raise ModelError(f"weights {weights.data.shape} do not turn {source} into {tuple(shape)}")
-    window = Window.of_transpose(node, options, (height, width), source[1:3], (shape[1], shape[2]))
+    window = WindowOptions.of_transpose(node, options, (height, width), source[1:3], (shape[1], shape[2]))
     attrs = {
         **window.attrs(), "channels": channels, "data_layout": "NHWC", "kernel_layout": "HWIO",
         "output_padding": window.output_padding,

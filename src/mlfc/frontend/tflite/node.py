@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError, UnsupportedError
-from mlfc.frontend.tflite.schema import OperatorRecord, Tensor
+from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
 from mlfc.registry import Registry
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, const
@@ -38,7 +38,7 @@ class Node:
     Attributes
     ----------
     record : OperatorRecord
-    tensors : tuple of Tensor
+    tensors : tuple of TfliteTensor
         All tensors of the file.
     exprs : dict of int to Expr
         What every tensor that is known so far is, by tensor index.
@@ -47,7 +47,7 @@ class Node:
     """
 
     record: OperatorRecord
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     exprs: Mapping[int, Expr]
     numerics: str
 
@@ -72,13 +72,13 @@ class Node:
         """Tell whether an optional input is there."""
         return position < len(self.record.inputs) and self.record.inputs[position] >= 0
 
-    def input(self, position: int) -> Tensor:
+    def input(self, position: int) -> TfliteTensor:
         """Return the tensor of an input."""
         if not self.has(position):
             raise ModelError(f"input {position} is missing")
         return self.tensors[self.record.inputs[position]]
 
-    def output(self, position: int = 0) -> Tensor:
+    def output(self, position: int = 0) -> TfliteTensor:
         """Return the tensor of an output."""
         if position >= len(self.record.outputs):
             raise ModelError(f"output {position} is missing")
@@ -124,15 +124,15 @@ class Node:
         """Raise UnsupportedError."""
         raise UnsupportedError(cause, next_step=next_step)
 
-    def scale(self, tensor: Tensor) -> np.float32:
+    def scale(self, tensor: TfliteTensor) -> np.float32:
         """Return the scale of a tensor with one."""
         return np.float32(_single(tensor)[0])
 
-    def zero_point(self, tensor: Tensor) -> int:
+    def zero_point(self, tensor: TfliteTensor) -> int:
         """Return the zero point of a tensor with one."""
         return int(_single(tensor)[1])
 
-    def quantization(self, tensor: Tensor) -> tuple[Constant, Constant]:
+    def quantization(self, tensor: TfliteTensor) -> tuple[Constant, Constant]:
         """Return scale and zero point of a tensor as Relay takes them."""
         scale, zero_point = _single(tensor)
         return const(scale, "float32"), const(zero_point, "int32")
@@ -143,19 +143,19 @@ class Node:
         return is_quantized(self.output())
 
 
-def is_quantized(tensor: Tensor) -> bool:
+def is_quantized(tensor: TfliteTensor) -> bool:
     """Tell whether integers of a tensor stand for real numbers."""
     return tensor.quantization is not None and tensor.dtype in ("int8", "uint8", "int16")
 
 
-def same_quantization(a: Tensor, b: Tensor) -> bool:
+def same_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
     """Tell whether two tensors have the same single scale and zero point, or neither has any."""
     if a.quantization is None or b.quantization is None:
         return a.quantization is b.quantization
     return bool(_single(a) == _single(b))
 
 
-def _single(tensor: Tensor) -> tuple[np.float32, int]:
+def _single(tensor: TfliteTensor) -> tuple[np.float32, int]:
     quantization = tensor.quantization
     if quantization is None:
         raise ModelError(f"tensor '{tensor.name}' has no scale and zero point")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped
 from mlfc.frontend.tflite.node import Node, converts, same_quantization
-from mlfc.frontend.tflite.window import Window
+from mlfc.frontend.tflite.window import WindowOptions
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const
@@ -24,7 +24,7 @@ def _same_scales(node: Node) -> None:
 @converts("AVERAGE_POOL_2D")
 def _average_pool(node: Node) -> Expr:
     options = node.options("Pool2DOptions")
-    window, function = Window.of_pool(node, options), options.FusedActivationFunction()
+    window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
     attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
     if not node.quantized:
         return activated(node, node.call("nn.avg_pool2d", node.expr(0), **attrs), function)
@@ -36,7 +36,7 @@ def _average_pool(node: Node) -> Expr:
 @converts("MAX_POOL_2D")
 def _max_pool(node: Node) -> Expr:
     options = node.options("Pool2DOptions")
-    window, function = Window.of_pool(node, options), options.FusedActivationFunction()
+    window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
     attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
     result = node.call("nn.max_pool2d", node.expr(0), **attrs)
     if not node.quantized:

@@ -48,7 +48,7 @@ class TensorQuantization:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class TfliteTensor:
     """A tensor of the file; `data` is its value if it is a constant. A dtype outside mlfc's is ``""``."""
 
     index: int
@@ -84,7 +84,7 @@ class OperatorRecord:
 class ModelFile:
     """The one subgraph of a file."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TfliteTensor, ...]
     operators: tuple[OperatorRecord, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -198,7 +198,7 @@ def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data:
         return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions())
 
 
-def _tensor(model: Any, graph: Any, index: int, data: bytes) -> Tensor:
+def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
     with guarded(f"tensor {index}"):
         record = graph.Tensors(index)
         raw = record.Name()
@@ -209,7 +209,7 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> Tensor:
         signature = record.ShapeSignatureAsNumpy() if record.ShapeSignatureLength() else ()
         dtype = _DTYPES.get(record.Type(), "")
         _check_shape(shape, dtype)
-        return Tensor(
+        return TfliteTensor(
             index,
             name,
             shape,

@@ -13,7 +13,7 @@ from mlfc.frontend.tflite.node import Node
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowOptions:
     """Extents over height and width; padding is top, left, bottom, right."""
 
     size: tuple[int, int]
@@ -29,14 +29,14 @@ class Window:
         }  # fmt: skip
 
     @staticmethod
-    def of_conv(node: Node, options: Any, size: Sequence[int]) -> Window:
+    def of_conv(node: Node, options: Any, size: Sequence[int]) -> WindowOptions:
         """Return the window of a convolution of input 0 with options that have strides and dilation."""
         strides = (options.StrideH(), options.StrideW())
         dilation = (options.DilationHFactor(), options.DilationWFactor())
         return _window(node, options, (int(size[0]), int(size[1])), strides, dilation)
 
     @staticmethod
-    def of_pool(node: Node, options: Any) -> Window:
+    def of_pool(node: Node, options: Any) -> WindowOptions:
         """Return the window of a pool of input 0."""
         size = (options.FilterHeight(), options.FilterWidth())
         return _window(node, options, size, (options.StrideH(), options.StrideW()), (1, 1))
@@ -44,7 +44,7 @@ class Window:
     @staticmethod
     def of_transpose(
         node: Node, options: Any, size: tuple[int, int], source: Sequence[int], result: tuple[int, int]
-    ) -> Window:
+    ) -> WindowOptions:
         """Return the window of a transposed convolution from `source` to `result` (heights and widths)."""
         strides = (options.StrideH(), options.StrideW())
         _check(size, strides, (1, 1))
@@ -60,7 +60,7 @@ class Window:
                     f"an output of {result[axis]} from {source[axis]} leaves cells that no input reaches",
                     "Export the output shape that the strides give",
                 )
-        return Window(size, strides, (1, 1), (before[0], before[1], after[0], after[1]), (extra[0], extra[1]))
+        return WindowOptions(size, strides, (1, 1), (before[0], before[1], after[0], after[1]), (extra[0], extra[1]))
 
 
 def _kind(options: Any) -> int:
@@ -77,7 +77,7 @@ def _check(size: Sequence[int], strides: Sequence[int], dilation: Sequence[int])
 
 def _window(
     node: Node, options: Any, size: tuple[int, int], strides: tuple[int, int], dilation: tuple[int, int]
-) -> Window:
+) -> WindowOptions:
     _check(size, strides, dilation)
     shape = node.shape(0)
     if len(shape) != 4:
@@ -90,4 +90,4 @@ def _window(
             count = -(-extent // strides[axis])
             total = max((count - 1) * strides[axis] + reach - extent, 0)
             before[axis], after[axis] = total // 2, total - total // 2
-    return Window(size, strides, dilation, (before[0], before[1], after[0], after[1]))
+    return WindowOptions(size, strides, dilation, (before[0], before[1], after[0], after[1]))

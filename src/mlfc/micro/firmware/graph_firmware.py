@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.archive.read.model import Tensor
+from mlfc.archive.read.model import TensorRecord
 from mlfc.archive.read.tvm_interface import graph_outputs
 from mlfc.codegen.packed import registry_file
 from mlfc.codegen.writer import Writer, c_string
@@ -110,13 +110,13 @@ def _config(graph: Graph, scratch_bytes: int) -> str:
     return "\n".join([*lines, "", "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */", ""])
 
 
-def graph_details(source: GraphSource, outputs: Sequence[Tensor]) -> dict[str, Any]:
+def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> dict[str, Any]:
     """Return what is known of a graph that another compiler wrote, as the ``mlfc`` object of metadata has it.
 
     Parameters
     ----------
     source : GraphSource
-    outputs : sequence of Tensor
+    outputs : sequence of TensorRecord
         What the metadata says of the outputs, in no order.
     """
     graph, params = source.graph, source.params

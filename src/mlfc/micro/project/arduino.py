@@ -12,7 +12,7 @@ from mlfc.micro.project.application import APPLICATION_TYPES, selftest_files, ve
 from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
 from mlfc.micro.project.render import render
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
 
@@ -106,7 +106,7 @@ def _commands(model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
     }  # fmt: skip
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "arduino",
     "Arduino library, and a sketch for arduino-cli or the IDE",
     APPLICATION_TYPES,

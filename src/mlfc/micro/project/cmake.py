@@ -13,7 +13,7 @@ from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
 from mlfc.micro.project.render import render
 from mlfc.micro.project.steps import install_hint, run_command
-from mlfc.micro.project.template import MODEL_CODE, ProjectModel, Template, ToolCommand
+from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate, ToolCommand
 from mlfc.support.content import Data
 
 _ELF = "build/firmware.elf"
@@ -81,7 +81,7 @@ def _commands(_model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand
     return {"build": (configure(board, *options), build)}
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "cmake",
     "Bare-metal firmware, built by CMake",
     project_types(),

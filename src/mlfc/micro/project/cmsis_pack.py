@@ -20,7 +20,7 @@ from mlfc.micro.project.sources import (
     library_headers,
     library_sources,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
 
@@ -107,7 +107,7 @@ def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
     }
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "cmsis_pack",
     "CMSIS pack, and a solution for cbuild",
     APPLICATION_TYPES,

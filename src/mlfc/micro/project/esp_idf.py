@@ -17,7 +17,7 @@ from mlfc.micro.project.sources import (
     library_sources,
     symbol,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.content import Data
 
 _INSTALL = (
@@ -80,7 +80,7 @@ def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
     }
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "esp_idf",
     "ESP-IDF component, and an example for idf.py",
     APPLICATION_TYPES,

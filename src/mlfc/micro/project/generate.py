@@ -22,7 +22,7 @@ from mlfc.micro.project.options import GENERATE, checked_options, template_optio
 from mlfc.micro.project.readme import readme
 from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
 from mlfc.micro.project.render import render
-from mlfc.micro.project.template import MODEL_FOLDER, ProjectModel, Template
+from mlfc.micro.project.template import MODEL_FOLDER, ProjectModel, ProjectTemplate
 from mlfc.micro.project.templates import templates
 from mlfc.support.atomic import check_writable, write_folder
 from mlfc.support.content import Data
@@ -94,7 +94,7 @@ def generate_project(
     return target
 
 
-def _check_model(template: Template, board: Board, project_type: str, model: ProjectModel) -> None:
+def _check_model(template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel) -> None:
     """Refuse a module that the template has no firmware for, or that does not fit into the board's memory."""
     if project_type == HOST_DRIVEN:
         return  # its constants and intermediates are the host's to place
@@ -117,7 +117,7 @@ def _check_model(template: Template, board: Board, project_type: str, model: Pro
 
 
 def project_files(
-    template: Template, board: Board, project_type: str, options: Mapping[str, Any], source: Source
+    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], source: Source
 ) -> dict[str, Data]:
     """Return all files of a project but the board's, by relative path."""
     made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in source.members.items()}

@@ -9,7 +9,7 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
 from mlfc.micro.firmware.makefile import makefile, optimization_level
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
-from mlfc.micro.project.template import MODEL_CODE, ProjectModel, Template
+from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate
 from mlfc.support.content import Data
 
 
@@ -19,7 +19,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     return {**project.files, "Makefile": text.encode()}
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "makefile",
     "Bare-metal firmware, built by make",
     project_types(),

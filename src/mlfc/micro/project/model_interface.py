@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfc.archive.templates.given_pools import given_pools
-from mlfc.archive.templates.subject import Tensor, described_subject
+from mlfc.archive.templates.subject import DemoTensor, described_subject
 from mlfc.micro.project.render import render
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support import dtypes
@@ -24,12 +24,12 @@ class Buffer:
 
     Attributes
     ----------
-    tensor : Tensor
+    tensor : DemoTensor
     array : str
         Its name.
     """
 
-    tensor: Tensor
+    tensor: DemoTensor
     array: str
 
     @property
@@ -145,6 +145,6 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
     }
 
 
-def _buffers(stem: str, tensors: Sequence[Tensor]) -> tuple[Buffer, ...]:
+def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[Buffer, ...]:
     """Return tensors with their arrays, which are named after fields where there are several."""
     return tuple(Buffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mlfc.errors import OptionError
-from mlfc.micro.project.template import ProjectOption, Template
+from mlfc.micro.project.template import ProjectOption, ProjectTemplate
 from mlfc.micro.project_server.option_values import refused_value, typed_value
 
 GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
@@ -17,7 +17,7 @@ _EVERY_STEP = (BUILD, FLASH, OPEN)
 _TEXT = re.compile(r"[A-Za-z0-9_@%+=:,./\\ ~-]{0,1000}")
 
 
-def template_options(template: Template, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
+def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
     """Return all options of a template; its own count before those that every template has."""
     needs_board = (GENERATE,) if template.default_board is None else ()
     common = (

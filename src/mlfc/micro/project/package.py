@@ -16,7 +16,7 @@ from mlfc.micro.project.options import GENERATE
 from mlfc.micro.project.readme import WHAT_TYPES_DO
 from mlfc.micro.project.render import render
 from mlfc.micro.project.sources import LIBRARY_FOLDERS, interface_sources, library_headers, library_sources
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.content import Data
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
@@ -64,7 +64,7 @@ def _commands(model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand,
     return commands
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "package",
     "CMake package with a library, for find_package and any toolchain",
     APPLICATION_TYPES,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.render import render
-from mlfc.micro.project.template import Template
+from mlfc.micro.project.template import ProjectTemplate
 from mlfc.micro.project_server.steps import arguments_of
 
 WHAT_TYPES_DO = {
@@ -19,7 +19,7 @@ WHAT_TYPES_DO = {
 """The firmware of each type of project, as the end of a sentence."""
 
 
-def readme(template: Template, board: Board, document: Mapping[str, Any]) -> bytes:
+def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any]) -> bytes:
     """Return the text; `document` is what ``project.json`` says."""
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = document["steps"]
     return render(

@@ -11,7 +11,7 @@ from mlfc.errors import ArchiveError, OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.options import template_options
 from mlfc.micro.project.steps import firmware_path, project_steps
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate
 from mlfc.support.json_text import parse_json
 
 RECORD, ARCHIVE, BOARD, SERVER = "project.json", "model.tar", "board.toml", "microtvm_api_server.py"
@@ -79,7 +79,7 @@ class Record:
 
 
 def record_of(
-    template: Template, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
+    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
 ) -> Record:
     """Return what a new project says of itself, but for its files."""
     steps = project_steps(template, board, project_type, model)
@@ -103,7 +103,7 @@ def record_of(
     )
 
 
-def _options(template: Template, board: Board, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _options(template: ProjectTemplate, board: Board, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the options as a project's server lists them.
 
     Clients send every option with its default, so what was said when the project was made is the default now.

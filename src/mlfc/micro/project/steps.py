@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import ELF
-from mlfc.micro.project.template import ProjectModel, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectTemplate, ToolCommand
 
 _HEX, _BIN = "firmware.hex", "firmware.bin"
 
 
-def firmware_path(template: Template, model: ProjectModel) -> str:
+def firmware_path(template: ProjectTemplate, model: ProjectModel) -> str:
     """Return where a project's build leaves the program."""
     return template.elf(model) if template.elf else ELF
 
 
 def project_steps(
-    template: Template, board: Board, project_type: str, model: ProjectModel
+    template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel
 ) -> dict[str, Sequence[ToolCommand]]:
     """Return the commands of each step: ``build``, and ``flash`` and ``run`` where they are known."""
     steps: dict[str, Sequence[ToolCommand]] = {}

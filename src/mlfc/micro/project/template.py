@@ -103,7 +103,7 @@ class ToolCommand:
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class ProjectTemplate:
     """A kind of project.
 
     Attributes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from mlfc.micro.project import arduino, cmake, cmsis_pack, esp_idf, makefile, package, zephyr
-from mlfc.micro.project.template import Template
+from mlfc.micro.project.template import ProjectTemplate
 from mlfc.registry import Registry
 
 _TEMPLATES = (
@@ -20,9 +20,9 @@ _TEMPLATES = (
 
 
 @cache
-def templates() -> Registry[Template]:
+def templates() -> Registry[ProjectTemplate]:
     """Return the templates of projects by name."""
-    found: Registry[Template] = Registry("project template")
+    found: Registry[ProjectTemplate] = Registry("project template")
     for template in _TEMPLATES:
         found.add(template.name, template)
     return found

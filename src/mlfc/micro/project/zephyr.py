@@ -20,7 +20,7 @@ from mlfc.micro.project.sources import (
     named_memories,
     symbol,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, Template, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.content import Data
 
 _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"
@@ -86,7 +86,7 @@ def _commands(_model: ProjectModel, board: Board) -> dict[str, ToolCommand]:
     return {"build": ToolCommand(build, _INSTALL, environment), "flash": ToolCommand(flash, _INSTALL, environment)}
 
 
-TEMPLATE = Template(
+TEMPLATE = ProjectTemplate(
     "zephyr",
     "Zephyr module, and an application for west",
     APPLICATION_TYPES,

@@ -13,7 +13,7 @@ _KIND_AT = 4 if struct.calcsize("P") == 8 else 12
 _FUNCTIONS = (2, 10)
 
 
-class _Place(ctypes.Structure):
+class _DlInfo(ctypes.Structure):
     """``Dl_info``: the file that an address lies in, where it is mapped, and the nearest symbol."""
 
     _fields_ = (
@@ -34,7 +34,7 @@ _dladdr, _dladdr1 = _of_process("dladdr"), _of_process("dladdr1")
 
 def defining_file(address: int) -> bytes | None:
     """Return the file of the library that an address lies in; None where the system cannot tell."""
-    place = _Place()
+    place = _DlInfo()
     if _dladdr is None or not _dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
         return None
     return place.file or b""
@@ -42,7 +42,7 @@ def defining_file(address: int) -> bytes | None:
 
 def may_be_function(address: int) -> bool:
     """Tell whether a symbol's address may be called: not if the system knows it for one of data."""
-    place, entry = _Place(), ctypes.c_void_p()
+    place, entry = _DlInfo(), ctypes.c_void_p()
     if _dladdr1 is None or not _dladdr1(
         ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(entry), _SYMBOL_ENTRY
     ):

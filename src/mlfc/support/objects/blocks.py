@@ -34,7 +34,7 @@ class DataPiece:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class CodeBlock:
     """A piece in its section, `offset` bytes behind the start."""
 
     piece: DataPiece
@@ -51,7 +51,7 @@ class DataSection:
     """Pieces one behind the other."""
 
     name: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[CodeBlock, ...]
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +74,7 @@ def laid_out(name: str, pieces: Iterable[DataPiece]) -> DataSection:
     blocks = []
     end = 0
     for piece in pieces:
-        blocks.append(Block(piece, end + -end % ALIGNMENT))
+        blocks.append(CodeBlock(piece, end + -end % ALIGNMENT))
         end = blocks[-1].offset + blocks[-1].nbytes
     return DataSection(name, tuple(blocks))
 

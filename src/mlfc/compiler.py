@@ -31,13 +31,11 @@ def build(
     executor: str | None = None,
     module_name: str = "default",
     optimize: str = "speed",
-    numerics: str = "litert",
     external_workspace: bool = False,
     workspace_io: bool = False,
     pools: Sequence[memory.Pool] = (),
     constants: Sequence[memory.ConstantPool] = (),
     ram: int | None = None,
-    byoc: Sequence[str] = (),
     limit_factor: float = 1.0,
     dry_run: bool = False,
 ) -> Factory:
@@ -63,8 +61,6 @@ def build(
         Goes into every symbol; letters, digits and underscores.
     optimize : str
         ``speed`` or ``size``.
-    numerics : str
-        Whose integer rounding the importer chose; kept for the record.
     external_workspace : bool
         The caller of the generated code passes the workspace in, instead of a static array. Only for AOT, as is what
         follows: the graph executor allocates.
@@ -77,8 +73,6 @@ def build(
     ram : int, optional
         Bytes for the workspace, inputs and outputs. Where they are more, layers are tiled by rows, if that helps:
         more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
-    byoc : sequence of str
-        External code generators that take what they can of the model before the compiler does, in this order.
     limit_factor : float
         Multiplies the limits of what a model may cost beyond the size of its weights; see `mlfc.support.cost`.
     dry_run : bool
@@ -100,7 +94,7 @@ def build(
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     name = checked_module_name(module_name)
-    partition = transform.PartitionGraph(find_generators(byoc), host.features)
+    partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition)
         if executor is None:
@@ -132,10 +126,7 @@ def build(
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
     )
-    options = {"numerics": numerics, "optimize": optimize, **({"byoc": ",".join(byoc)} if byoc else {})}
-    factory = Factory(
-        name, chosen, executor, options, mod, values, unit, memory_options, host if chosen.device else None
-    )
+    factory = Factory(name, chosen, executor, mod, values, unit, memory_options, host if chosen.device else None)
     if not dry_run:
         _ = factory.code
     return factory

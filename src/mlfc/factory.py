@@ -42,8 +42,6 @@ class Factory:
     module_name : str
     target : Target
     executor : str
-    options : dict of str to str
-        ``numerics`` and ``optimize``, for the record in metadata.
     module : IRModule
         The model as it was imported.
     source_params : dict of str to ndarray
@@ -59,7 +57,6 @@ class Factory:
     module_name: str
     target: Target
     executor: str
-    options: Mapping[str, str]
     module: IRModule
     source_params: Mapping[str, npt.NDArray[Any]]
     unit: codegen.Unit
@@ -73,6 +70,11 @@ class Factory:
     def targets(self) -> tuple[Target, ...]:
         """The device's target, if there is one, and the host's."""
         return (self.target,) if self.target_host is None else (self.target, self.target_host)
+
+    @property
+    def optimize(self) -> str:
+        """What the code was made for: ``speed`` or ``size``."""
+        return self.unit.target.features.optimize
 
     @cached_property
     def code(self) -> codegen.GeneratedCode:

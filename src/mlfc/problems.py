@@ -41,7 +41,7 @@ def check(
             target=target,
             limit_factor=limit_factor,
         )
-        build(mod, target, params, numerics=numerics, byoc=byoc, limit_factor=limit_factor, dry_run=True)
+        build(mod, target, params, limit_factor=limit_factor, dry_run=True)
     except ProblemsError as error:
         return list(error.problems)
     except MlfcError as error:

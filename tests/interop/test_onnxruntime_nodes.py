@@ -159,7 +159,7 @@ def test_results_are_those_of_onnx_runtime_alone(name: str, tmp_path: Path) -> N
     data = MODELS[name]()
     session = onnxruntime.InferenceSession(data)
     module, params = mlfc.import_model(data, byoc=["onnxruntime"])
-    factory = mlfc.build(module, "c", params, executor="graph", module_name="m", byoc=["onnxruntime"])
+    factory = mlfc.build(module, "c", params, executor="graph", module_name="m")
     assert {part.type_key for part in factory.lib.imported_modules} == {"onnxruntime"}
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     loaded = mlfc.load(tmp_path / "m.tar")
@@ -174,7 +174,7 @@ def test_results_are_those_of_onnx_runtime_alone(name: str, tmp_path: Path) -> N
 
 def test_nodes_that_follow_each_other_are_one_module() -> None:
     module, params = mlfc.import_model(two_in_a_row_and_a_view(), byoc=["onnxruntime"])
-    factory = mlfc.build(module, "c", params, executor="graph", byoc=["onnxruntime"])
+    factory = mlfc.build(module, "c", params, executor="graph")
     assert len(factory.lib.imported_modules) == 1
 
 
@@ -187,8 +187,8 @@ def test_without_the_generator_every_such_node_is_a_problem() -> None:
 def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
     module, params = mlfc.import_model(top_k(), byoc=["onnxruntime"])
     with pytest.raises(OptionError, match=r"the_TopK.*cannot call the runtime module.*--executor graph"):
-        mlfc.build(module, "c", params, executor="aot", byoc=["onnxruntime"])
-    assert mlfc.build(module, "c", params, byoc=["onnxruntime"]).executor == "graph"
+        mlfc.build(module, "c", params, executor="aot")
+    assert mlfc.build(module, "c", params).executor == "graph"
 
 
 def test_firmware_cannot_have_it(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def built(factory: Factory) -> AotModule:
 
 
 def compiled(model: Path, byoc: tuple[str, ...], cpu: str) -> Factory:
-    module, params = mlfc.import_model(model, numerics="tflm")
-    return mlfc.build(module, f"c -mcpu={cpu}", params, module_name="m", numerics="tflm", byoc=byoc)
+    module, params = mlfc.import_model(model, numerics="tflm", byoc=byoc)
+    return mlfc.build(module, f"c -mcpu={cpu}", params, module_name="m")
 
 
 @pytest.mark.parametrize("name", ["pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8"])
@@ -54,15 +54,15 @@ def test_models_give_the_same_integers(models: Path, name: str) -> None:
 
 
 def test_targets_with_vectors_keep_their_own_code(models: Path) -> None:
-    module, params = mlfc.import_model(models / "ad01_int8.tflite", numerics="tflm")
-    factory = mlfc.build(module, "c", params, byoc=["cmsis_nn"])
+    module, params = mlfc.import_model(models / "ad01_int8.tflite", numerics="tflm", byoc=["cmsis_nn"])
+    factory = mlfc.build(module, "c", params)
     assert all(kernel.external is None for kernel in factory.program.kernels)
 
 
 def test_layers_that_round_once_keep_their_own_code(models: Path) -> None:
     """LiteRT's fully connected layers round once, the library twice: integers stay the reference's."""
-    module, params = mlfc.import_model(models / "ad01_int8.tflite")
-    factory = mlfc.build(module, "c -mcpu=cortex-m4", params, byoc=["cmsis_nn"])
+    module, params = mlfc.import_model(models / "ad01_int8.tflite", byoc=["cmsis_nn"])
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", params)
     assert all(kernel.external is None for kernel in factory.program.kernels)
 
 

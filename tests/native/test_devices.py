@@ -289,7 +289,7 @@ def test_what_another_generator_takes_stays_on_the_host(
     x = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     wanted = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     module, params = mlfc.import_model(data, byoc=["onnxruntime"])
-    factory = mlfc.build(module, "opencl", params=params, module_name="lstm", byoc=["onnxruntime"])
+    factory = mlfc.build(module, "opencl", params=params, module_name="lstm")
     assert {call.kernel.device for call in factory.program.calls} == {"opencl", None}
     factory.export_library(tmp_path / "lstm.so")
     loaded = mlfc.load_module(tmp_path / "lstm.so")

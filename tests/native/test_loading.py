@@ -288,7 +288,7 @@ def test_a_module_that_two_import_comes_back_as_one(tmp_path: Path) -> None:
     assert [name for name in names if name.endswith("_mod0.bin")] == [
         f"codegen/{kind}/layers_mod0.bin" for kind in ("below", "bottom", "left", "right")
     ]
-    assert mlfc.archive.validate.validate(archive) == []
+    assert mlfc.archive.validate(archive) == []
 
 
 def test_functions_of_other_libraries_are_not_found(tmp_path: Path) -> None:

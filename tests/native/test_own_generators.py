@@ -6,6 +6,7 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_c_of_ones_own_is_built_and_travels(page: dict[str, Any], tmp_path: Path
     (code,) = page["factory"].lib.imported_modules
     assert "fast_relu(input0[i])" in code.get_source()
     mlfc.export_model_library_format(page["factory"], tmp_path / "m.tar")
-    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
 
 
@@ -60,12 +61,12 @@ def test_a_runtime_module_of_ones_own_computes_its_part(page: dict[str, Any], tm
     factory = page["on_npu"]
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.abs(IMAGE))
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
-    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.abs(IMAGE))
 
 
 def test_objects_are_linked_with_the_text_that_calls_them(page: dict[str, Any], tmp_path: Path) -> None:
-    factory = mlfc.build(page["module"], "c", page["params"], byoc=[add_halves(tmp_path)])
+    factory = mlfc.build(replace(page["module"], byoc=(add_halves(tmp_path),)), "c", page["params"])
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], -IMAGE / 2)
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], -IMAGE / 2)
@@ -99,13 +100,10 @@ def test_several_modules_have_parts_of_one_generator(
 ) -> None:
     if name == "halves":
         add_halves(tmp_path)
-    module, params = page["module"], page["params"]
-    factories = [
-        mlfc.build(module, target, params, executor=executor, module_name=title, byoc=[name])
-        for title in ("one", "two")
-    ]
+    module, params = replace(page["module"], byoc=(name,)), page["params"]
+    factories = [mlfc.build(module, target, params, executor=executor, module_name=title) for title in ("one", "two")]
     mlfc.export_model_library_format(factories, tmp_path / "m.tar")
-    assert mlfc.archive.validate.validate(tmp_path / "m.tar") == []
+    assert mlfc.archive.validate(tmp_path / "m.tar") == []
     export_library(library_root(factories), tmp_path / "m.so")
     for artifact in ("m.tar", "m.so"):
         for title in ("one", "two"):
@@ -118,7 +116,7 @@ def test_several_modules_have_parts_of_one_generator(
 def test_archives_build_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
     if name == "halves":
         add_halves(tmp_path)
-    factory = mlfc.build(page["module"], target, page["params"], module_name="m", byoc=[name])
+    factory = mlfc.build(replace(page["module"], byoc=(name,)), target, page["params"], module_name="m")
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     with tarfile.open(tmp_path / "m.tar") as tar:
         tar.extractall(tmp_path / "m", filter="data")
@@ -142,7 +140,7 @@ def test_archives_with_runtime_modules_have_no_demo_that_could_not_run(page: dic
 def test_folders_of_c_and_of_objects_are_whole(page: dict[str, Any], name: str, tmp_path: Path) -> None:
     if name == "halves":
         add_halves(tmp_path)
-    factory = mlfc.build(page["module"], "c", page["params"], module_name="m", byoc=[name])
+    factory = mlfc.build(replace(page["module"], byoc=(name,)), "c", page["params"], module_name="m")
     for form, make in (("c", mlfc.archive.source_folder), ("o", mlfc.archive.object_files)):
         for path, data in make([factory]).items():
             (tmp_path / form / path).parent.mkdir(parents=True, exist_ok=True)
@@ -161,12 +159,14 @@ def test_what_a_runtime_module_runs_has_no_c(page: dict[str, Any]) -> None:
 
 def test_an_unknown_generator_is_an_error(page: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="npu"):
-        mlfc.build(page["module"], "c", page["params"], byoc=["npx"])
+        mlfc.build(replace(page["module"], byoc=("npx",)), "c", page["params"])
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 def test_c_of_ones_own_is_linked_with_objects_of_llvm(page: dict[str, Any], executor: str, tmp_path: Path) -> None:
-    factory = mlfc.build(page["module"], "llvm", page["params"], executor=executor, module_name="m", byoc=["fast"])
+    factory = mlfc.build(
+        replace(page["module"], byoc=("fast",)), "llvm", page["params"], executor=executor, module_name="m"
+    )
     np.testing.assert_array_equal(factory.runtime.run(IMAGE)["output"], np.maximum(-IMAGE, 0))
     mlfc.export_model_library_format(factory, tmp_path / "m.tar")
     np.testing.assert_array_equal(mlfc.load(tmp_path / "m.tar").run(IMAGE)["output"], np.maximum(-IMAGE, 0))
@@ -175,7 +175,9 @@ def test_c_of_ones_own_is_linked_with_objects_of_llvm(page: dict[str, Any], exec
 @pytest.mark.parametrize("name", ["fast", "npu"])
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_libraries_carry_what_generators_made(page: dict[str, Any], name: str, target: str, tmp_path: Path) -> None:
-    factory = mlfc.build(page["module"], target, page["params"], executor="graph", module_name="m", byoc=[name])
+    factory = mlfc.build(
+        replace(page["module"], byoc=(name,)), target, page["params"], executor="graph", module_name="m"
+    )
     library = mlfc.load_module(factory.export_library(tmp_path / "m.so"))
     kinds = [module.type_key for module in library.walk()]
     assert kinds == ["GraphExecutorFactory", "library", *(["npu"] if name == "npu" else [])]

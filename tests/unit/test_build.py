@@ -11,6 +11,7 @@ import mlfc
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import OptionError
 from mlfc.relay import ir
+from mlfc.relay.text import to_text
 
 DOUBLINGS = 100
 
@@ -41,3 +42,14 @@ def test_arguments_in_the_wrong_place_are_named(give: Callable[..., tuple[Any, .
     module = ir.IRModule({"main": ir.Function((x,), ir.call("tanh", [x]))})
     with pytest.raises(OptionError, match=expected):
         mlfc.build(*give(module, {}))
+
+
+def test_numerics_and_generators_travel_with_the_module() -> None:
+    x = ir.Var("x", ir.TensorType((4,), "float32"))
+    text = to_text(ir.IRModule({"main": ir.Function((x,), ir.call("tanh", [x]))}))
+    module, params = mlfc.import_model(text.encode(), numerics="tflm", byoc=["cmsis_nn"])
+    built = mlfc.build(module.with_main(module.main), "c", params).module
+    assert (built.numerics, built.byoc) == ("tflm", ("cmsis_nn",))
+    module, params = mlfc.import_model(text.encode(), byoc=["absent"])
+    with pytest.raises(OptionError, match="absent"):
+        mlfc.build(module, "c", params)

@@ -152,7 +152,7 @@ def test_a_compressed_archive_rebuilds(tmp_path: Path) -> None:
 
 def test_the_rounding_that_the_import_chose_stays(models: Path, tmp_path: Path) -> None:
     module, params = mlfc.import_model(models / "kws_ref_model.tflite", numerics="tflm")
-    factory = mlfc.build(module, params=params, module_name="tiny", numerics="tflm")
+    factory = mlfc.build(module, params=params, module_name="tiny")
     original = exported(factory, tmp_path / "old.tar")
     assert exported(rebuild(tmp_path / "old.tar"), tmp_path / "again.tar") == original
 

@@ -36,8 +36,8 @@ def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[
     return {
         **factory.interface(code),
         "version": mlfc.__version__,
-        "numerics": factory.options["numerics"],
-        "optimize": factory.options["optimize"],
+        "numerics": factory.module.numerics,
+        "optimize": factory.optimize,
         "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],
         "peak": _peak(factory, code),
         "source": dict(factory.module.source),

@@ -97,14 +97,13 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
 
     shapes = shapes_by_model(options.shapes, list(named))
     executors = parse_executors(options.executors, list(named))
-    numerics = options.numerics or "litert"
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
             mod, params = import_model(
                 path,
                 shapes=shapes[name],
-                numerics=numerics,
+                numerics=options.numerics or "litert",
                 byoc=options.byoc or (),
                 target=options.target,
                 limit_factor=options.limit_factor,
@@ -121,10 +120,8 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     executor=executor,
                     module_name=name,
                     optimize=options.optimize or "speed",
-                    numerics=numerics,
                     external_workspace=bool(options.external_workspace) and is_placed,
                     ram=options.ram if len(named) == 1 else None,
-                    byoc=options.byoc or (),
                     limit_factor=options.limit_factor,
                     **(options.memory_options if is_placed else {}),
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,8 @@ def import_model(
     name : str, optional
         What to call the model; default: the file's name without suffix, or ``model``.
     byoc : sequence of str
-        External code generators that the model is to be built with: with ``onnxruntime``, ONNX nodes that cannot be
-        compiled are kept for it.
+        External code generators that take what they can of the model before the compiler does, in this order. With
+        ``onnxruntime``, ONNX nodes that cannot be compiled are kept for it.
     target : str, optional
         What the model is to be compiled for, if that is known: messages then offer only what works there.
     limit_factor : float
@@ -85,12 +86,14 @@ def import_model(
         raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
     if isinstance(model, (bytes, bytearray, memoryview)):
         with limited(len(model), 0, limit_factor):
-            return _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc, target)
+            module, params = _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc, target)
+            return replace(module, numerics=numerics, byoc=tuple(byoc)), params
     path = Path(model)
     data, title = _content(path), name or path.stem
     try:
         with limited(len(data), 0, limit_factor):
-            return _dispatch(data, title, path.parent, shapes, numerics, byoc, target)
+            module, params = _dispatch(data, title, path.parent, shapes, numerics, byoc, target)
+            return replace(module, numerics=numerics, byoc=tuple(byoc)), params
     except MlfcError as error:
         error.place = _place_in_file(error.place, title, str(model))
         raise

@@ -8,7 +8,7 @@ pass. Build nodes with the functions and classes here; rewrite graphs with `visi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, TypeAlias
@@ -232,12 +232,18 @@ class IRModule:
         For inputs and outputs of the model (by name) whose integers stand for real numbers.
     source : dict of str to str
         Facts about the file that this came from: ``format``, ``sha256``, ``name``.
+    numerics : str
+        Whose integer rounding the importer chose: ``litert`` or ``tflm``.
+    byoc : tuple of str
+        External code generators that take what they can of the model before the compiler does, in this order.
     """
 
     functions: Mapping[str, Function]
     output_names: tuple[str, ...] = ()
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
+    numerics: str = "litert"
+    byoc: tuple[str, ...] = ()
 
     @property
     def main(self) -> Function:
@@ -249,7 +255,7 @@ class IRModule:
 
     def with_main(self, main: Function) -> IRModule:
         """Return the module with another ``main``."""
-        return IRModule({**self.functions, "main": main}, self.output_names, self.quantization, self.source)
+        return replace(self, functions={**self.functions, "main": main})
 
 
 def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any) -> Call:

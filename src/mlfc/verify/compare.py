@@ -83,8 +83,6 @@ class _Request:
     shapes: Mapping[str, tuple[int, ...]] | None
     target: str
     optimize: str
-    numerics: str
-    byoc: Sequence[str]
     tolerance: Tolerance | None
     inputs: Path | None
     labels: Path | None
@@ -101,9 +99,7 @@ class _Request:
             target or self.target,
             params,
             optimize=self.optimize,
-            numerics=self.numerics,
             module_name="verified",
-            byoc=self.byoc,
             limit_factor=self.limit_factor,
         )
 
@@ -201,7 +197,7 @@ def verify(
     _check_options(samples, layers=layers, artifact=artifact, inputs=inputs, labels=labels, tolerances=(rtol, atol))
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     asked = _Request(
-        module, samples, seed, shapes, target, optimize, numerics, byoc, tolerance,
+        module, samples, seed, shapes, target, optimize, tolerance,
         Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
     )  # fmt: skip
     path = Path(model)

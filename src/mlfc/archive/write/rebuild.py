@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlfc.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
@@ -107,6 +108,8 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     details = archive.record.modules[name].details or {}
     recorded = details.get("build", details)
     target = recorded.get("target", " ".join(archive.record.modules[name].targets))
+    chosen = dict(chosen)
+    byoc = chosen.pop("byoc", recorded.get("byoc", ()))
     asked = {
         "target": target,
         "target_host": recorded.get("target_host", "c"),
@@ -114,16 +117,19 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         "optimize": recorded["optimize"],
         "external_workspace": recorded["external_workspace"],
         **_recorded_placement(recorded),
-        "byoc": recorded.get("byoc", ()),
         **chosen,
     }
     if "executor" not in chosen and parse_target(asked["target"]).device:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        kept = ("target", "target_host", "executor", "optimize", "byoc", "limit_factor")
+        kept = ("target", "target_host", "executor", "optimize", "limit_factor")
         asked = {key: asked[key] for key in kept if key in asked}
-    factory = build(module, params=params, module_name=name, numerics=recorded["numerics"], **asked)
+    byoc = asked.pop("byoc", None)
+    module = replace(
+        module, numerics=recorded["numerics"], byoc=tuple(recorded.get("byoc", ()) if byoc is None else byoc)
+    )
+    factory = build(module, params=params, module_name=name, **asked)
     _require_own_modules(archive, name, details, factory)
     return factory
 

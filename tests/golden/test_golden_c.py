@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
+from mlfc.relay import ir
+from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_kernels
+from mlfc.transform.lower_group import lower_group
+from tests.native.kernel_runner import group_of
 from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
+from tests.native.test_dsp_kernels import requantized_sums
+from tests.native.test_kernels import Case
 
 FOLDER = Path(__file__).parent / "c"
 
@@ -22,9 +29,28 @@ def functions() -> dict[str, PrimFunc]:
     return {prim.name: prim for prim in prims}
 
 
+CORES = {"dsp": "cortex-m4", "mve": "cortex-m55"}
+
+
+def convolution(core: str) -> str:
+    """Return the function of a convolution of int8 with its requantization, as a core with such instructions gets it.
+
+    What it calls is left out: the instructions' functions stand in the header, which is the same for all kernels.
+    """
+    data, kernel, filters = (1, 5, 6, 8), (3, 3), 4
+    weights = np.arange(np.prod(kernel) * data[3] * filters).reshape(*kernel, data[3], filters) % 255 - 127
+    case = Case(data, kernel, filters, padding=(1, 1, 1, 1))
+    x = ir.Var("x", ir.TensorType(data, "int8"))
+    bias = np.arange(filters, dtype=np.int32) * 7
+    body = requantized_sums(x, case, weights.astype(np.int8), bias, 0.002)
+    lowered = lower_group(group_of(body, [x]), parse_target(f"c -mcpu={core}").features)
+    return print_function(lowered.prim, "convolution").text
+
+
 def texts() -> dict[str, str]:
     found = {f"{name}.c": print_file([print_function(prim)]) for name, prim in functions().items()}
     found["shared_product.c"] = shared_kernel()
+    found |= {f"convolution_{name}.c": convolution(core) for name, core in CORES.items()}
     for external in (False, True):
         code = generated(chain(5)[0], external_workspace=external)
         variant = "external" if external else "static"

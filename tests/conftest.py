@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from mlfc.runtime.devices.device import Device
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 # the same examples in every run: a new one that fails is for whoever looks for it, not for whoever comes by
@@ -28,11 +33,53 @@ WATCHDOG = 600
 STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 
 
+# Debian's packages of the programs that tests call; `need` and the skips name them
+PACKAGES = {
+    "ar": "binutils", "avr-g++": "gcc-avr", "avr-gcc": "gcc-avr", "c++": "g++", "cc": "gcc", "cmake": "cmake",
+    "clang": "clang", "g++": "g++", "gcc": "gcc", "git": "git", "ld": "binutils", "make": "make",
+    "ninja": "ninja-build", "nm": "binutils", "node": "nodejs", "objcopy": "binutils", "objdump": "binutils",
+    "readelf": "binutils", "rustc": "rustc", "simavr": "simavr", "size": "binutils", "strip": "binutils",
+    "qemu-arm": "qemu-user", "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",
+    **{f"arm-none-eabi-{tool}": "gcc-arm-none-eabi" for tool in ("gcc", "g++", "ar", "nm", "objdump", "size")},
+    **{f"riscv64-unknown-elf-{tool}": "gcc-riscv64-unknown-elf" for tool in ("gcc", "ar", "nm", "objdump", "size")},
+}  # fmt: skip
+_NOT_THERE = re.compile(r"(\S+) is not on the PATH")
+_PRODUCT = Path(__file__).resolve().parents[1] / "src"
+
+
+def missing_program(error: BaseException, traceback: Iterable[str]) -> str | None:
+    """Return what to install where a test ended because a program is not there; None where it ended otherwise.
+
+    Parameters
+    ----------
+    error : BaseException
+    traceback : iterable of str
+        The files that it passed. A program that the product does not find must end in an error of its own.
+    """
+    name = ""
+    if isinstance(error, FileNotFoundError) and not any(Path(file).is_relative_to(_PRODUCT) for file in traceback):
+        name = str(error.filename or "")
+    elif getattr(error, "code", None) is not None:  # an error of ours
+        found = _NOT_THERE.search(str(error))
+        name = found.group(1) if found else ""
+    if name not in PACKAGES or shutil.which(name) is not None:
+        return None
+    return f"{name} is not on the PATH; on Debian: apt-get install {PACKAGES[name]}"
+
+
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, None]:
-    """With MLFC_TEST_STRICT set, a skip is a failure: CI has everything that tests ask for."""
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, None]:
+    """Skip a test that calls a program that is not there; with MLFC_TEST_STRICT set, a skip is a failure.
+
+    CI has everything that tests ask for.
+    """
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's wrapper
+    if report.failed and call.excinfo is not None:
+        missing = missing_program(call.excinfo.value, (str(entry.path) for entry in call.excinfo.traceback))
+        if missing is not None:
+            report.outcome = "skipped"
+            report.longrepr = (report.location[0], report.location[1] or 0, f"Skipped: {missing}")
     if STRICT and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
 
@@ -69,6 +116,19 @@ def command() -> Callable[..., str]:
         return result.stdout
 
     return run
+
+
+def need_opencl() -> Device:
+    """Return the first OpenCL device, or skip with what the product says is missing."""
+    from mlfc.errors import DeviceError
+    from mlfc.runtime.devices.device import device
+
+    found = device("opencl")
+    try:
+        found.api  # noqa: B018  (opens it)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    return found
 
 
 def need(program: str, package: str) -> str:

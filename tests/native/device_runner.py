@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.support import dtypes
 from mlfc.tir.ir import Buffer, PrimFunc, Program, Value
+from tests.conftest import need_opencl
 from tests.native.cuda_on_host import host_code
 from tests.native.kernel_runner import aligned
 
@@ -25,6 +26,7 @@ RunKernel: TypeAlias = Callable[..., Array]
 @cache
 def queue() -> Any:
     """Return an OpenCL queue of the first device that there is."""
+    need_opencl()
     import pyopencl
 
     (device, *_) = (device for platform in pyopencl.get_platforms() for device in platform.get_devices())

@@ -23,6 +23,7 @@ from mlfc.factory import Factory
 from mlfc.runtime import Device, FunctionInfo, GraphExecutor, Module, OpenClModule
 from mlfc.runtime.tensor.c_abi import DLTensor
 from mlfc.runtime.tensor.ndarray import array, empty
+from tests.conftest import need_opencl
 
 SHAPE = (1, 3, 8, 8)
 # host -> device, a kernel there, device -> device, back, an operator here
@@ -100,10 +101,7 @@ class Operators(Module):
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    found = mlfc.opencl(0)
-    if not found.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
-    return found
+    return need_opencl()
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from mlfc.factory import Factory
 from mlfc.frontend.onnx import import_onnx
 from mlfc.runtime import GraphExecutor
 from mlfc.transform import device_placement
+from tests.conftest import need_opencl
 from tests.harness import seeded_inputs
 from tests.interop.test_onnxruntime_nodes import lstm_between_compiled_layers, top_k
 from tests.onnx_graphs import GraphMaker
@@ -34,10 +35,7 @@ INTEGERS = ("kws_ref_model", "ad01_int8", "hello_world_int8")
 
 @pytest.fixture(autouse=True)
 def device() -> mlfc.runtime.Device:
-    found = mlfc.opencl(0)
-    if not found.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
-    return found
+    return need_opencl()
 
 
 def network() -> bytes:

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlfc
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime import FunctionInfo, OpenClModule, load_from_bytes
 from mlfc.runtime.devices.device_api import DeviceApi, set_device
 from mlfc.runtime.modules.loaders import extent_of
 from mlfc.runtime.tensor.ndarray import array
+from tests.conftest import need_opencl
 
 TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 CL_KEY = b"\x06\0\0\0\0\0\0\0opencl"
@@ -41,9 +41,7 @@ __kernel void sizes(__global int* out) {
 
 @pytest.fixture(scope="module")
 def api() -> DeviceApi:
-    device = mlfc.opencl(0)
-    if not device.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
+    device = need_opencl()
     return device.api
 
 
@@ -110,9 +108,7 @@ def test_tvms_kernels_give_tvms_result(shared: Path, api: DeviceApi) -> None:
 )
 def test_extents_are_those_that_the_tags_say(case: tuple[list[str], list[int]]) -> None:
     tags, values = case
-    device = mlfc.opencl(0)
-    if not device.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
+    device = need_opencl()
     handle = device.api.allocate(28)
     module_of(SIZES, "sizes", ("handle",), tuple(tags))["sizes"](handle, *values[: len(tags)])
     found = from_device(device.api, handle, np.zeros(7, np.int32)).tolist()
@@ -325,11 +321,26 @@ def test_what_is_missing_is_said(before: str, environment: dict[str, str], messa
     assert message in done.stdout
 
 
+def test_pocl_without_a_linker_is_not_there(api: DeviceApi, tmp_path: Path) -> None:
+    """It would end the process with the first kernel."""
+    if "Portable Computing Language" not in api.driver:
+        pytest.skip("only PoCL calls a linker; on Debian: apt-get install pocl-opencl-icd")
+    code = "import mlfc\ntry: mlfc.opencl(0).api\nexcept mlfc.errors.DeviceError as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert "ld is not on the PATH, without which PoCL ends the process" in done.stdout, done.stdout + done.stderr
+    assert "apt-get install binutils" in done.stdout
+
+
 BROKEN_PLATFORM = """
 import pyopencl
 from mlfc.runtime.devices import opencl_api
 
 class Broken:
+    name = "broken"
+
     def get_devices(self):
         raise pyopencl.LogicError("clGetDeviceIDs failed: OUT_OF_HOST_MEMORY")
 

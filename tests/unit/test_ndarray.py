@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mlfc.errors import ArchiveError, ExchangeError, InputError
-from mlfc.runtime import NDArray, TensorInfo, array, cpu, empty, from_dlpack, opencl
+from mlfc.runtime import NDArray, TensorInfo, array, cpu, empty, from_dlpack
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support import dtypes
+from tests.conftest import need_opencl
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -243,9 +244,7 @@ def test_what_cannot_be_taken_says_why() -> None:
 
 
 def test_tensors_of_an_opencl_device_are_copied_there_and_back() -> None:
-    gpu = opencl()
-    if not gpu.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
+    gpu = need_opencl()
     there = array(X, gpu)
     assert (there.device, there.__dlpack_device__()) == (gpu, (4, 0))
     np.testing.assert_array_equal(there.numpy(), X)
@@ -281,8 +280,6 @@ def test_models_read_tensors_of_any_library_where_they_lie(dtype: str) -> None:
 
 
 def test_a_tensor_on_a_device_is_no_input_of_code_of_the_host() -> None:
-    gpu = opencl()
-    if not gpu.exists:
-        pytest.skip("there is no OpenCL device; on Debian: apt-get install pocl-opencl-icd")
+    gpu = need_opencl()
     with pytest.raises(InputError, match=r"x: the input is on opencl\(0\), and is needed on the CPU"):
         by_name([array(X, gpu)], [TensorInfo("x", X.shape, "float32")], "input")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,6 +24,19 @@ _NO_DRIVER = (
 )
 _NO_ROOM = "The device is out of memory: free some, or run a smaller model"
 _LOST = "The process has lost the device: start it again"
+_POCL = "Portable Computing Language"
+_LINKER = "ld"
+# a number of its own, so that no cache has the kernel
+_PROBE = """
+import os
+import pyopencl as cl
+(device, *_) = (found for platform in cl.get_platforms() if platform.name == "{}" for found in platform.get_devices())
+queue = cl.CommandQueue(cl.Context([device]))
+text = f"__kernel void probe(__global int *x) {{{{ *x = {{os.getpid()}}; }}}}"
+kernel = cl.Kernel(cl.Program(queue.context, text).build(), "probe")
+kernel.set_args(cl.Buffer(queue.context, cl.mem_flags.WRITE_ONLY, 4))
+cl.enqueue_nd_range_kernel(queue, kernel, (1,), None).wait()
+"""
 _NEXT_STEPS = {
     "MEM_OBJECT_ALLOCATION_FAILURE": _NO_ROOM,
     "INVALID_BUFFER_SIZE": _NO_ROOM,
@@ -52,6 +68,9 @@ def _devices() -> tuple[Any, ...]:
     fault: Exception | None = None
     try:
         for platform in package.get_platforms():
+            if platform.name == _POCL and not _survives_pocl():
+                fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL ends the process")
+                continue
             try:
                 found += platform.get_devices()
             except package.Error as error:  # others may have some nevertheless
@@ -59,8 +78,21 @@ def _devices() -> tuple[Any, ...]:
     except package.Error as error:
         fault = error
     if fault is not None and not found:
-        raise DeviceError(f"OpenCL has no driver here: {_reason(fault)}", next_step=_NO_DRIVER) from fault
+        step = _NO_DRIVER if shutil.which(_LINKER) else "Install a linker; on Debian: apt-get install binutils"
+        raise DeviceError(f"OpenCL has no driver here: {_reason(fault)}", next_step=step) from fault
     return tuple(found)
+
+
+@cache
+def _survives_pocl() -> bool:
+    """Tell whether a process that runs a kernel lives on: PoCL aborts it where it finds no linker for the kernel."""
+    if shutil.which(_LINKER):
+        return True
+    command = [sys.executable, "-c", _PROBE.format(_POCL)]
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def _reason(error: Any) -> str:

@@ -14,7 +14,7 @@ FLOORS = (
     ("errors", "registry", "support"),
     ("target", "relay", "tir"),
     ("ops", "kernels"),
-    ("frontend", "transform", "memory", "codegen", "executor", "byoc", "isa"),
+    ("frontend", "transform", "memory", "codegen", "byoc", "isa"),
     ("library",),
     ("factory", "compiler", "problems"),
     ("archive",),

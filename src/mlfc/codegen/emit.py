@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlfc.codegen import launch, packed
+from mlfc.codegen.aot_files import entry_file, main_function
+from mlfc.codegen.c_host import prototype
 from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts, require_code
+from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.codegen.kernel_functions import kernel_functions
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
 from mlfc.codegen.writer import comment_text
-from mlfc.executor.aot import AotMain
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
 from mlfc.support.content import Data, nbytes_of
@@ -157,15 +159,15 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     functions = kernel_functions(unit, shared, function_names(unit))
     names = functions.names
     workspace = shared.workspace if interface.workspace_peers else None
-    executor = AotMain(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
+    host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
     operators = OperatorsFile(unit.contracts)
     operators.needs.math = constants.uses_math
-    operators.declarations += ["\n".join(constants.declarations()), executor.main_prototype()]
+    operators.declarations += ["\n".join(constants.declarations()), prototype(host.main_declaration)]
     functions.write(operators)
-    operators.functions.append(executor.main_function())
+    operators.functions.append(main_function(host))
     first = banner(unit.target_text)
     files: dict[str, Data] = {
-        f"src/{module}_lib0.c": executor.entry_file().encode(),
+        f"src/{module}_lib0.c": entry_file(host).encode(),
         f"src/{module}_lib1.c": (first + operators.text()).encode(),
         **blob_files(constants, f"src/{module}_lib2.S", first),
     }

@@ -26,7 +26,7 @@ class KernelFunctions:
     names : mapping of str to str
         C name of the function by the kernel's name.
     arguments : mapping of str to str
-        What it takes behind the pointers, for kernels of a shared function.
+        The variable whose address it takes behind the pointers, for kernels of a shared function.
     own : mapping of str to str
         The C name that each kernel would have alone; of kernels that this module's file defines.
     families : tuple of KernelValues
@@ -111,7 +111,7 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
     for values in families:
         for member in values.shared.members:
             found[member.name] = values.function
-            arguments[member.name] = f"&{values.symbol(own[member.name])}"
+            arguments[member.name] = values.symbol(own[member.name])
     return KernelFunctions(unit, found, arguments, own, families)
 
 

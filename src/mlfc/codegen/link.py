@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mlfc.codegen import packed
+from mlfc.codegen.aot_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
 from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate
@@ -18,7 +19,6 @@ from mlfc.codegen.operators import OperatorsFile
 from mlfc.codegen.system_lib import host_module, system_library
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlfc.errors import OptionError
-from mlfc.executor.aot import pool_definition
 from mlfc.support import c_names
 from mlfc.support.content import Data
 from mlfc.target.target import Target

@@ -120,7 +120,7 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
     values : str, optional
         What the C function takes last, if several kernels share it.
     """
-    behind = [values] if values else []
+    behind = [f"&{values}"] if values else []
     count = len(prim.params)
     writer = Writer()
     with writer.block(function_head(name)):

@@ -14,6 +14,11 @@ class Writer:
         self._unit = indent
         self._depth = 0
 
+    @property
+    def column(self) -> int:
+        """Where lines begin."""
+        return len(self._unit) * self._depth
+
     def line(self, text: str = "") -> None:
         """Add one line, or several separated by newlines."""
         for part in text.split("\n"):

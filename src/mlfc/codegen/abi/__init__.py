@@ -14,9 +14,9 @@ from mlfc.codegen.abi.entry import AotEntry
 from mlfc.codegen.abi.ffi_entries import ffi_entries
 from mlfc.codegen.abi.operator_entries import operator_entries
 from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.unit import Unit
 from mlfc.errors import OptionError
-from mlfc.executor.aot import main_function_name
 from mlfc.support.content import Data, to_bytes
 
 ABIS = ("classic", "ffi")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mlfc.codegen.abi.entry import AotEntry, c_dtype
 from mlfc.codegen.c_interface import InterfaceTensor
+from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.packed import function_head
 from mlfc.codegen.writer import Writer, c_string
-from mlfc.executor.aot import main_function_name
 from mlfc.support.c_names import names_in_tables
 
 _LONGEST_NAME = 1000

@@ -15,13 +15,15 @@ from mlfc.codegen.emit import (
     function_names,
     interface_of,
 )
+from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.llvm.constants import ConstantGlobals, data_pieces
-from mlfc.codegen.llvm.entry import LlvmExecutor
 from mlfc.codegen.llvm.graph import generate_graph
+from mlfc.codegen.llvm.host import HostFunctions, workspace_array
 from mlfc.codegen.llvm.kernels import emit_kernels, empty_module, kernel_names
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantsObject, is_elf
 from mlfc.codegen.unit import Shared, Unit
+from mlfc.memory.pools import pool_array
 from mlfc.support.content import Data
 from mlfc.target.llvm import GENERIC, TRIPLE, host_triple
 from mlfc.target.target import parse_target
@@ -36,7 +38,7 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
     shared : Shared
         What lies in files that belong to several modules.
     traced : bool
-        The main function of AOT tells of each operator, for profiles; see `LlvmExecutor`.
+        The main function of AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
 
     Returns
     -------
@@ -52,12 +54,12 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
     interface = interface_of(unit, shared, constants)
     names = kernel_names(unit, shared, function_names(unit))
     workspace = shared.workspace if interface.workspace_peers else None
-    executor = LlvmExecutor(unit.program, unit.plan, interface, names, workspace, traced)
+    host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace)
     optimize = unit.target.features.optimize
     files: dict[str, Data] = {
-        f"lib/{unit.module}_lib0.o": CompiledObject(partial(_entry_module, executor, machine), machine, optimize),
+        f"lib/{unit.module}_lib0.o": CompiledObject(partial(_entry_module, host, machine), machine, optimize),
         f"lib/{unit.module}_lib1.o": CompiledObject(
-            partial(_operators_module, unit, shared, executor, constants, machine), machine, optimize
+            partial(_operators_module, unit, shared, host, machine, traced), machine, optimize
         ),
         **constant_objects(constants, f"lib/{unit.module}_lib2.o", machine),
     }
@@ -80,16 +82,23 @@ def constant_objects(constants: ConstantTable, path: str, machine: Machine) -> d
     return {path: ConstantsObject(tuple(data_pieces(constants)), machine)}
 
 
-def _entry_module(executor: LlvmExecutor, machine: Machine) -> ir.Module:
-    module = empty_module(f"{executor.interface.module}_lib0", machine)
-    executor.define_entry(module, is_elf=is_elf(machine))
+def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
+    module = empty_module(f"{host.interface.module}_lib0", machine)
+    if not (host.interface.external_workspace or host.shared_workspace):
+        for pool in host.plan.pools:
+            workspace_array(module, pool_array(pool.name), pool, is_elf=is_elf(machine))
+    functions = HostFunctions(module)
+    for function in (host.entry(), *host.mappers()):
+        functions.define(function)
     return module
 
 
-def _operators_module(
-    unit: Unit, shared: Shared, executor: LlvmExecutor, constants: ConstantTable, machine: Machine
-) -> ir.Module:
+def _operators_module(unit: Unit, shared: Shared, host: AotFunctions, machine: Machine, traced: bool) -> ir.Module:
     module = empty_module(f"{unit.module}_lib1", machine)
-    emit_kernels(unit, shared, module, executor.function_names, machine)
-    executor.define_main(module, ConstantGlobals(module, constants, is_elf(machine), unit.packed_constants))
+    emit_kernels(unit, shared, module, host.function_names, machine)
+    constants = ConstantGlobals(module, host.constants, is_elf(machine), unit.packed_constants)
+    for value in unit.used_constants():
+        if host.constants.loaded_place(value) is None:
+            constants.get(value)
+    HostFunctions(module, traced).define(host.main())
     return module

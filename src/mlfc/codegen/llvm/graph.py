@@ -9,8 +9,9 @@ from llvmlite import ir
 
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.emit import GeneratedCode, compute_names, graph_code, launched_kernels, packed_names
+from mlfc.codegen.host.aot import kernel_declaration
 from mlfc.codegen.llvm.argument_checks import ArgumentChecks
-from mlfc.codegen.llvm.entry import declare_kernel
+from mlfc.codegen.llvm.host import HostFunctions
 from mlfc.codegen.llvm.kernels import emit_kernels, empty_module, kernel_names
 from mlfc.codegen.llvm.launch import LaunchingFunctions
 from mlfc.codegen.llvm.machine import Machine
@@ -56,12 +57,13 @@ def _operators(
     module = empty_module(f"{unit.module}_lib1", machine)
     computing = kernel_names(unit, shared, compute_names(names))
     emit_kernels(unit, shared, module, computing, machine, internal=True)
-    checks = ArgumentChecks(module)
+    checks, host = ArgumentChecks(module), HostFunctions(module)
     packed, launching = PackedFunctions(module, checks), LaunchingFunctions(module, checks, is_elf(machine))
     for kernel in unit.kernels_in_code:
         name = names[kernel.name]
         if kernel in on_device:
             launching.define(kernel, name, on_device[kernel])
         else:
-            packed.define(kernel, name, declare_kernel(module, kernel, computing[kernel.name]))
+            count = len(kernel.params) + bool(kernel.scratch)
+            packed.define(kernel, name, host.declared(kernel_declaration(computing[kernel.name], count)))
     return module

@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from mlfc.codegen.llvm.code import constant_objects
 from mlfc.codegen.llvm.constants import ConstantGlobals
-from mlfc.codegen.llvm.entry import workspace_array
 from mlfc.codegen.llvm.graph import registry_module
+from mlfc.codegen.llvm.host import workspace_array
 from mlfc.codegen.llvm.kernel import emit_kernel
 from mlfc.codegen.llvm.kernels import empty_module
 from mlfc.codegen.llvm.machine import machine_of

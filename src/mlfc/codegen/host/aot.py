@@ -1,0 +1,227 @@
+"""The ahead-of-time executor: the function that users call, and the one that calls a module's operators in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+
+from mlfc.codegen.c_interface import Interface, InterfaceTensor
+from mlfc.codegen.c_types import scalar_type
+from mlfc.codegen.constants import ConstantTable
+from mlfc.errors import InternalError
+from mlfc.memory import Plan, PoolSpan
+from mlfc.memory.pools import DEFAULT_POOL, pool_array
+from mlfc.tir import host
+from mlfc.tir.host import INT32, INT64, NULL, UINT8, VOID, Body, Expr, Function, Name, Type, const, pointer
+from mlfc.tir.ir import Buffer, KernelCall, Program, Value
+
+TRACE_BEGIN = Function("MLFC_TRACE_BEGIN", VOID, host.names(index=INT32), is_hook=True)
+TRACE_END = Function(
+    "MLFC_TRACE_END", VOID, host.names(index=INT32, data=pointer(VOID), nbytes=INT64), is_hook=True
+)  # fmt: skip
+_BYTES, _ADDRESS = pointer(UINT8), pointer(VOID)
+
+
+@dataclass(frozen=True, eq=False)
+class AotFunctions:
+    """The host functions of one module.
+
+    Attributes
+    ----------
+    program : Program
+    plan : Plan
+    interface : Interface
+    constants : ConstantTable
+    function_names : mapping of str to str
+        C name of each kernel.
+    shared_workspace : str or None
+        The array of another file that the module works in, instead of one of its own.
+    last_arguments : mapping of str to str
+        The variables whose addresses functions that several kernels share take behind the pointers, by kernel.
+    """
+
+    program: Program
+    plan: Plan
+    interface: Interface
+    constants: ConstantTable
+    function_names: Mapping[str, str]
+    shared_workspace: str | None = None
+    last_arguments: Mapping[str, str] = field(default_factory=dict)
+
+    # the function that calls the operators ------------------------------------------------------------------
+
+    @property
+    def main_declaration(self) -> Function:
+        """The function that calls the operators, without its body."""
+        named = (self._tensor_parameters, self._pool_parameters, self._loaded_parameters)
+        parameters = [name for group in named for name in group.values()]
+        return Function(main_function_name(self.interface.prefix), INT32, tuple(parameters))
+
+    def main(self) -> Function:
+        """Return the function that calls every operator at its place in the workspace."""
+        body = Body()
+        known = [*self._tensor_parameters.values(), *self._pool_parameters.values()]
+        touched: set[Name] = set()
+        for index, call in enumerate(self.program.calls):
+            arguments = self._arguments(index, call)
+            touched.update(name for argument in arguments for name in _names(argument))
+            if call.nodes:
+                body.add(host.Comment(", ".join(node[:100] for node in call.nodes)[:400]))
+            body.evaluate(TRACE_BEGIN(index))
+            kernel = kernel_declaration(self.function_names[call.kernel.name], len(arguments))
+            body.requires(kernel(*arguments))
+            output = arguments[len(call.kernel.params) - 1]
+            body.evaluate(TRACE_END(index, output, call.output.nbytes))
+        # an input that nothing reads, or a pool that holds nothing else
+        body.add(*(host.Unused(name) for name in known if name not in touched))
+        body.returns(0)
+        head = self.main_declaration
+        return Function(head.name, head.result, head.parameters, body.stmts)
+
+    @cached_property
+    def _tensor_parameters(self) -> dict[Value, Name]:
+        """What the main function takes of inputs and outputs that the caller passes, by what they hold."""
+        if self.interface.workspace_io:
+            return {}
+        named = {item.value.root: f"input_{item.field}" for item in self.interface.inputs}
+        named |= {item.value.root: f"output_{item.field}" for item in self.interface.outputs}
+        return {value: Name(_ADDRESS, name) for value, name in named.items()}
+
+    @cached_property
+    def _pool_parameters(self) -> dict[str, Name]:
+        names = {
+            pool.name: "workspace" if pool.name == DEFAULT_POOL else f"pool_{pool.name}" for pool in self.plan.pools
+        }
+        return {pool: Name(_BYTES, name) for pool, name in names.items()}
+
+    @cached_property
+    def _loaded_parameters(self) -> dict[str, Name]:
+        pools = self.interface.constant_pools
+        return {pool.name: Name(pointer(const(UINT8)), f"constants_{pool.name}") for pool in pools}
+
+    def _arguments(self, index: int, call: KernelCall) -> list[Expr]:
+        values = (*call.inputs, *call.constants, call.output)
+        arguments = [
+            self._address(value, buffer, is_output=buffer is call.kernel.output)
+            for value, buffer in zip(values, call.kernel.params, strict=True)
+        ]
+        if call.kernel.scratch:
+            pool, offset = self.plan.place(self.plan.scratch_offsets[index])
+            arguments.append(_at(self._pool_parameters[pool.name], offset))
+        if call.kernel.name in self.last_arguments:
+            arguments.append(host.Global(VOID, self.last_arguments[call.kernel.name]).address)
+        return arguments
+
+    def _address(self, value: Value, buffer: Buffer, *, is_output: bool) -> Expr:
+        root, start = value.root, value.root_start
+
+        def readable(kind: Type) -> Type:
+            return pointer(kind if is_output else const(kind))
+
+        element = Type(scalar_type(buffer.dtype))
+        if root in self._tensor_parameters:
+            given = self._tensor_parameters[root]
+            return (given.cast(readable(UINT8)) + start).cast(readable(element)) if start else given
+        if root.kind == "constant":
+            loaded = self.constants.loaded_place(root)
+            if loaded is not None:
+                return (self._loaded_parameters[loaded[0]] + loaded[1]).cast(pointer(const(element)))
+            kind = Type(scalar_type(root.dtype))
+            symbol = host.Global(pointer(const(kind)), self.constants.symbol(root), is_array=True)
+            return symbol if kind == element else symbol.cast(pointer(const(element)))
+        if root.kind != "intermediate":
+            raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
+        pool, offset = self.plan.place(self.plan.offset(value))
+        place = _at(self._pool_parameters[pool.name], offset)
+        return place if element.name == UINT8.name and not offset else place.cast(readable(element))
+
+    # the functions that users call ----------------------------------------------------------------------------
+
+    def entry(self) -> Function:
+        """Return the function that users call: it refuses NULL, and calls the main function."""
+        interface, body = self.interface, Body()
+        groups = () if interface.workspace_io else (("inputs", interface.inputs), ("outputs", interface.outputs))
+        structs = [Name(pointer(self._struct(kind, group)), kind) for kind, group in groups]
+        tensors = [struct[item.field] for struct, (_, group) in zip(structs, groups, strict=True) for item in group]
+        given = [pools[name] for pools in self._caller_pools for name in interface.caller_pools]
+        own = [] if interface.external_workspace else [self._pool_pointer(pool) for pool in self.plan.pools]
+        used = [struct for struct, (_, group) in zip(structs, groups, strict=True) if group]
+        needed: Sequence[Expr] = [*used, *self._caller_pools, *tensors, *given]
+        if needed:
+            body.fails_where(_any(pointer.eq(NULL) for pointer in needed))
+        body.add(*(host.Unused(struct) for struct in structs if struct not in used))
+        body.returns(self.main_declaration(*tensors, *own, *given))
+        return Function(interface.entry, INT32, (*structs, *self._caller_pools), body.stmts)
+
+    def mappers(self) -> list[Function]:
+        """Return the functions that say where inputs and outputs lie in the workspace; none where they do not."""
+        if not self.interface.workspace_io:
+            return []
+        groups = (("inputs", self.interface.inputs), ("outputs", self.interface.outputs))
+        return [
+            self._mapper(name, kind, group) for name, (kind, group) in zip(self.interface.mappers, groups, strict=True)
+        ]
+
+    def _mapper(self, name: str, kind: str, group: Sequence[InterfaceTensor]) -> Function:
+        body = Body()
+        places = body.declare(kind, self._struct(kind, group))
+        for item in group:
+            body.assign(places[item.field], self._mapped(item))
+        if not group:
+            body.assign(places["unused"], NULL)
+        if not (group and self.interface.external_workspace):
+            body.add(*map(host.Unused, self._caller_pools))
+        body.returns(places)
+        return Function(name, places.type, self._caller_pools, body.stmts)
+
+    def _mapped(self, tensor: InterfaceTensor) -> Expr:
+        pool, offset = self.plan.place(self.plan.offset(tensor.value))
+        place = self._pool_pointer(pool)
+        return _at(place.cast(_BYTES) if offset and self.interface.external_workspace else place, offset)
+
+    def _struct(self, kind: str, group: Sequence[InterfaceTensor]) -> Type:
+        fields = tuple((item.field, _ADDRESS) for item in group) or (("unused", _ADDRESS),)
+        return Type(f"struct {self.interface.prefix}_{kind}", fields=fields)
+
+    @cached_property
+    def _caller_pools(self) -> tuple[Name, ...]:
+        """The parameter with the caller's pools, if there are any."""
+        pools = self.interface.caller_pools
+        if not pools:
+            return ()
+        fields = tuple((name, pointer(const(VOID)) if qualifier else _ADDRESS) for name, qualifier in pools.items())
+        struct = Type(f"struct {self.interface.prefix}_workspace_pools", fields=fields)
+        return (Name(pointer(struct), "workspace_pools"),)
+
+    def _pool_pointer(self, pool: PoolSpan) -> Expr:
+        """Return a pool of the workspace as the functions that users call know it."""
+        if self.interface.external_workspace:
+            return self._caller_pools[0][pool.name]
+        return host.Global(_BYTES, self.shared_workspace or pool_array(pool.name), is_array=True)
+
+
+def main_function_name(prefix: str) -> str:
+    """Return the name, in TVM's words, of the function that calls a module's operators."""
+    return f"{prefix}___tvm_main__"
+
+
+def kernel_declaration(name: str, count: int) -> Function:
+    """Return the declaration of a kernel that takes so many pointers."""
+    return host.declaration(name, INT32, *[_ADDRESS] * count)
+
+
+def _at(place: Expr, offset: int) -> Expr:
+    return place + offset if offset else place
+
+
+def _any(conditions: Iterable[Expr]) -> Expr:
+    return reduce(lambda a, b: a | b, conditions)
+
+
+def _names(expr: Expr) -> list[Name]:
+    """Return the variables that an address is made from."""
+    if isinstance(expr, Name):
+        return [expr]
+    below = {host.Cast: ("of",), host.Address: ("of",), host.Operation: ("a", "b")}.get(type(expr), ())
+    return [name for part in below for name in _names(getattr(expr, part))]

@@ -1,1 +1,0 @@
-"""Executors: the code or data that calls a compiled module's operators in order."""

@@ -1,0 +1,461 @@
+"""The IR of host functions: what checks arguments, calls kernels and launches them, on the types of C interfaces.
+
+Functions of `tir.ir` compute on buffers of known shape; these follow pointers into structs that other programs lay
+out. The printers of C and of LLVM read these nodes and nothing else. Integers convert as they do in C; ``&`` and ``|``
+between expressions are C's ``&&`` and ``||``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+# types ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Type:
+    """A C type.
+
+    Attributes
+    ----------
+    name : str
+        As C spells it; empty for pointers.
+    bits : int
+        Of an integer; 1 for the result of a comparison.
+    to : Type or None
+        What a pointer points to.
+    fields : tuple of (str, Type)
+        Of a struct or union.
+    """
+
+    name: str = ""
+    bits: int = 0
+    signed: bool = True
+    to: Type | None = None
+    fields: tuple[tuple[str, Type], ...] = ()
+    is_union: bool = False
+    is_const: bool = False
+
+    def declared(self, name: str = "") -> str:
+        """Return the declaration of `name`, or the type alone."""
+        const = "const " if self.is_const else ""
+        if self.to is not None:
+            return self.to.declared(f"*{const}{name}")
+        return f"{const}{self.name} {name}".rstrip()
+
+    def field(self, name: str) -> Type:
+        """Return the type of a field."""
+        return dict(self.fields)[name]
+
+
+def const(kind: Type) -> Type:
+    """Return a type that cannot be assigned to."""
+    return replace(kind, is_const=True)
+
+
+def pointer(to: Type) -> Type:
+    """Return the type of pointers to a type."""
+    return Type(to=to)
+
+
+VOID, BOOL, CHAR, INT = Type("void"), Type("int", 1), Type("char", 8), Type("int", 32)
+INT32, INT64 = Type("int32_t", 32), Type("int64_t", 64)
+UINT8, UINT16, UINT64 = (Type(f"uint{bits}_t", bits, signed=False) for bits in (8, 16, 64))
+# no struct has one of these, so they may be wider than the machine's
+SIZE, UINTPTR = Type("size_t", 64, signed=False), Type("uintptr_t", 64, signed=False)
+
+
+# expressions ------------------------------------------------------------------------------------------------
+
+Operand: TypeAlias = "Expr | int | str"
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """An expression of a type; operators of Python make larger ones."""
+
+    type: Type
+
+    def __getitem__(self, key: Operand) -> Expr:
+        """Return a field of a struct, or of that which a pointer points to; or an element of an array."""
+        target = self.type.to
+        if isinstance(key, str):
+            return Field((target or self.type).field(key), self, key)
+        assert target is not None, "only pointers have elements"
+        return Element(target, self, expr(key))
+
+    def __add__(self, other: Operand) -> Expr:
+        return _operation("+", self, other)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return _operation("-", self, other)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return _operation("*", self, other)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return _operation("/", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return _operation("%", self, other)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return _operation("<", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return _operation(">", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return _operation(">=", self, other)
+
+    def __and__(self, other: Expr) -> Expr:
+        return _operation("&&", self, other)
+
+    def __or__(self, other: Expr) -> Expr:
+        return _operation("||", self, other)
+
+    def eq(self, other: Operand) -> Expr:
+        """Return whether it equals another expression."""
+        return _operation("==", self, other)
+
+    def ne(self, other: Operand) -> Expr:
+        """Return whether it differs from another expression."""
+        return _operation("!=", self, other)
+
+    def cast(self, kind: Type) -> Expr:
+        """Return the expression as another type."""
+        return Cast(kind, self)
+
+    @property
+    def address(self) -> Expr:
+        """The address of a variable, field or element."""
+        return Address(pointer(self.type), self)
+
+
+@dataclass(frozen=True, eq=False)
+class Name(Expr):
+    """A variable, by its name: `is_array` where the name stands for the address of its first element."""
+
+    name: str
+    is_array: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Global(Name):
+    """A variable outside the function; a weak one is defined here unless another file defines it."""
+
+    is_weak: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Expr):
+    """A number; C has `text` for it, such as an enumerator, where that is not empty."""
+
+    value: int
+    text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Text(Expr):
+    """The address of a string that ends in a zero."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Expr):
+    """A field of a struct or union, or of one that a pointer points to."""
+
+    of: Expr
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Element(Expr):
+    """An element of what a pointer points to."""
+
+    of: Expr
+    index: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Address(Expr):
+    """The address of a variable, field or element."""
+
+    of: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Operation(Expr):
+    """A binary operator, as C spells it; `&&` and `||` evaluate the right side only where the left leaves it open."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Expr):
+    """``then`` where ``condition`` holds, else ``otherwise``; both are evaluated without harm."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Expr):
+    """The value as another integer or pointer."""
+
+    of: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Expr):
+    """What a function returns."""
+
+    function: Function
+    arguments: tuple[Expr, ...]
+
+
+COMPARISONS = frozenset({"==", "!=", "<", ">", ">="})
+CONNECTIVES = frozenset({"&&", "||"})
+NULL = Number(pointer(VOID), 0, "NULL")
+
+
+def expr(value: Operand) -> Expr:
+    """Return a number of Python as an int, and a text as a string."""
+    if isinstance(value, Expr):
+        return value
+    return Text(pointer(const(CHAR)), value) if isinstance(value, str) else Number(INT, value)
+
+
+def common(a: Type, b: Type) -> Type:
+    """Return the type in which C computes with two integers, or the pointer where one is."""
+    if a.to is not None:
+        return a
+    wide = [INT if kind.bits < INT.bits else kind for kind in (a, b)]
+    return max(wide, key=lambda kind: (kind.bits, not kind.signed))
+
+
+def _operation(op: str, a: Expr, other: Operand) -> Expr:
+    b = expr(other)
+    return Operation(BOOL if op in COMPARISONS | CONNECTIVES else common(a.type, b.type), op, a, b)
+
+
+# statements -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Declare:
+    """A local variable; of an array, `count` elements."""
+
+    var: Name
+    value: Expr | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A static array of structs or numbers; without rows, of `count` zeros that may be written."""
+
+    var: Name
+    rows: tuple[Expr | tuple[Expr, ...], ...] = ()
+    count: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Assign:
+    """Set a variable, field or element; with `op`, to itself and the value, as C's ``+=``."""
+
+    place: Expr
+    value: Expr
+    op: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate:
+    """Call a function for its effect."""
+
+    call: Call
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """Run statements where a condition holds."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """Declare a counter, and run statements while a condition holds; then add `step` (1 or -1) to the counter."""
+
+    var: Name
+    start: Expr
+    condition: Expr
+    step: int
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DoWhile:
+    """Run statements, and again while a condition holds."""
+
+    body: tuple[Stmt, ...]
+    condition: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """Leave the function."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Unused:
+    """Says that a parameter is not used on purpose."""
+
+    var: Name
+
+
+@dataclass(frozen=True, eq=False)
+class Comment:
+    """A line for the reader of the generated code."""
+
+    text: str
+
+
+Stmt: TypeAlias = "Declare | Table | Assign | Evaluate | If | For | DoWhile | Return | Unused | Comment"
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A C function: a declaration where it has no body.
+
+    Attributes
+    ----------
+    is_static : bool
+        No other file sees it: a printer that meets a call may define it.
+    is_hook : bool
+        C has a macro of this name; other printers call the function of the same name in small letters, where code is
+        traced.
+    comment : str
+        What stands above it.
+    """
+
+    name: str
+    result: Type
+    parameters: tuple[Name, ...]
+    body: tuple[Stmt, ...] | None = None
+    is_static: bool = False
+    is_hook: bool = False
+    comment: str = ""
+
+    def __call__(self, *arguments: Operand) -> Call:
+        """Return a call of the function."""
+        return Call(self.result, self, tuple(map(expr, arguments)))
+
+
+def declaration(name: str, result: Type, *parameters: Type) -> Function:
+    """Return a function that another file defines."""
+    return Function(name, result, tuple(Name(kind, "") for kind in parameters))
+
+
+def names(**parameters: Type) -> tuple[Name, ...]:
+    """Return parameters by name."""
+    return tuple(Name(kind, name) for name, kind in parameters.items())
+
+
+class Body:
+    """Collects the statements of a function."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[Stmt]] = [[]]
+
+    @property
+    def stmts(self) -> tuple[Stmt, ...]:
+        """What was collected."""
+        return tuple(self._blocks[0])
+
+    def add(self, *stmts: Stmt) -> None:
+        """Append statements."""
+        self._blocks[-1].extend(stmts)
+
+    def declare(self, name: str, kind: Type, value: Operand | None = None) -> Name:
+        """Declare a local variable."""
+        var = Name(kind, name)
+        self.add(Declare(var, None if value is None else expr(value)))
+        return var
+
+    def array(self, name: str, kind: Type, count: int) -> Name:
+        """Declare a local array."""
+        var = Name(pointer(kind), name, is_array=True)
+        self.add(Declare(var, None, count))
+        return var
+
+    def table(self, name: str, kind: Type, rows: Sequence[Expr | tuple[Expr, ...]] = (), count: int = 0) -> Name:
+        """Declare a static array."""
+        var = Name(pointer(kind), name, is_array=True)
+        self.add(Table(var, tuple(rows), count or len(rows)))
+        return var
+
+    def assign(self, place: Expr, value: Operand, op: str = "") -> None:
+        """Set a variable, field or element."""
+        self.add(Assign(place, expr(value), op))
+
+    def evaluate(self, call: Call) -> None:
+        """Call a function for its effect."""
+        self.add(Evaluate(call))
+
+    def returns(self, value: Operand) -> None:
+        """Leave the function."""
+        self.add(Return(expr(value)))
+
+    def fails_where(self, condition: Expr) -> None:
+        """Return -1 where a condition holds."""
+        with self.where(condition):
+            self.returns(-1)
+
+    def requires(self, call: Call) -> None:
+        """Return -1 unless a call returns 0."""
+        self.fails_where(call.ne(0))
+
+    @contextmanager
+    def where(self, condition: Expr) -> Iterator[None]:
+        """Run what is added meanwhile where a condition holds."""
+        with self._nested() as block:
+            yield
+        self.add(If(condition, tuple(block)))
+
+    @contextmanager
+    def loop(self, name: str, count: Operand) -> Iterator[Name]:
+        """Run what is added meanwhile for every number below `count`."""
+        var = Name(INT, name)
+        with self.counting(var, 0, var < count):
+            yield var
+
+    @contextmanager
+    def counting(self, var: Name, start: Operand, condition: Expr, step: int = 1) -> Iterator[None]:
+        """Run what is added meanwhile while a condition holds."""
+        with self._nested() as block:
+            yield
+        self.add(For(var, expr(start), condition, step, tuple(block)))
+
+    @contextmanager
+    def repeat_while(self, condition: Expr) -> Iterator[None]:
+        """Run what is added meanwhile, and again while a condition holds."""
+        with self._nested() as block:
+            yield
+        self.add(DoWhile(tuple(block), condition))
+
+    @contextmanager
+    def _nested(self) -> Iterator[list[Stmt]]:
+        self._blocks.append([])
+        yield self._blocks[-1]
+        self._blocks.pop()

@@ -126,16 +126,16 @@ def _takes_many(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bo
 @template("dense", "gpu", _takes_many)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
-    *lead, depth = data.shape
+    *leading, depth = data.shape
     found = operands(data, weights.centered()[None], weights, out, depth)
     columns = weights.values.shape[1]
     rows = Rows(ctx, found.elements)
-    sizes = Sizes(1, prod(lead), columns, rows.depth)
+    sizes = Sizes(1, prod(leading), columns, rows.depth)
     schedule = choose(ctx.features, sizes)
 
     def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
         del layer
-        out.store([*unraveled(row, lead), column], finished(ctx, total, found.start, column, out))
+        out.store([*unraveled(row, leading), column], finished(ctx, total, found.start, column, out))
 
     sources = rows, Packed(ctx, found.weights, schedule.tile)
     TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)

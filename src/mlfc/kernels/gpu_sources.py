@@ -144,7 +144,7 @@ class Rows:
     def __init__(self, ctx: Context, elements: Elements) -> None:
         self._stmts, self._elements = ctx.stmts, elements
         self.dtype, self.width = elements.dtype, elements.width
-        *self._lead, self._length = elements.data.shape
+        *self._leading, self._length = elements.data.shape
 
     @property
     def depth(self) -> int:
@@ -154,8 +154,8 @@ class Rows:
     def line(self, layer: Expr, line: Expr) -> Any:
         """Write the indices of a row."""
         del layer
-        row = self._stmts.let("row", tb.minimum(line, prod(self._lead) - 1))
-        return [self._stmts.let("index", index) for index in unraveled(row, self._lead)]
+        row = self._stmts.let("row", tb.minimum(line, prod(self._leading) - 1))
+        return [self._stmts.let("index", index) for index in unraveled(row, self._leading)]
 
     def step(self, step: Expr, depth: int) -> Any:
         """Return the first element of a step."""

@@ -60,10 +60,10 @@ def _phases(conv: Conv, axis: int) -> list[_Phase]:
     stride, dilation, pad = conv.strides[axis], conv.dilation[axis], conv.padding[axis][0]
     found = []
     for first in range(min(stride, conv.spatial[axis])):
-        reached = [tap for tap in range(conv.kernel[axis]) if (first + pad - tap * dilation) % stride == 0][::-1]
-        start = (first + pad - reached[0] * dilation) // stride if reached else 0
+        taps = [tap for tap in range(conv.kernel[axis]) if (first + pad - tap * dilation) % stride == 0][::-1]
+        start = (first + pad - taps[0] * dilation) // stride if taps else 0
         count = -(-(conv.spatial[axis] - first) // stride)
-        found.append(_Phase(first, count, tuple(reached), start, dilation // gcd(stride, dilation)))
+        found.append(_Phase(first, count, tuple(taps), start, dilation // gcd(stride, dilation)))
     return found
 
 

@@ -30,9 +30,9 @@ def _takes(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write few rows of data times constant weights (reduction, columns)."""
     stmts = ctx.stmts
-    *lead, depth = data.shape
+    *leading, depth = data.shape
     found = operands(data, weights.centered()[None], weights, out, depth)
-    rows = prod(lead)
+    rows = prod(leading)
     table = ctx.constant("weights", found.weights[0])
     steps, columns = table.shape
     width = _WIDE if columns >= _MANY_COLUMNS else _COLUMNS
@@ -47,7 +47,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
         with shared_out(ctx, steps, lane, lanes) as k:
             weight = stmts.let("weight", tb.load(table, [k, inside]))
             for number in range(rows):
-                element = elements.read([*unraveled(tb.const(number), lead), k * elements.packed])
+                element = elements.read([*unraveled(tb.const(number), leading), k * elements.packed])
                 stmts.store(sums, [number], found.how.add(tb.load(sums, [number]), element, weight))
         partial = stmts.shared("partial", (lanes, width), found.how.dtype)
         for number in range(rows):
@@ -55,7 +55,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
             fold_in_tree(ctx, partial, lane, [x], lambda a, b: a + b)
             with stmts.when(tb.land(tb.binary("eq", lane, 0), tb.binary("lt", column, columns))):
                 total = finished(ctx, tb.load(partial, [0, x]), found.start, column, out)
-                out.store([*unraveled(tb.const(number), lead), column], total)
+                out.store([*unraveled(tb.const(number), leading), column], total)
             if number + 1 < rows:
                 stmts.barrier()
 

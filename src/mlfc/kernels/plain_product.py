@@ -28,9 +28,9 @@ def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) 
     """Read an element of the matrix of `batch`; missing and unit batch dimensions serve every batch."""
     if len(tensor.shape) == 1:
         return tensor(column)
-    lead = tensor.shape[:-2]
-    own = batch[len(batch) - len(lead) :]
-    return tensor(*(index if extent > 1 else 0 for extent, index in zip(lead, own, strict=True)), row, column)
+    leading = tensor.shape[:-2]
+    own = batch[len(batch) - len(leading) :]
+    return tensor(*(index if extent > 1 else 0 for extent, index in zip(leading, own, strict=True)), row, column)
 
 
 @template("product", "plain")

@@ -32,14 +32,14 @@ def _rows_conv(batch: int, rows: int, reduction: int, columns: int) -> Conv:
     return Conv(batch, (1, rows), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
 
 
-def _rows_frame(lead: Sequence[int]) -> tuple[int, int, Frame]:
+def _rows_frame(leading: Sequence[int]) -> tuple[int, int, Frame]:
     """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row of pixels.
 
     The longest dimension becomes the row, so that tiles are full.
     """
-    rows = max(lead, default=1)
-    axis = list(lead).index(rows) if lead else 0
-    others = [(index, extent) for index, extent in enumerate(lead) if index != axis]
+    rows = max(leading, default=1)
+    axis = list(leading).index(rows) if leading else 0
+    others = [(index, extent) for index, extent in enumerate(leading) if index != axis]
 
     def frame(image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
         indices: dict[int, Expr] = {axis: x}
@@ -48,7 +48,7 @@ def _rows_frame(lead: Sequence[int]) -> tuple[int, int, Frame]:
             first = index == others[0][0]
             indices[index] = tb.const(0) if extent == 1 else rest if first else rest % extent
             rest = rest if extent == 1 else rest // extent
-        return [*(indices[index] for index in range(len(lead))), channel]
+        return [*(indices[index] for index in range(len(leading))), channel]
 
     return prod(extent for _, extent in others), rows, frame
 

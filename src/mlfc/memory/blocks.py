@@ -15,7 +15,7 @@ from mlfc.tir.ir import KernelCall, Program, Value
 
 
 @dataclass(frozen=True)
-class Reached:
+class OverlappedInput:
     """An input that an output overwrites in part: the output starts at least `lead` bytes before it.
 
     The distance is negative where the output is made of later bytes of the input. Archives call it ``lead``.
@@ -48,7 +48,7 @@ class Block:
     first: int
     last: int
     reuses: int | None
-    reaches: tuple[Reached, ...]
+    reaches: tuple[OverlappedInput, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def _block(
     program: Program, plan: Plan, pieces: Sequence[_Piece], piece: _Piece, of_root: dict[Value, list[int]]
 ) -> Block:
     reuses: int | None = None
-    reaches: list[Reached] = []
+    reaches: list[OverlappedInput] = []
     call = program.calls[piece.first]
     if piece.value is call.output.root:  # and no input, which is there before the first call writes
         reused = plan.inplace[piece.first]
@@ -120,11 +120,11 @@ def _block(
             reuses = taken[0]
         else:  # at the same distance, byte by byte
             ending = (number for number in taken if pieces[number].last == piece.first)
-            reaches = [Reached(number, pieces[number].offset - piece.offset) for number in ending]
+            reaches = [OverlappedInput(number, pieces[number].offset - piece.offset) for number in ending]
         for root in plan.aliased_inputs[piece.first]:
             for number in of_root[root]:
                 if pieces[number].last == piece.first:
-                    reaches.append(Reached(number, _overlap_distance(call, root, piece, pieces[number])))
+                    reaches.append(OverlappedInput(number, _overlap_distance(call, root, piece, pieces[number])))
     name = piece.value.name if piece.value else SCRATCH_NAME
     return Block(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
 

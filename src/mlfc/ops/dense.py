@@ -47,8 +47,8 @@ def infer_dense(name: str, types: list[Type], attrs: Attrs, default: str | None 
     sizes = product_sizes(name, data.shape, weight.shape, transpose_a, transpose_b)
     if attrs["units"] not in (None, sizes.columns):
         raise TypeCheckError(f"{name}: units={attrs['units']}, but the weights make {sizes.columns}")
-    lead = data.shape[:-1] if not transpose_a else (*data.shape[:-2], sizes.rows)
-    return TensorType((*lead, sizes.columns), result_dtype(attrs, default or data.dtype))
+    leading = data.shape[:-1] if not transpose_a else (*data.shape[:-2], sizes.rows)
+    return TensorType((*leading, sizes.columns), result_dtype(attrs, default or data.dtype))
 
 
 def infer_batch(name: str, types: list[Type], attrs: Attrs, default: str | None = None) -> TensorType:

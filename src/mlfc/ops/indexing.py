@@ -150,11 +150,11 @@ def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) 
 
 def _gather_nd(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
     data, picks = inputs
-    batch, depth, lead = attrs["batch_dims"], picks.shape[0], len(picks.shape) - 1
+    batch, depth, leading = attrs["batch_dims"], picks.shape[0], len(picks.shape) - 1
 
     def read(at: Indices) -> Expr:
-        picked = [in_bounds(picks(k, *at[:lead]), data.shape[batch + k], "negative") for k in range(depth)]
-        return data.read([*at[:batch], *picked, *at[lead:]])
+        picked = [in_bounds(picks(k, *at[:leading]), data.shape[batch + k], "negative") for k in range(depth)]
+        return data.read([*at[:batch], *picked, *at[leading:]])
 
     return read
 
@@ -227,11 +227,11 @@ def _infer_scatter_nd(types: Sequence[Type], attrs: Attrs) -> TensorType:
 
 def _scatter_nd(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     data, picks, _ = inputs
-    depth, lead = picks.shape[0], len(picks.shape) - 1
+    depth, leading = picks.shape[0], len(picks.shape) - 1
 
     def place(at: Indices) -> list[Expr]:
-        picked = [in_bounds(picks(k, *at[:lead]), data.shape[k], "negative") for k in range(depth)]
-        return [*picked, *at[lead:]]
+        picked = [in_bounds(picks(k, *at[:leading]), data.shape[k], "negative") for k in range(depth)]
+        return [*picked, *at[leading:]]
 
     _scatter(ctx, inputs, attrs["mode"], out, place)
 

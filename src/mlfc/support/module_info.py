@@ -65,7 +65,7 @@ class ConstantPoolInfo(Record):
 
 
 @dataclass(frozen=True)
-class StripesInfo(Record):
+class RowTilingInfo(Record):
     """Layers that are computed in stripes of rows, and what that saved and cost."""
 
     nodes: Annotated[
@@ -236,7 +236,7 @@ class ModuleInterface(Record):
         ),
     ] = False
     stripes: Annotated[
-        StripesInfo | None,
+        RowTilingInfo | None,
         Says(
             "layers that are computed in stripes of rows; absent where none are",
             "what `--ram` has cost and saved",

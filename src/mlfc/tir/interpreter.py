@@ -136,16 +136,16 @@ class _Machine:
 
 def _is_pointwise(loop: ir.For) -> bool:
     """Tell whether the body only binds names and stores scalars to places that differ in each iteration."""
-    moving = {loop.var}
+    varying = {loop.var}
     for stmt in visitor.walk(loop.body):
         if not isinstance(stmt, (ir.Seq, ir.Store, ir.Let, ir.Comment)):
             return False
         nodes = [node for expr in visitor.own_exprs(stmt) for node in visitor.walk_expr(expr)]
         if any(dtypes.lanes(node.dtype) > 1 for node in nodes):
             return False
-        if isinstance(stmt, ir.Let) and any(node in moving for node in nodes):
-            moving.add(stmt.var)
+        if isinstance(stmt, ir.Let) and any(node in varying for node in nodes):
+            varying.add(stmt.var)
         places = stmt.indices if isinstance(stmt, ir.Store) else ()
-        if places and not any(node in moving for index in places for node in visitor.walk_expr(index)):
+        if places and not any(node in varying for index in places for node in visitor.walk_expr(index)):
             return False
     return True

@@ -50,16 +50,16 @@ class IndexSpans:
 
     def __init__(self, count: int = 1, known: dict[Var, IndexSpan] | None = None) -> None:
         self.count = count
-        self._known = known or {}
+        self._spans = known or {}
 
     def with_var(self, var: Var, span: IndexSpan) -> IndexSpans:
         """Return the same with one more variable."""
-        return IndexSpans(self.count, {**self._known, var: span})
+        return IndexSpans(self.count, {**self._spans, var: span})
 
     def with_loop(self, var: Var, times: int, step: int) -> IndexSpans:
         """Return the same inside a loop of which every iteration is followed."""
         values = np.tile(np.arange(times, dtype=np.int64) * step, self.count)
-        known = {name: span.repeated(times) for name, span in self._known.items()}
+        known = {name: span.repeated(times) for name, span in self._spans.items()}
         return IndexSpans(self.count * times, {**known, var: IndexSpan(values, values)})
 
     def constant(self, low: int, high: int) -> IndexSpan:
@@ -71,7 +71,7 @@ class IndexSpans:
         if isinstance(expr, ir.Const):
             return self.constant(int(expr.value), int(expr.value))
         if isinstance(expr, Var):
-            return self._known.get(expr) or self._unknown(expr)
+            return self._spans.get(expr) or self._unknown(expr)
         if isinstance(expr, ir.Binary) and expr.op in _RULES:
             return _RULES[expr.op](self.of(expr.a), self.of(expr.b)) or self._unknown(expr)
         if isinstance(expr, ir.Select):

@@ -175,7 +175,7 @@ def _with_bias(call: Call, sums: Call, bias: Expr) -> Expr | None:
 
 def _bias_steps(bias: Expr, scale: Array) -> Array | None:
     """Return a constant bias in units of the sums' scale, of the shape of `bias`."""
-    call, value = _dequantized(bias), _known(bias)
+    call, value = _dequantized(bias), _constant_value(bias)
     if call is not None and isinstance(call.args[0], Constant) and scalar_of(call.args[2]) == 0:
         own = value_of(call.args[1])
         # the exporter's product of the scales differs from ours by rounding; the integers are meant
@@ -188,7 +188,7 @@ def _bias_steps(bias: Expr, scale: Array) -> Array | None:
     return flat.reshape(value.shape) if flat.size == value.size else flat
 
 
-def _known(expr: Expr) -> Array | None:
+def _constant_value(expr: Expr) -> Array | None:
     """Return the value of a constant, or of a dequantized one in float64."""
     call = _dequantized(expr)
     if call is None or not isinstance(call.args[0], Constant):

@@ -55,14 +55,14 @@ def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -
 
 def reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[str, int]) -> str | None:
     """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
-    number, lead = entry["block"], entry["lead"]
+    number, distance = entry["block"], entry["lead"]
     if number >= len(blocks) or number == index:
         return f"reaches into block {number}, which there is not"
     block, other = blocks[index], blocks[number]
     if other["last"] != block["first"]:
         return f"reaches into block {number}, which is not read for the last time where it is written"
-    if block["offset"] + lead > other["offset"]:
-        return f"starts less than {lead} bytes before block {number}, into which it reaches"
+    if block["offset"] + distance > other["offset"]:
+        return f"starts less than {distance} bytes before block {number}, into which it reaches"
     return None
 
 

@@ -138,7 +138,7 @@ define void @lanes(ptr %to, ptr %from) {{
   ret void
 }}
 """
-_DOTS = """
+_DOT_PRODUCTS = """
 define i32 @dots(ptr %p, ptr %q) {{
   %a = load <{bytes} x i8>, ptr %p, align 1
   %b = load <{bytes} x i8>, ptr %q, align 1
@@ -170,8 +170,8 @@ def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
         )
     size = 64 if architecture(triple) == "x86_64" else 16
     text = _assembly(compiler, triple, _PROBES.format(halves=size // 2))
-    dots = {
-        extension: _assembly(compiler, triple, _DOTS.format(bytes=size, extension=extension))
+    dot_products = {
+        extension: _assembly(compiler, triple, _DOT_PRODUCTS.format(bytes=size, extension=extension))
         for extension in ("zext", "sext")
     }
     vector_bytes = _vector_bytes(architecture(triple), _function(text, "lanes"))
@@ -184,7 +184,7 @@ def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
         features,
         abi,
         vector_bytes,
-        next((name for extension, name in _DOT_FORMS if name in dots[extension]), ""),
+        next((name for extension, name in _DOT_FORMS if name in dot_products[extension]), ""),
         dsp="smlabb" in text,
         mve=architecture(triple).startswith("thumb") and vector_bytes > 0,
         fused=frozenset(dtype for dtype, call in calls.items() if call is None),

@@ -97,7 +97,7 @@ class StmtEmitter:
         context, builder = self._context, self._context.builder
         places = reducible_addresses(stmt) if context.machine.dsp and not context.machine.mve else []
         if places:
-            self._moving_loop(stmt, places)
+            self._reduced_loop(stmt, places)
             return
         extent = self._exprs.value(stmt.extent)
         body, after = builder.append_basic_block(stmt.var.name), builder.append_basic_block()
@@ -122,7 +122,7 @@ class StmtEmitter:
             self._close(stmt, counter, extent, (body, after), group)
         builder.position_at_end(after)
 
-    def _moving_loop(self, stmt: ir.For, places: Sequence[AddressTerms]) -> None:
+    def _reduced_loop(self, stmt: ir.For, places: Sequence[AddressTerms]) -> None:
         """Write a loop of at least one iteration that ends where the first of its addresses does."""
         context, builder, exprs = self._context, self._context.builder, self._exprs
         assert isinstance(stmt.extent, ir.Const)

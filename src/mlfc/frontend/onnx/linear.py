@@ -55,21 +55,21 @@ def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
     A stack of one matrix serves every matrix of the other.
     """
     try:
-        lead = np.broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
+        leading = np.broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
     except ValueError:
         node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
     stacks = []
     for operand in (a, b):
         own = shape_of(operand)
-        stack = operand if prod(own[:-2]) == 1 else node.broadcast(operand, (*lead, *own[-2:]))
+        stack = operand if prod(own[:-2]) == 1 else node.broadcast(operand, (*leading, *own[-2:]))
         stacks.append(node.reshape(stack, (prod(shape_of(stack)[:-2]), *own[-2:])))
-    return stacks[0], stacks[1], tuple(lead)
+    return stacks[0], stacks[1], tuple(leading)
 
 
 def _batched(node: Node, a: Expr, b: Expr) -> Expr:
-    left, right, lead = batches(node, a, b)
+    left, right, leading = batches(node, a, b)
     result = node.call("nn.batch_matmul", left, right, transpose_a=False, transpose_b=False)
-    return node.reshape(result, (*lead, *shape_of(result)[1:]))
+    return node.reshape(result, (*leading, *shape_of(result)[1:]))
 
 
 @importer("FusedMatMul", domain=MICROSOFT)

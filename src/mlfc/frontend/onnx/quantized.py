@@ -266,9 +266,9 @@ def integer_matmul(
     if len(shape_of(b)) == 2:
         weight = node.transpose(b, (1, 0))
         return node.call("qnn.dense", a, weight, *numbers, units=shape_of(weight)[0], out_dtype="int32")
-    left, right, lead = batches(node, a, b)
+    left, right, leading = batches(node, a, b)
     sums = node.call("qnn.batch_matmul", left, right, *numbers, transpose_a=False, transpose_b=False, out_dtype="int32")
-    return node.reshape(sums, (*lead, *shape_of(sums)[1:]))
+    return node.reshape(sums, (*leading, *shape_of(sums)[1:]))
 
 
 @importer("MatMulInteger")

@@ -136,11 +136,11 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 @template("dense", "dsp", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
-    *lead, reduction = data.shape
-    rows, weights = prod(lead), dsp_weights.for_signed(data.dtype, weights)
+    *leading, reduction = data.shape
+    rows, weights = prod(leading), dsp_weights.for_signed(data.dtype, weights)
 
     def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
-        return [*_unflattened(tb.as_expr(row), lead), channel]
+        return [*_unflattened(tb.as_expr(row), leading), channel]
 
     if rows == 1 and reduction % 4 == 0:
         _row(ctx, data, weights, out)
@@ -191,15 +191,15 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
 
 def _row(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write one row of data times the weights; each word of the row is widened for every block of filters anew."""
-    lead = [tb.const(0)] * (len(data.shape) - 1)
+    leading = [tb.const(0)] * (len(data.shape) - 1)
     sums = PairedSums(ctx, weights, word_order(data.shape[-1]), out, group=2)
 
     def read(_: int, group: Expr) -> Sequence[Expr]:
-        loaded = tb.load(data, [*lead, group * 4], lanes=4)
+        loaded = tb.load(data, [*leading, group * 4], lanes=4)
         four = ctx.stmts.let("four", signed_word(loaded))
         return tb.intrinsic("even_bytes", four), tb.intrinsic("odd_bytes", four)
 
-    sums.emit([lead], read)
+    sums.emit([leading], read)
 
 
 def _unflattened(index: Expr, shape: Sequence[int]) -> list[Expr]:

@@ -89,7 +89,7 @@ class _Vectorizer:
         self._loop = loop
         self._ranges = Ranges()
         self._ranges.enter_loop(loop)
-        self._moving: set[int] = {id(loop.var)}  # variables that differ between iterations
+        self._varying: set[int] = {id(loop.var)}  # variables that differ between iterations
         self._vectors: dict[int, Var] = {}  # vectors that stand for variables
 
     def run(self) -> Stmt:
@@ -111,7 +111,7 @@ class _Vectorizer:
         value = self._vector(let.value)
         var = Var(let.var.name, _VECTOR)
         self._vectors[id(let.var)] = var
-        self._moving.add(id(let.var))
+        self._varying.add(id(let.var))
         return ir.Let(var, value, self._stmt(let.body))
 
     def _store(self, store: ir.Store) -> Stmt:
@@ -125,17 +125,17 @@ class _Vectorizer:
         return replace(store, value=value if dtype == "int32" else ir.Cast(value, dtypes.vector(dtype, LANES)))
 
     def _moves(self, expr: Expr) -> bool:
-        return any(id(node) in self._moving for node in walk_expr(expr) if isinstance(node, Var))
+        return any(id(node) in self._varying for node in walk_expr(expr) if isinstance(node, Var))
 
     def _require_row(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> None:
         """Require that iterations access one element after another."""
         if buffer.dtype not in (*_NARROW, "int32") or any(map(self._moves, indices[:-1])):
             raise _NoVectorsError
         table = self._ranges.table
-        moving = {
+        varying = {
             number: step for number, step in table.affine(indices[-1]).terms.items() if self._moves(table.exprs[number])
         }
-        if moving != {table.number(self._loop.var): 1}:
+        if varying != {table.number(self._loop.var): 1}:
             raise _NoVectorsError
 
     def _vector(self, expr: Expr) -> Expr:

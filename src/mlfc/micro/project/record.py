@@ -164,9 +164,9 @@ def _is_sound(document: Mapping[str, Any]) -> bool:
     files = document.get("files")
     if not texts or not isinstance(files, list) or not isinstance(document.get("steps"), dict):
         return False
-    return all(isinstance(path, str) and _leads_inside(path) for path in (*files, document["firmware"]))
+    return all(isinstance(path, str) and _points_inside(path) for path in (*files, document["firmware"]))
 
 
-def _leads_inside(path: str) -> bool:
+def _points_inside(path: str) -> bool:
     parts = Path(path)
     return bool(path) and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path

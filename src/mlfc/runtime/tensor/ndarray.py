@@ -312,11 +312,11 @@ def _host_view(described: Described, dtype: str) -> Array:
     shape = described.shape
     steps = described.strides if described.strides is not None else described.compact_strides
     strides = [step * element.itemsize for step in steps]
-    reached = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
+    extents = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
     if 0 in shape:
         return np.empty(shape, element)
-    low = sum(min(0, reach) for reach in reached)
-    nbytes = sum(max(0, reach) for reach in reached) - low + element.itemsize
+    low = sum(min(0, reach) for reach in extents)
+    nbytes = sum(max(0, reach) for reach in extents) - low + element.itemsize
     memory = (ctypes.c_char * nbytes).from_address(described.data + described.byte_offset + low)
     memory.owner = described.owner  # type: ignore[attr-defined]  # ctypes arrays take attributes
     view: Array = np.ndarray(shape, element, memoryview(memory), -low, strides)

@@ -1,4 +1,4 @@
-"""The floors of docs/architecture.md: no import runs upwards, and the runtime stands on the ground floor."""
+"""The layers of docs/architecture.md: no import goes up, and the runtime uses the lowest layer alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import mlfc
 
 ROOT = Path(mlfc.__file__).parent
-FLOORS = (
+LAYERS = (
     ("errors", "registry", "support"),
     ("target", "relay", "tir"),
     ("ops", "kernels"),
@@ -22,46 +22,46 @@ FLOORS = (
     ("verify",),
     ("cli",),
 )
-FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 RUNTIME_MAY_USE = {"errors", "registry", "support", "runtime"}
 CRT_MAY_USE = {"errors", "support", "crt"}
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """Return the rooms of mlfc that a file imports, inside functions too."""
-    rooms = set()
+def imported_packages(path: Path) -> set[str]:
+    """Return the packages of mlfc that a file imports, inside functions too."""
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("mlfc.")}
-    return rooms & {*FLOOR_OF, "runtime", "crt"}
+        packages |= {name.split(".")[1] for name in names if name.startswith("mlfc.")}
+    return packages & {*LAYER_OF, "runtime", "crt"}
 
 
 def test_no_import_runs_upwards() -> None:
     faults = []
     for path in sorted(ROOT.rglob("*.py")):
-        room = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for other in imported_rooms(path):
-            if room == "runtime":
+        package = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        for other in imported_packages(path):
+            if package == "runtime":
                 wrong = other not in RUNTIME_MAY_USE
-            elif room == "crt":
+            elif package == "crt":
                 wrong = other not in CRT_MAY_USE
             elif other in ("runtime", "crt"):
-                wrong = FLOOR_OF.get(room, 99) < FLOOR_OF["library"]
+                wrong = LAYER_OF.get(package, 99) < LAYER_OF["library"]
             else:
-                wrong = room in FLOOR_OF and FLOOR_OF[other] > FLOOR_OF[room]
+                wrong = package in LAYER_OF and LAYER_OF[other] > LAYER_OF[package]
             if wrong:
                 faults.append(f"{path.relative_to(ROOT)} imports {other}")
     assert not faults
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    rooms -= {"__init__", "schema", "runtime", "crt", "__main__"}
-    assert rooms <= set(FLOOR_OF)
+    packages = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    packages -= {"__init__", "schema", "runtime", "crt", "__main__"}
+    assert packages <= set(LAYER_OF)
 
 
 def test_runtime_loads_without_the_compiler_and_drivers() -> None:

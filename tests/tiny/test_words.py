@@ -1,0 +1,102 @@
+"""Identifiers use the words of the field: those of the left column are not to come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlfc
+
+ROOT = Path(mlfc.__file__).parent
+
+WORDS = {
+    "lead": "overlap distance",
+    "leads": "overlap distances",
+    "stripe": "row tile",
+    "stripes": "row tiles",
+    "striped": "tiled",
+    "heat": "access density",
+    "lockstep": "SIMT interpreter",
+    "ear": "output reader",
+    "ears": "output readers",
+    "overtakes": "store hazard",
+    "spelling": "inline cost",
+    "spellings": "inline costs",
+    "jumps": "rounding sensitive",
+    "reached": "aliased inputs",
+    "moving": "strength reduction",
+    "unify": "merge kernels",
+    "unifier": "merger",
+    "instantiate": "specialize",
+    "dots": "matvec_s8",
+    "rooms": "packages",
+    "floors": "layers",
+    "house": "architecture",
+}
+"""Words that no identifier contains, and what to say instead."""
+
+NAMES = {
+    "Places": "DevicePlacement",
+    "Placement": "DevicePlacement for devices, MemoryOptions and Allocation for memory",
+    "WidenLate": "SinkDequantize",
+    "constant_places": "assign_constants",
+    "spread": "assign_pools",
+    "split_bytes": "split_stores",
+    "is_run": "is_block_intrinsic",
+    "lower_stage": "lower_tiled",
+}
+"""Whole names of files, classes, functions and attributes, and what to say instead."""
+
+ALLOWED = {
+    ("memory/blocks.py", "lead"),  # a key of archives
+    ("support/module_info.py", "lead"),
+    ("support/module_info.py", "stripes"),
+    ("micro/memory/stack_bound.py", "jumps"),  # instructions that jump
+    ("micro/memory/stack_bound.py", "reached"),  # functions that calls reach
+}
+
+ONE_CLASS = ("Tensor", "Block", "_Place", "Window", "Span", "Template", "AotExecutor")
+"""Names that once stood for several classes each."""
+
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Yield the line and name of each identifier, and whether it outlives a function: no argument or variable."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, node.name, True
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr, True
+        elif isinstance(node, ast.alias):
+            yield node.lineno, node.asname or node.name.rpartition(".")[2], True
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg, False
+        elif isinstance(node, ast.Name):
+            yield node.lineno, node.id, False
+
+
+def test_identifiers_use_the_words_of_the_field() -> None:
+    faults = []
+    for path in sorted(ROOT.rglob("*.py")):
+        where = path.relative_to(ROOT).as_posix()
+        found = [(0, part.removesuffix(".py"), True) for part in Path(where).parts]
+        for line, name, lasting in [*found, *identifiers(ast.parse(path.read_text()))]:
+            words = [part.lower() for part in _PART.findall(name) if part.lower() in WORDS]
+            wrong = [(word, WORDS[word]) for word in words if (where, word) not in ALLOWED]
+            wrong += [(name, NAMES[name])] if lasting and name in NAMES else []
+            faults += [f"{where}:{line}: {name}: instead of '{word}' say {better}" for word, better in wrong]
+    assert not faults, "\n".join(sorted(set(faults)))
+
+
+def test_names_of_classes_mean_one_thing() -> None:
+    count = Counter(
+        node.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name: count[name] for name in ONE_CLASS if count[name] > 1} == {}

@@ -5,30 +5,47 @@ Names load on first use, so that a program that only runs models imports no comp
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mlfc.support.lazy import make_lazy
 
 if TYPE_CHECKING:
-    from mlfc import errors, runtime
+    from mlfc import errors as errors
+    from mlfc import runtime as runtime
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
+    from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.read.load import load as load
-    from mlfc.archive.read.load import load_module
-    from mlfc.archive.write.export import export_model_library_format
+    from mlfc.archive.read.load import load_module as load_module
+    from mlfc.archive.validate.validate import validate as validate
+    from mlfc.archive.write.export import export_model_library_format as export_model_library_format
     from mlfc.archive.write.migrate import migrate as migrate
     from mlfc.archive.write.rebuild import rebuild as rebuild
-    from mlfc.compiler import build
-    from mlfc.frontend import import_model
-    from mlfc.memory import ConstantPool, Pool
-    from mlfc.problems import check
-    from mlfc.runtime.devices.device import cpu, cuda, device, opencl
+    from mlfc.compiled_model import CompiledModel as CompiledModel
+    from mlfc.compiled_model import compile as compile  # noqa: A004
+    from mlfc.compiler import build as build
+    from mlfc.frontend import import_model as import_model
+    from mlfc.memory import ConstantPool as ConstantPool
+    from mlfc.memory import Pool as Pool
+    from mlfc.problems import check as check
+    from mlfc.runtime.devices.device import cpu as cpu
+    from mlfc.runtime.devices.device import cuda as cuda
+    from mlfc.runtime.devices.device import device as device
+    from mlfc.runtime.devices.device import opencl as opencl
+    from mlfc.verify.compare import verify as verify
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "errors": "mlfc.errors",
+    "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
     "check": "mlfc.problems",
-    # of the module: the package mlfc.runtime has a module of the same name as one of them
+    "compile": "mlfc.compiled_model",
+    "CompiledModel": "mlfc.compiled_model",
+    "verify": "mlfc.verify.compare",
+    "validate": "mlfc.archive",
+    "load_profiled": "mlfc.archive",
     "cpu": "mlfc.runtime.devices.device",
     "cuda": "mlfc.runtime.devices.device",
     "device": "mlfc.runtime.devices.device",
@@ -44,34 +61,5 @@ _HOMES = {
     "Pool": "mlfc.memory",
     "ConstantPool": "mlfc.memory",
 }
-_MODULES = ("errors", "runtime")
 
-__all__ = [
-    "ConstantPool",
-    "Pool",
-    "__version__",
-    "build",
-    "check",
-    "cpu",
-    "cuda",
-    "device",
-    "diff",
-    "errors",
-    "export_model_library_format",
-    "import_model",
-    "inspect",
-    "load",
-    "load_module",
-    "migrate",
-    "opencl",
-    "rebuild",
-    "runtime",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"mlfc.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mlfc' has no attribute '{name}'")
+make_lazy(__name__)

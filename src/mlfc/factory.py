@@ -29,12 +29,13 @@ from mlfc.runtime.modules.loaders import load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
+from mlfc.support.display import Displayed
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, Value
 
 
-@dataclass(frozen=True, eq=False)
-class Factory:
+@dataclass(frozen=True, eq=False, repr=False)
+class Factory(Displayed):
     """A compiled module; unpacks as ``(graph_json, lib, params)``.
 
     Attributes
@@ -63,8 +64,8 @@ class Factory:
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
     target_host: Target | None = None
 
-    def __repr__(self) -> str:
-        return f"<Factory {self.module_name}: {', '.join(map(str, self.targets))}, {self.executor}>"
+    def _facts(self) -> Mapping[str, object]:
+        return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -19,7 +19,7 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro",),
-    ("verify",),
+    ("verify", "compiled_model"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -23,7 +23,7 @@ def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
         body = ir.call("add", [body, body])
     module = ir.IRModule({"main": ir.Function((x,), body)})
     factory = mlfc.build(module, module_name="double")
-    assert repr(factory) == "<Factory double: c, aot>"
+    assert repr(factory) == "<Factory name=double target=c executor=aot>"
     for shown in (module, module.main, module.main.body, factory.program):
         assert len(repr(shown)) < 100
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from mlfc.errors import MlfcError, ModelError, OptionError
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError
 from mlfc.support.binaries import machine_code
 from mlfc.support.cost import limited
 from mlfc.support.plain_file import open_plain
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from mlfc.frontend.common import Params
     from mlfc.relay.ir import IRModule
 
-__all__ = ["import_model"]
+__all__ = ["Model", "import_model", "model_bytes", "model_name"]
+
+
+class Message(Protocol):
+    """A protobuf message: an ``onnx.ModelProto``."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        """Return its bytes."""
+
+
+Model: TypeAlias = "str | Path | bytes | Message"
 
 NUMERICS = ("litert", "tflm")
 _SIZE_LIMIT = (1 << 31) - 1
@@ -28,7 +38,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 
 
 def import_model(
-    model: str | Path | bytes,
+    model: Model,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     numerics: str = "litert",
@@ -41,8 +51,9 @@ def import_model(
 
     Parameters
     ----------
-    model : str, Path or bytes
-        A file, or its content. Only a model given as a file may refer to other files beside it.
+    model : str, Path, bytes or onnx.ModelProto
+        A file, its content, or what the onnx package loaded. Only a model given as a file may refer to other files
+        beside it.
     shapes : dict of str to sequence of int, optional
         Shapes of inputs whose dimensions the model leaves open.
     numerics : str
@@ -84,11 +95,12 @@ def import_model(
     """
     if numerics not in NUMERICS:
         raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        with limited(len(model), 0, limit_factor):
-            module, params = _dispatch(bytes(model), name or "model", None, shapes, numerics, byoc, target)
+    content = model_bytes(model)
+    if content is not None:
+        with limited(len(content), 0, limit_factor):
+            module, params = _dispatch(content, name or "model", None, shapes, numerics, byoc, target)
             return replace(module, numerics=numerics, byoc=tuple(byoc)), params
-    path = Path(model)
+    path = Path(cast("str | Path", model))
     data, title = _content(path), name or path.stem
     try:
         with limited(len(data), 0, limit_factor):
@@ -97,6 +109,31 @@ def import_model(
     except MlfcError as error:
         error.place = _place_in_file(error.place, title, str(model))
         raise
+
+
+def model_bytes(model: Model) -> bytes | None:
+    """Return the bytes of a model that is not in a file; None for a path.
+
+    Raises
+    ------
+    InputError
+        For what is neither.
+    """
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model)
+    if isinstance(model, (str, os.PathLike)):
+        return None
+    if hasattr(model, "SerializeToString"):
+        return model.SerializeToString()
+    raise InputError(
+        f"expected a path, bytes or an onnx.ModelProto, got {type(model).__module__}.{type(model).__qualname__}",
+        next_step="Export the model first: torch.onnx.export(module, inputs, 'model.onnx') for PyTorch",
+    )
+
+
+def model_name(model: Model) -> str:
+    """Return what a model is called by default: its file's name without suffix, else ``model``."""
+    return "model" if model_bytes(model) is not None else Path(cast("str | Path", model)).stem
 
 
 def _place_in_file(place: str | None, title: str, path: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mlfc.errors import OptionError, ProblemsError
 from mlfc.support.c_names import KEYWORDS
+from mlfc.support.display import Displayed
 
 DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64
@@ -16,7 +17,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Displayed):
     """A memory that blocks of the workspace may lie in; microTVM's workspace pool.
 
     Attributes

@@ -5,19 +5,18 @@ The names are those of microTVM's Python API; they load on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mlfc.support.lazy import make_lazy
 
 if TYPE_CHECKING:
-    from mlfc.archive.write.export import export_model_library_format
-    from mlfc.micro.project_api import (
-        GeneratedProject,
-        TemplateProject,
-        generate_project,
-        get_microtvm_template_projects,
-        get_standalone_crt_dir,
-    )
-    from mlfc.micro.rpc.session import Session
+    from mlfc.archive.write.export import export_model_library_format as export_model_library_format
+    from mlfc.micro.project_api import GeneratedProject as GeneratedProject
+    from mlfc.micro.project_api import TemplateProject as TemplateProject
+    from mlfc.micro.project_api import generate_project as generate_project
+    from mlfc.micro.project_api import get_microtvm_template_projects as get_microtvm_template_projects
+    from mlfc.micro.project_api import get_standalone_crt_dir as get_standalone_crt_dir
+    from mlfc.micro.rpc.session import Session as Session
 
 _HOMES = {
     "GeneratedProject": "mlfc.micro.project_api",
@@ -29,18 +28,4 @@ _HOMES = {
     "get_standalone_crt_dir": "mlfc.micro.project_api",
 }
 
-__all__ = [
-    "GeneratedProject",
-    "Session",
-    "TemplateProject",
-    "export_model_library_format",
-    "generate_project",
-    "get_microtvm_template_projects",
-    "get_standalone_crt_dir",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mlfc.micro' has no attribute '{name}'")
+make_lazy(__name__)

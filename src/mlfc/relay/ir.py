@@ -20,6 +20,7 @@ from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.op import OPERATORS, Operator
 from mlfc.support import dtypes
 from mlfc.support.cost import spend
+from mlfc.support.display import Displayed
 from mlfc.support.text import shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
@@ -219,8 +220,8 @@ class Quantization:
     zero_point: int
 
 
-@dataclass(frozen=True, eq=False)
-class IRModule:
+@dataclass(frozen=True, eq=False, repr=False)
+class IRModule(Displayed):
     """Functions by name; ``main`` is the model.
 
     Attributes
@@ -250,8 +251,9 @@ class IRModule:
         """The model's function."""
         return self.functions["main"]
 
-    def __repr__(self) -> str:
-        return f"<IRModule of {', '.join(self.functions)}>"
+    def _facts(self) -> Mapping[str, object]:
+        parameters = f"{len(self.main.params)} parameters" if "main" in self.functions else "-"
+        return {"functions": list(self.functions), "main": parameters, "outputs": self.output_names}
 
     def with_main(self, main: Function) -> IRModule:
         """Return the module with another ``main``."""

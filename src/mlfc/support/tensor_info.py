@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
+from mlfc.support.display import Displayed
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.records import Limits, Record
 
@@ -21,7 +22,7 @@ Dtype: TypeAlias = Annotated[str, Limits("dtype", enum=SCALARS)]
 
 
 @dataclass(frozen=True)
-class TensorInfo(Record):
+class TensorInfo(Displayed, Record):
     """Name, shape and dtype of an input or output.
 
     Attributes

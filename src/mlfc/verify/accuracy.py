@@ -10,13 +10,14 @@ import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.difference import is_real
 from mlfc.verify.inputs import read_labels
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Displayed):
     """How often the class of the highest score, or the label itself, is the given one.
 
     Attributes

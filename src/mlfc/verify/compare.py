@@ -19,6 +19,7 @@ from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed, html_table
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
@@ -34,8 +35,8 @@ Sets = Sequence[tuple[str, dict[str, Array]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
     """The result of `verify`.
 
     Attributes
@@ -61,6 +62,18 @@ class Comparison:
     layers: tuple[Difference, ...] = ()
     groups: tuple[Difference, ...] = ()
     accuracy: Accuracy | None = None
+
+    def _facts(self) -> Mapping[str, object]:
+        found = {"reference": self.reference, "samples": self.samples, "is_within": self.is_within}
+        return {**found, "first_differing": first.tensor} if (first := self.first_differing) else found
+
+    def _repr_html_(self) -> str:
+        header = ("tensor", "dtype", "largest difference", "tolerance", "equal")
+        rows = [
+            (item.tensor, item.dtype, item.largest, item.tolerance, "yes" if item.is_within else "no")
+            for item in (*self.layers, *self.groups, *self.outputs)
+        ]
+        return html_table(f"{self.samples} samples, {self.reference}", header, rows)
 
     @property
     def is_within(self) -> bool:

@@ -10,13 +10,14 @@ import numpy as np
 
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 
 FLOAT_TOLERANCE = 1e-5
 """Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class Tolerance(Displayed):
     """What a user allows: ``atol + rtol * abs(reference)`` for each element, as `numpy.testing.assert_allclose`.
 
     Attributes
@@ -29,7 +30,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Displayed):
     """What the model in float64, and a reference with its weights off by one last bit, say of a difference.
 
     Attributes
@@ -48,7 +49,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Displayed):
     """How far one tensor is from its reference, over all sets of inputs.
 
     Attributes

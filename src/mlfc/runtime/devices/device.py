@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlfc.errors import DeviceError, InputError, OptionError
 from mlfc.support.device_types import TYPE_CODES
+from mlfc.support.display import Displayed
 
 if TYPE_CHECKING:
     from mlfc.runtime.devices.device_api import DeviceApi
@@ -17,7 +18,7 @@ _HOST_TARGETS = ("c", "llvm")
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(Displayed):
     """A device.
 
     Attributes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
@@ -20,13 +21,14 @@ from mlfc.registry import Registry
 from mlfc.runtime.devices.device import Device, kind_of_code
 from mlfc.runtime.devices.device import device as find_device
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
 
 ALIGNMENT = 64
 """Bytes; what generated code may take for granted of the start of a block."""
 
 
-class DeviceApi(ABC):
+class DeviceApi(Displayed, ABC):
     """One device: its memory, and one queue of work in which everything happens in order.
 
     A handle is the number that a DLTensor's ``data`` holds for memory of the device: an address where the device has
@@ -47,6 +49,9 @@ class DeviceApi(ABC):
     name: str
     driver: str
     memory_bytes: int
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"name": self.name, "driver": self.driver, "memory_bytes": self.memory_bytes}
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

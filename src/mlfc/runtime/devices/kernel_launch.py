@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlfc.errors import InputError
+from mlfc.support.display import Displayed
 
 DYNAMIC_SHARED = "tir.use_dyn_shared_memory"
 HANDLE = "handle"
@@ -19,7 +20,7 @@ _LARGEST_EXTENT = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
-class FunctionInfo:
+class FunctionInfo(Displayed):
     """How a kernel is called.
 
     Attributes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor.arrays import by_name, counts
 from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
+from mlfc.support.display import Displayed
 from mlfc.support.tensor_info import TensorInfo
 
 
-class AotExecutor:
+class AotExecutor(Displayed):
     """Inputs are set, the model run, outputs fetched.
 
     Parameters
@@ -27,6 +29,9 @@ class AotExecutor:
         self.model = model
         zeros = {info.name: np.zeros(info.shape, info.numpy_dtype) for info in model.inputs}
         self._call = model.bind(zeros)
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.model.inputs, "outputs": self.model.outputs}
 
     def _input(self, key: str | int) -> TensorInfo:
         infos = self.model.inputs

@@ -18,6 +18,7 @@ from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
+from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
 
@@ -29,7 +30,7 @@ _locks: WeakValueDictionary[tuple[str, str], ForkSafeLock] = WeakValueDictionary
 _locks_guard = ForkSafeLock()
 
 
-class BoundCall(partial[int]):
+class BoundCall(Displayed, partial[int]):
     """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
 
     It is the generated function itself with its arguments: nothing of Python runs in a call. For a module whose
@@ -44,8 +45,11 @@ class BoundCall(partial[int]):
     inputs: dict[str, Array]
     outputs: dict[str, Array]
 
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
-class AotModule:
+
+class AotModule(Displayed):
     """A model compiled ahead of time.
 
     Parameters
@@ -85,6 +89,9 @@ class AotModule:
         self._mappers: tuple[Any, ...] = ()
         if description.get("workspace_io"):
             self._mappers = tuple(self._mapper(library, description["entry"], kind) for kind in _MAPPED)
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.inputs, "outputs": self.outputs}
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference.

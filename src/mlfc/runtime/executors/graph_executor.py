@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.errors import InputError, InternalError, RunError
+from mlfc.errors import InputError, InternalError, OptionError, RunError
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.devices.operator_clock import timed_call
 from mlfc.runtime.executors.device_memory import DeviceMemory
@@ -20,6 +20,7 @@ from mlfc.runtime.tensor.arrays import counts, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 from mlfc.support.params import load_params
 from mlfc.support.tensor_info import TensorInfo
 
@@ -27,7 +28,7 @@ Key: TypeAlias = "str | int"
 Call: TypeAlias = Callable[[], int]
 
 
-class GraphExecutor:
+class GraphExecutor(Displayed):
     """A model whose operators are functions of a module.
 
     Parameters
@@ -43,6 +44,8 @@ class GraphExecutor:
 
     Raises
     ------
+    OptionError
+        If the graph is empty: the module was built for the AOT executor.
     ArchiveError
         If the graph breaks its format.
     RunError
@@ -58,6 +61,11 @@ class GraphExecutor:
     def __init__(
         self, graph_json: str | bytes | Graph, lib: Module, devices: Device | Sequence[Device] | None = None
     ) -> None:
+        if not graph_json:
+            raise OptionError(
+                "this module was built for the AOT executor, so it has no graph",
+                next_step="Build it with executor='graph', or run it with factory['default'](mlfc.cpu(0))",
+            )
         self.graph = graph_json if isinstance(graph_json, Graph) else parse_graph(graph_json)
         self.lib = lib
         self.devices = graph_devices(self.graph, devices)
@@ -72,6 +80,9 @@ class GraphExecutor:
         linked = getattr(lib, "linked_params", None)
         if linked is not None:
             self.link_params(linked())
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"devices": self.devices, "operators": len(self._functions), "inputs": list(self.get_input_info())}
 
     def _new_memory(self) -> GraphMemory:
         elsewhere = getattr(self.device, "graph_memory", None)

@@ -16,11 +16,12 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
 
 
-class BoundGraph:
+class BoundGraph(Displayed):
     """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
 
     Attributes
@@ -40,6 +41,9 @@ class BoundGraph:
                 self._copied.append((name, array))
         self._calls = [call for _, call in executor.calls()]
         self._results = list(outputs.values())
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
         """Run the model."""
@@ -66,7 +70,7 @@ class BoundGraph:
             self._executor.set_input(name, array)
 
 
-class GraphModule:
+class GraphModule(Displayed):
     """A model that the graph executor runs.
 
     Parameters
@@ -140,6 +144,9 @@ class GraphModule:
         self._keys = tuple(known)
         self._operators = operators
         self._lock = ForkSafeLock()
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.inputs, "outputs": self.outputs}
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from mlfc.support.display import Displayed, html_table
+
 
 @dataclass(frozen=True)
-class OperatorTime:
+class OperatorTime(Displayed):
     """The time of one operator of a model: of one call of a generated function.
 
     Attributes
@@ -42,8 +44,8 @@ class OperatorTime:
         return self.macs / self.nanoseconds if self.macs and self.nanoseconds else None
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Displayed):
     """What `profile` measured.
 
     Attributes
@@ -59,6 +61,18 @@ class Profile:
     operators: tuple[OperatorTime, ...]
     runs: tuple[float, ...]
     outputs: Mapping[str, Any]
+
+    def _facts(self) -> Mapping[str, object]:
+        median = f"{float(np.median(self.runs)) * 1e3:.4g} ms" if self.runs else "-"
+        return {"operators": len(self.operators), "runs": len(self.runs), "median": median}
+
+    def _repr_html_(self) -> str:
+        header = ("", "function", "nodes", "MACs", "median us", "share")
+        rows = [
+            (item.index, item.function, item.nodes, item.macs, f"{item.nanoseconds / 1e3:.4g}", f"{item.share:.1%}")
+            for item in self.operators
+        ]
+        return html_table("Profile", header, rows)
 
 
 def operator_times(operators: Sequence[Mapping[str, Any]], nanoseconds: Any) -> tuple[OperatorTime, ...]:

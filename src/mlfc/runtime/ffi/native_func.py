@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from mlfc.errors import RunError
+from mlfc.support.display import Displayed
 
 Frame = TypeVar("Frame")
 # without types of arguments, calls take what frames hold as it is
 _STATUS = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 
-class NativeFunc(Generic[Frame]):
+class NativeFunc(Displayed, Generic[Frame]):
     """A function of compiled code, with the frames of earlier calls, which later calls fill again.
 
     Parameters
@@ -48,8 +49,8 @@ class NativeFunc(Generic[Frame]):
         self._reads = reads
         self._frames: defaultdict[int, list[Frame]] = defaultdict(list)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
+    def _facts(self) -> Mapping[str, object]:
+        return {"name": self.name}
 
     def _reported(self, status: int) -> RunError:
         """Return the error of a call that returned `status`, with what the library says of it."""

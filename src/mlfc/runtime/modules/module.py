@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mlfc.errors import InputError, OptionError
 from mlfc.support.content import Data, ViewContent
+from mlfc.support.display import Displayed
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
@@ -21,7 +22,7 @@ MAIN = "__tvm_main__"
 """The name under which callers ask a module for its entry."""
 
 
-class Module:
+class Module(Displayed):
     """A module of functions. What it can do is asked of its abilities, never of its class.
 
     A kind of one's own overrides `type_key`, `find_function` and, if it can be stored, `save_to_bytes`; and registers
@@ -43,6 +44,9 @@ class Module:
 
     def __init__(self) -> None:
         self._imports: list[Module] = []
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"type_key": self.type_key, "imports": [module.type_key for module in self._imports]}
 
     @property
     def is_runnable(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.dlpack import Described, from_capsule, to_capsule
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
+from mlfc.support.display import Displayed
 from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _DLPACK_BOOL = c_abi.DLDataType(6, 8, 1)
 
 
-class NDArray:
+class NDArray(Displayed):
     """A tensor on a device; made by `array`, `empty` and `from_dlpack`.
 
     Attributes
@@ -182,6 +184,9 @@ class NDArray:
         if dtype is not None and found.dtype != np.dtype(dtype):
             return found.astype(dtype)
         return found.copy() if copy and self._host is not None else found
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"dtype": self.dtype, "shape": self.shape, "device": self.device, "values": self.numpy()}
 
     def __repr__(self) -> str:
         return f"NDArray({self.dtype}{list(self.shape)} on {self.device})"

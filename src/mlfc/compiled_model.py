@@ -1,0 +1,161 @@
+"""A model file in, a compiled model out: what `mlfc.compile` does and returns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mlfc.archive.describe.inspect import inspect
+from mlfc.archive.read.load import load_factory
+from mlfc.archive.write.export import export_model_library_format
+from mlfc.compiler import build
+from mlfc.frontend import Model, import_model, model_bytes, model_name
+from mlfc.runtime.modules.runnable import HasModel, Runnable
+from mlfc.support.display import Displayed
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+    from mlfc.verify import Comparison
+
+
+def compile(  # noqa: A001 (users write mlfc.compile)
+    model: Model,
+    target: str = "c",
+    *,
+    module_name: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    numerics: str = "litert",
+    byoc: Sequence[str] = (),
+    limit_factor: float = 1.0,
+    **options: Any,
+) -> CompiledModel:
+    """Compile a model.
+
+    Parameters
+    ----------
+    model : str, Path, bytes or onnx.ModelProto
+        A TFLite, ONNX or Relay text model: a file, its content, or what the onnx package loaded.
+    target : str
+        A target string, as for `build`.
+    module_name : str, optional
+        Goes into every symbol; default: from the file's name, or ``model``.
+    shapes, numerics, byoc, limit_factor
+        As for `import_model`.
+    **options
+        Any other option of `build`: ``executor="graph"``, ``optimize="size"``, ``pools=...``, ...
+
+    Returns
+    -------
+    CompiledModel
+
+    Raises
+    ------
+    MlfcError
+        If the model cannot be read or compiled, or an option does not exist.
+
+    Examples
+    --------
+    >>> model = mlfc.compile("kws.tflite", "c -mcpu=cortex-m4")     # doctest: +SKIP
+    >>> model.run(samples)["scores"]                                # doctest: +SKIP
+    >>> model.export("kws.tar")                                     # doctest: +SKIP
+    """
+    imported: dict[str, Any] = {"shapes": shapes, "numerics": numerics, "byoc": byoc, "limit_factor": limit_factor}
+    name = model_name(model)
+    module, params = import_model(model, name=name, target=target, **imported)
+    factory = build(module, target, params, module_name=module_name or name, limit_factor=limit_factor, **options)
+    return CompiledModel(factory, model, imported)
+
+
+class CompiledModel(Displayed, HasModel):
+    """A compiled model: runs in this process, and is written as an archive or library.
+
+    Parameters
+    ----------
+    factory : Factory
+        What `build` returned.
+    source : str, Path, bytes or onnx.ModelProto
+        The model that was compiled.
+    imported : mapping
+        The options that it was imported with.
+
+    Attributes
+    ----------
+    factory : Factory
+        Unpacks as ``(graph_json, lib, params)``.
+    inputs, outputs : tuple of TensorInfo
+    """
+
+    def __init__(self, factory: Factory, source: Model, imported: Mapping[str, Any]) -> None:
+        self.factory = factory
+        self._source = source
+        self._imported = imported
+        self._model: Runnable | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the module."""
+        return self.factory.module_name
+
+    @property
+    def model(self) -> Runnable:
+        """The model in this process; its code is built when it is first asked for."""
+        if self._model is None:
+            self._model = load_factory(self.factory)
+        return self._model
+
+    def export(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a Model Library Format archive; options as for `export_model_library_format`."""
+        return export_model_library_format(self.factory, path, **options)
+
+    def export_library(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a shared library; options as for `Factory.export_library`."""
+        return self.factory.export_library(path, **options)
+
+    def inspect(self) -> dict[str, Any]:
+        """Return what `mlfc.inspect` says of the archive that `export` writes."""
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            return inspect(self.export(Path(folder, f"{self.name}.tar")))
+
+    def verify(self, *, layers: bool = False, **options: Any) -> Comparison:
+        """Compare this very code with the reference, LiteRT or ONNX Runtime.
+
+        Parameters
+        ----------
+        layers : bool
+            Compare every layer, too; for that the model is compiled once more, with every tensor as an output.
+        **options
+            Of `mlfc.verify`: ``samples``, ``seed``, ``inputs``, ``labels``, ``rtol``, ``atol``.
+        """
+        from mlfc.verify import verify
+
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            path = self._source_file(Path(folder))
+            if not layers:
+                archive = self.export(Path(folder, f"{self.name}.tar"))
+                known = {"numerics": self._imported["numerics"], "limit_factor": self._imported["limit_factor"]}
+                return verify(path, archive, **known, **options)
+            made = {**self._imported, "optimize": self.factory.optimize, **options}
+            return verify(path, layers=True, target=str(self.factory.target), **made)
+
+    def _source_file(self, folder: Path) -> Path:
+        content = model_bytes(self._source)
+        if content is None:
+            return Path(cast("str | Path", self._source))
+        path = folder / f"{self.name}.{'tflite' if content[4:8] == b'TFL3' else 'onnx'}"
+        path.write_bytes(content)
+        return path
+
+    def _facts(self) -> Mapping[str, object]:
+        sizes = self.factory.code.sizes
+        return {
+            "name": self.name,
+            "target": ", ".join(map(str, self.factory.targets)),
+            "executor": self.factory.executor,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "workspace": f"{sizes.workspace:,} bytes",
+            "constants": f"{sizes.constants:,} bytes",
+        }

@@ -1,0 +1,42 @@
+"""Packages whose public names load on first use."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class LazyPackage(ModuleType):
+    """A package whose names are imported from `_HOMES`; they have precedence over submodules that have their names.
+
+    Its ``_HOMES`` gives the module of each name; a submodule is its own home.
+    """
+
+    _HOMES: dict[str, str]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # importing a submodule sets it as an attribute of its package
+        if isinstance(value, ModuleType) and self._HOMES.get(name, value.__name__) != value.__name__:
+            return
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        home = self.__dict__["_HOMES"].get(name)
+        if home is None:
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        module = import_module(home)
+        found = module if home == f"{self.__name__}.{name}" else getattr(module, name)
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._HOMES})
+
+
+def make_lazy(package: str) -> None:
+    """Let a package, which is being imported and has ``_HOMES``, load its names on first use."""
+    module = sys.modules[package]
+    module.__dict__.setdefault("__all__", sorted(module.__dict__["_HOMES"]))
+    module.__class__ = LazyPackage

@@ -1,0 +1,150 @@
+"""What users import: names, what `mlfc.compile` gives, and how objects show themselves."""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import re
+from html.parser import HTMLParser
+from importlib import resources
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import mlfc
+from mlfc.errors import InputError, OptionError
+from mlfc.support.display import Displayed, html_table
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+IMAGE = np.random.default_rng(0).integers(-128, 128, (1, 8, 8, 1)).astype(np.int8)
+
+
+@pytest.fixture(scope="module")
+def model() -> mlfc.CompiledModel:
+    return mlfc.compile(DIGITS / "digits_int8.tflite")
+
+
+def classes(package: object) -> list[type]:
+    found = (getattr(package, name) for name in package.__all__)  # type: ignore[attr-defined]
+    return [item for item in found if python_inspect.isclass(item) and not issubclass(item, BaseException)]
+
+
+@pytest.mark.parametrize("package", [mlfc, mlfc.runtime], ids=["mlfc", "runtime"])
+def test_every_public_class_shows_itself(package: object) -> None:
+    protocols = {mlfc.runtime.Runnable}
+    assert [item for item in classes(package) if not issubclass(item, Displayed) and item not in protocols] == []
+
+
+def test_functions_have_precedence_over_packages_of_their_names() -> None:
+    from mlfc.verify import Tolerance  # imports the package
+
+    assert Tolerance
+    assert python_inspect.isfunction(mlfc.verify)
+    assert python_inspect.isfunction(mlfc.validate)
+    assert {"compile", "verify", "runtime"} <= set(dir(mlfc))
+    with pytest.raises(AttributeError, match="module 'mlfc' has no attribute 'complie'"):
+        mlfc.complie  # noqa: B018
+
+
+def test_documentation_names_what_is_public_alone() -> None:
+    page = (DIGITS.parents[1] / "docs" / "reference" / "python.md").read_text()
+    public = {"mlfc", "mlfc.byoc", "mlfc.errors", "mlfc.runtime", "mlfc.verify"}
+    assert {*re.findall(r"(?:from|import) (mlfc[\w.]*)", page)} <= public
+    attributes = {*re.findall(r"\bmlfc\.(runtime\.\w+|(?!runtime\b|tar\b)\w+)", page)} - {"byoc"}
+    for name in attributes:
+        assert attrgetter(name)(mlfc) is not None
+
+
+def test_annotations_are_for_type_checkers() -> None:
+    assert resources.files("mlfc").joinpath("py.typed").is_file()
+
+
+def test_a_compiled_model_runs_and_is_written(model: mlfc.CompiledModel, tmp_path: Path) -> None:
+    expected = model.run(IMAGE)["probabilities"]
+    archive = model.export(tmp_path / "digits.tar")
+    library = model.export_library(tmp_path / "digits.so")
+    for path in (archive, library):
+        np.testing.assert_array_equal(mlfc.load(path).run(IMAGE)["probabilities"], expected)
+    scores = np.empty_like(expected)
+    assert model.bind({"image": IMAGE}, {"probabilities": scores})() == 0
+    np.testing.assert_array_equal(scores, expected)
+    assert model.inspect() == mlfc.inspect(archive)
+    assert not mlfc.validate(archive)
+
+
+def test_a_compiled_model_is_compared_with_its_reference(model: mlfc.CompiledModel) -> None:
+    pytest.importorskip("ai_edge_litert")
+    assert model.verify(samples=2).is_within
+    assert model.verify(samples=1, layers=True).layers
+
+
+@pytest.mark.parametrize("form", ["path", "text", "bytes", "message"])
+def test_models_are_taken_in_every_form(form: str) -> None:
+    path = DIGITS / "digits.onnx"
+    given = {"path": path, "text": str(path), "bytes": path.read_bytes(), "message": onnx.load(path)}[form]
+    found = mlfc.compile(given, executor="graph", optimize="size")
+    assert found.name == ("digits" if form in ("path", "text") else "model")
+    assert found.factory.graph_json
+    assert found.run(np.zeros((1, 1, 8, 8), np.float32))["probabilities"].shape == (1, 10)
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(InputError, match=r"expected a path, bytes or an onnx.ModelProto, got builtins.int"):
+        mlfc.compile(3)  # type: ignore[arg-type]
+
+
+def test_a_graph_executor_of_an_aot_module_says_what_to_do(model: mlfc.CompiledModel) -> None:
+    graph_json, lib, _ = model.factory
+    with pytest.raises(OptionError, match=r"built for the AOT executor.*executor='graph'"):
+        mlfc.runtime.GraphExecutor(graph_json, lib, mlfc.cpu(0))
+
+
+class Checked(HTMLParser):
+    """Raises for tags that do not match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def shown(html: str) -> str:
+    parser = Checked()
+    parser.feed(html)
+    assert not parser.open
+    return parser.text
+
+
+def test_objects_show_themselves(model: mlfc.CompiledModel, tmp_path: Path) -> None:
+    profile = mlfc.load_profiled(model.export(tmp_path / "digits.tar")).profile({"image": IMAGE}, repeat=2)
+    module, _ = mlfc.import_model(DIGITS / "digits_int8.tflite")
+    executor = model.factory["default"](mlfc.cpu(0))
+    objects = [
+        model, model.factory, module, profile, profile.operators[0], model.inputs[0], mlfc.cpu(0), executor,
+        model.model, model.bind({"image": IMAGE}), model.factory.lib, model.factory.runtime,
+        mlfc.runtime.array([1, 2]), mlfc.load(model.export(tmp_path / "again.tar")), mlfc.cpu(0).api,
+    ]  # fmt: skip
+    for item in objects:
+        assert type(item).__name__ in repr(item)
+        assert len(repr(item)) < 400, repr(item)
+        assert shown(item._repr_html_())
+    assert repr(model).startswith("<CompiledModel name=digits_int8 target=c executor=aot inputs=[image: int8[1, 8")
+    assert "CONV_2D" in shown(profile._repr_html_())
+
+
+def test_html_is_escaped_and_bounded() -> None:
+    html = html_table("<a>", ["&"], [["<script>", "x" * 10_000, [1, 2]]])
+    assert "<script>" not in html
+    assert len(html) < 1000
+    assert shown(html).startswith("<a>&<script>xxx")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import RLock
 from typing import Generic, TypeVar
 
 from mlfc.errors import InternalError, OptionError
 
 T = TypeVar("T")
 _FEW = 8
+_FILLING = RLock()
 
 
 class Registry(Generic[T]):
@@ -18,11 +20,28 @@ class Registry(Generic[T]):
     ----------
     kind : str
         What the entries are, in the singular, for messages: "operator", "target".
+    package : str, optional
+        Every module of this package is imported before the table is first read. So a package on a higher layer fills
+        tables of lower ones, which never import it by name, and a new module of it is found without being listed.
+    part : str, optional
+        Of those modules that are packages themselves, only this module of theirs is imported, if they have it.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, package: str | None = None, part: str | None = None) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._package, self._part = package, part
+        self._is_filling = False
+
+    def _filled(self) -> dict[str, T]:
+        if self._package is not None:
+            with _FILLING:
+                # modules that are being imported may look here, too
+                if self._package is not None and not self._is_filling:
+                    self._is_filling = True
+                    _import_all(self._package, self._part)
+                    self._package = None
+        return self._entries
 
     def add(self, key: str, entry: T) -> T:
         """Add an entry. A key given twice is a bug of the program and raises InternalError."""
@@ -31,31 +50,47 @@ class Registry(Generic[T]):
         self._entries[key] = entry
         return entry
 
+    def setdefault(self, key: str, entry: T) -> T:
+        """Return the entry of a key, after adding this one if there was none; fills nothing but that."""
+        return self._entries.setdefault(key, entry)
+
     def register(self, key: str) -> Callable[[T], T]:
         """Return a decorator that adds what it decorates under `key`."""
         return lambda entry: self.add(key, entry)
 
     def get(self, key: str) -> T:
         """Return the entry of `key`; if there is none raise OptionError, with near names or the few that there are."""
-        if key not in self._entries:
+        if key not in self._filled():
             near = self.near(key)
             hint = f"Did you mean {' or '.join(near)}?" if near else None
             if not near and 0 < len(self) <= _FEW:
                 hint = f"There are: {', '.join(self)}"
             raise OptionError(f"there is no {self.kind} '{key}'", next_step=hint)
-        return self._entries[key]
+        return self._filled()[key]
 
     def near(self, key: str) -> list[str]:
         """Return up to three registered keys that look like `key`."""
         import difflib  # only a miss needs it
 
-        return difflib.get_close_matches(key, self._entries, n=3)
+        return difflib.get_close_matches(key, self._filled(), n=3)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._entries
+        return key in self._filled()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._entries))
+        return iter(sorted(self._filled()))
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._filled())
+
+
+def _import_all(package: str, part: str | None) -> None:
+    import importlib.util
+    import pkgutil
+
+    for found in sorted(pkgutil.iter_modules(importlib.import_module(package).__path__), key=lambda item: item.name):
+        name = f"{package}.{found.name}"
+        if part is None or not found.ispkg:
+            importlib.import_module(name)
+        elif importlib.util.find_spec(f"{name}.{part}") is not None:
+            importlib.import_module(f"{name}.{part}")

@@ -22,7 +22,7 @@ from tests.conftest import need
 from tests.native.kernel_runner import BuiltKernel, build, group_of
 from tests.native.test_kernels import CASES, Array, Case, attributes, random_integers, reference
 
-DSP = Features(vector_bytes=0, vector_registers=0, dot4=False, dsp=True)
+DSP = Features(vector_bytes=0, vector_registers=0, dot4=False, instruction_sets=("dsp",))
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
 MORE = {
     "deep": Case((1, 6, 5, 64), (3, 3), 12, padding=(1, 1, 1, 1)),
@@ -211,7 +211,9 @@ def test_every_tap_is_multiplied_once(taps: int, stride: int) -> None:
 
 def test_cores_with_the_extension() -> None:
     able = {
-        name for name in ("m0", "m3", "m4", "m7", "m23", "m33") if parse_target(f"c -mcpu=cortex-{name}").features.dsp
+        name
+        for name in ("m0", "m3", "m4", "m7", "m23", "m33")
+        if parse_target(f"c -mcpu=cortex-{name}").features.has("dsp")
     }
     assert able == {"m4", "m7", "m33"}
 

@@ -22,8 +22,8 @@ from tests.native.test_kernels import random_integers
 PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
 FAMILIES = {
     "plain": PLAIN,
-    "dsp": Features(vector_bytes=0, vector_registers=0, dot4=False, dsp=True),
-    "mve": Features(vector_bytes=0, vector_registers=0, dot4=False, mve=True),
+    "dsp": Features(vector_bytes=0, vector_registers=0, dot4=False, instruction_sets=("dsp",)),
+    "mve": Features(vector_bytes=0, vector_registers=0, dot4=False, instruction_sets=("mve",)),
 }
 
 

@@ -20,7 +20,7 @@ TARGETS = {
     "default": Features(),
     "no_dot4": Features(dot4=False),
     "plain": Features(vector_bytes=0, dot4=False),
-    "mve": Features(vector_bytes=0, dot4=False, mve=True),
+    "mve": Features(vector_bytes=0, dot4=False, instruction_sets=("mve",)),
 }
 
 

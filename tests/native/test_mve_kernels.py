@@ -21,7 +21,7 @@ from tests.native.kernel_runner import build, group_of
 Array = npt.NDArray[Any]
 
 PLAIN = Features(vector_bytes=0, dot4=False)
-MVE = Features(vector_bytes=0, dot4=False, mve=True)
+MVE = Features(vector_bytes=0, dot4=False, instruction_sets=("mve",))
 
 ARM_HEADERS = "/usr/lib/arm-none-eabi/include"
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]

@@ -36,8 +36,8 @@ NEAR = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2e-6, "float64": 1e-12}
 TARGETS = {
     "plain": Features(vector_bytes=0, dot4=False),
     "vectors": Features(),
-    "dsp": Features(vector_bytes=0, dot4=False, dsp=True),
-    "mve": Features(vector_bytes=0, dot4=False, mve=True),
+    "dsp": Features(vector_bytes=0, dot4=False, instruction_sets=("dsp",)),
+    "mve": Features(vector_bytes=0, dot4=False, instruction_sets=("mve",)),
 }
 
 

@@ -39,8 +39,8 @@ def test_small_processors_have_the_templates_that_they_have_in_c(name: str) -> N
 
 
 def test_processors_that_llvm_alone_knows_have_the_features_that_it_gives_them() -> None:
-    assert parse_target("llvm -mcpu=cortex-m35p").features.dsp
-    assert parse_target("llvm -mcpu=cortex-m52").features.mve
+    assert parse_target("llvm -mcpu=cortex-m35p").features.has("dsp")
+    assert parse_target("llvm -mcpu=cortex-m52").features.has("mve")
     assert parse_target("llvm -mtriple=x86_64-linux-gnu -mcpu=icelake-server").features.vector_registers == 32
     assert parse_target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").features.vector_registers == 16
 

@@ -219,7 +219,7 @@ def _conv_bytes(
     """Return how many bytes a convolution may need on any processor of the target's kind."""
     columns = kernel[0] * kernel[1] * data[3]
     plain = 2 * (-(-columns // 4) * 4) * 2
-    if not features.mve:
+    if not features.has("mve"):
         return plain
     # images of one row have their edges copied out
     odd = ((out[2] - 1) * stride + kernel[1] - data[2]) % 2
@@ -230,7 +230,7 @@ def _conv_bytes(
 
 def _depthwise_bytes(features: Features, kernel: Sequence[int], data: Sequence[int]) -> int:
     taps = kernel[0] * kernel[1]
-    return 4 * _MVE_CHANNELS * taps if features.mve else 2 * data[3] * taps if features.dsp else 0
+    return 4 * _MVE_CHANNELS * taps if features.has("mve") else 2 * data[3] * taps if features.has("dsp") else 0
 
 
 def _max_pool2d(subgraph: Subgraph) -> External:

@@ -19,10 +19,11 @@ def targets(as_json: Json = False) -> None:
 
     The kind llvm also knows every other processor that LLVM has.
     """
-    from mlfc.target.target import CPUS, KINDS
+    from mlfc.target.features import CPUS
+    from mlfc.target.target import KINDS
 
     kinds = {name: KINDS.get(name) for name in KINDS}
-    known = {name: asdict(CPUS.get(name)) for name in CPUS}
+    known = {name: asdict(CPUS.get(name).features) for name in CPUS}
     if as_json:
         listed = {name: {"options": kind.options, "device": kind.device} for name, kind in kinds.items()}
         print_json({"kinds": listed, "cpus": known})

@@ -7,17 +7,16 @@ from string import Template
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ExprPrinter, Needs
-from mlfc.codegen.c_types import helper_name, scalar_type, value_type
+from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
 from mlfc.codegen.scopes import accumulated
 from mlfc.codegen.statements import StatementPrinter
 from mlfc.codegen.writer import comment_text
-from mlfc.isa.dot4 import c as dot4
-from mlfc.isa.mve import c as mve
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
+from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll
@@ -167,7 +166,7 @@ class _FunctionPrinter(StatementPrinter):
         self._name = name
         self._values = values
         self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
-        self._groups = dot4.group_vars(prim.body)
+        self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -234,7 +233,9 @@ class _FunctionPrinter(StatementPrinter):
             self._writer.line(line)
 
     def _store(self, stmt: ir.Store) -> None:
-        if self._helper_store(stmt):
+        own = next((text for name in C_FORMS if (text := C_FORMS.get(name).store(self._exprs, stmt)) is not None), None)
+        if own is not None:
+            self._writer.line(own)
             return
         value, added = stmt.value, accumulated(stmt)
         if self._has_store_hazard(stmt):
@@ -247,21 +248,6 @@ class _FunctionPrinter(StatementPrinter):
             self._assign(place, added, "+=")
         else:
             self._assign(place, value)
-
-    def _helper_store(self, stmt: ir.Store) -> bool:
-        """Print a store that a helper writes, of a run or of four narrow elements; tell whether it is one."""
-        call, narrow = mve.block_call(stmt.value), mve.narrowed(stmt.value)
-        to = f"&{self._names.get(stmt.buffer)}[{self._exprs.index(stmt.buffer, stmt.indices)}]"
-        if call is not None:
-            text, key = mve.block_statement(to, call, self._exprs.address, self._exprs.expr)
-            self._writer.line(text)
-        elif narrow is not None:
-            key, wide = narrow
-            self._writer.line(f"MLF_EACH(q) {helper_name(key)}({to}, {self._exprs.expr(wide)});")
-        else:
-            return False
-        self._needs.helpers.add(key)
-        return True
 
     def _assign(self, place: str, value: Expr, operator: str = "=") -> None:
         each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
@@ -289,7 +275,7 @@ class _FunctionPrinter(StatementPrinter):
         return " ".join(hints)
 
     def _declare(self, var: Var, value: Expr) -> None:
-        if id(var) in self._groups:
+        if id(var) in self._words:
             text = self._exprs.group(value)
             self._writer.line(f"const int32_t {self._names.declare(var)} = {text};")
         elif dtypes.lanes(var.dtype) == 1:

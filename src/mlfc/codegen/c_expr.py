@@ -9,15 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mlfc.codegen import mathematics, vectors
-from mlfc.codegen.c_types import HALF_FLOATS, helper_name, literal, mask_dtype, part_type, scalar_type, value_type
+from mlfc.codegen.c_types import (
+    GROUP,
+    HALF_FLOATS,
+    helper_name,
+    literal,
+    mask_dtype,
+    part_type,
+    scalar_type,
+    value_type,
+)
 from mlfc.errors import InternalError
-from mlfc.isa.dot4 import c as dot4
-from mlfc.isa.dsp import c as dsp
-from mlfc.isa.mve import c as mve
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.bounds import Ranges
+from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
 
@@ -128,9 +135,19 @@ class ExprPrinter:
         if dtypes.lanes(dtype) > 1 and dtypes.element(dtype) != "bool":
             self.needs.vectors.add(dtype)
 
-    def _helper(self, key: str, *args: Expr) -> tuple[str, int]:
+    def need(self, key: str) -> str:
+        """Return the C name of a helper, which the file then has."""
         self.needs.helpers.add(key)
-        return f"{helper_name(key)}({', '.join(map(self.expr, args))})", ATOM
+        return helper_name(key)
+
+    def helper(self, key: str, *args: Expr) -> tuple[str, int]:
+        """Return the call of a helper, which the file then has."""
+        return f"{self.need(key)}({', '.join(map(self.expr, args))})", ATOM
+
+    def _own_form(self, expr: Expr) -> tuple[str, int] | None:
+        """Return how an instruction set writes an expression, if one does."""
+        found = (C_FORMS.get(name).expression(self, expr) for name in C_FORMS)
+        return next(((text, ATOM) for text in found if text is not None), None)
 
     # memory ---------------------------------------------------------------------------------------------
 
@@ -172,9 +189,9 @@ class ExprPrinter:
         parts = place if dtype == buffer.dtype else f"(({value_type(dtype)}_u *)&{place})"
         return f"{parts}[{vectors.PART}]"
 
-    def address(self, load: ir.Load) -> str:
-        """Return the address of what is loaded."""
-        return f"&{self.name_of(load.buffer)}[{self.index(load.buffer, load.indices)}]"
+    def address(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
+        """Return the address of an element."""
+        return f"&{self.name_of(buffer)}[{self.index(buffer, indices)}]"
 
     def variable(self, var: ir.Var) -> str:
         """Return the lvalue of a variable."""
@@ -191,9 +208,8 @@ class ExprPrinter:
             return self.name_of(expr)
         if not isinstance(expr, ir.Load):
             raise InternalError("C takes a group of four bytes from memory only")
-        self.needs.helpers.add(dot4.GROUP)
-        place = f"{self.name_of(expr.buffer)}[{self.index(expr.buffer, expr.indices)}]"
-        return f"*(const {helper_name(dot4.GROUP)} *)&{place}"
+        name = self.need(GROUP)
+        return f"*(const {name} *){self.address(expr.buffer, expr.indices)}"
 
     # arithmetic -----------------------------------------------------------------------------------------
 
@@ -202,7 +218,7 @@ class ExprPrinter:
         if element in HALF_FLOATS:
             return self._half_binary(expr, element)
         if expr.op in ("min", "max"):
-            return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+            return self.helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
         if expr.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return self._division(expr)
         if expr.op == "shl" and not expr.dtype.startswith("u") and dtypes.lanes(expr.dtype) == 1:
@@ -216,7 +232,7 @@ class ExprPrinter:
         if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
             return f"!{self.expr(expr.a, _UNARY)}", _UNARY
         if self.wraps(expr):
-            return self._helper(f"wrap_{expr.op}:{expr.dtype}", expr.a, expr.b)
+            return self.helper(f"wrap_{expr.op}:{expr.dtype}", expr.a, expr.b)
         promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
         if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.result(expr).within(*_INT):
             expr = ir.Binary(expr.op, ir.Cast(expr.a, "uint32"), ir.Cast(expr.b, "uint32"), expr.dtype)
@@ -251,7 +267,7 @@ class ExprPrinter:
             if dtypes.bits(expr.dtype) < 32:
                 return f"({scalar_type(expr.dtype)})({text})", _UNARY
             return text, _MUL
-        return self._helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
+        return self.helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
 
     def _half_binary(self, expr: ir.Binary, element: str) -> tuple[str, int]:
         """Compute in float and round once: float has more than twice the digits, so that is the right result."""
@@ -266,16 +282,14 @@ class ExprPrinter:
             condition = expr.condition
             if not isinstance(condition, ir.Binary) or mask_dtype(condition.a.dtype) != mask_dtype(expr.dtype):
                 raise InternalError("C selects vectors only by a comparison of vectors as wide")
-            return self._helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
+            return self.helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
         arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
         return f"{self.expr(expr.condition, _LOR)} ? {arms}", TERNARY
 
     def _cast(self, expr: ir.Cast) -> tuple[str, int]:
         source, target = expr.value.dtype, dtypes.element(expr.dtype)
-        if (narrow := mve.widened(expr)) is not None:
-            key = f"widen:{narrow.dtype}"
-            self.needs.helpers.add(key)
-            return f"{helper_name(key)}({self.address(narrow)})", ATOM
+        if (found := self._own_form(expr)) is not None:
+            return found
         if dtypes.lanes(source) > 1:
             return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", ATOM
         if source in HALF_FLOATS:
@@ -302,49 +316,22 @@ class ExprPrinter:
     def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
         if isinstance(expr.value, ir.Const) and expr.value.value == 0 and not str(expr.value.value).startswith("-"):
             return f"({part_type(expr.dtype)}){{0}}", _UNARY
-        return self._helper(f"splat:{expr.dtype}", expr.value)
-
-    def _dot4(self, expr: ir.Call) -> tuple[str, int]:
-        total, unsigned, signed = expr.args
-        lanes = dtypes.lanes(expr.dtype)
-        if lanes == 1:
-            raise InternalError("C has no 'dot4_u8s8' of one sum")
-        key, splat = dot4.key(lanes), f"splat:{expr.dtype}"
-        self.needs.helpers.add(key)
-        if dot4.takes_group(expr):
-            self.needs.helpers.add(splat)
-            factor = f"{helper_name(splat)}({self.group(unsigned)})"
-        else:
-            factor = self.expr(unsigned)
-        return f"{helper_name(key)}({self.expr(total)}, {factor}, {self.expr(signed)})", ATOM
-
-    def _word(self, elements: Expr) -> tuple[str, int]:
-        """Return the elements of four bytes of memory as an int32."""
-        if not isinstance(elements, ir.Load):
-            raise InternalError("C takes a word from memory only")
-        key = f"word:{dtypes.element(elements.dtype)}"
-        self.needs.helpers.add(key)
-        place = f"{self.name_of(elements.buffer)}[{self.index(elements.buffer, elements.indices)}]"
-        return f"{helper_name(key)}(&{place})", ATOM
+        return self.helper(f"splat:{expr.dtype}", expr.value)
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
-        if expr.name == "dot4_u8s8":
-            return self._dot4(expr)
-        if expr.dtype == mve.LANES and expr.name in mve.CALLS:
-            return self._helper(f"{expr.name}:{expr.dtype}", *expr.args)
+        if (found := self._own_form(expr)) is not None:
+            return found
         if dtypes.lanes(expr.dtype) > 1:
             raise InternalError(f"C has no '{expr.name}' of vectors")
-        if expr.name == "word":
-            return self._word(expr.args[0])
         if expr.name == "within":
             return self._print(expr.args[0])
         if expr.name in OF_DTYPES:
-            return self._helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
-        if expr.name in mathematics.INTRINSICS or expr.name in dsp.INTRINSICS:
-            return self._helper(expr.name, *expr.args)
+            return self.helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
+        if expr.name in mathematics.INTRINSICS:
+            return self.helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if body := INTRINSICS.get(expr.name).body(source):
-            return self._helper(body.key, *expr.args)
+            return self.helper(body.key, *expr.args)
         if source in HALF_FLOATS:
             wide = tuple(ir.Cast(arg, "float32") for arg in expr.args)
             result = expr.dtype if expr.name in CLASSIFY else "float32"

@@ -14,6 +14,9 @@ from mlfc.support import dtypes
 from mlfc.support.text import shortest_digits
 
 HALF_FLOATS = ("float16", "bfloat16")
+
+GROUP = "group"
+"""The key of the type of four bytes in memory."""
 """Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
 
 BitCopy: TypeAlias = Callable[[str, str, str], str]

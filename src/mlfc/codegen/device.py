@@ -195,7 +195,7 @@ class _KernelPrinter(StatementPrinter):
     def _store(self, stmt: ir.Store) -> None:
         value, added = stmt.value, accumulated(stmt)
         if dtypes.lanes(value.dtype) > 1:
-            place, kind = self._exprs.place(stmt.buffer, stmt.indices), self._exprs.vector_type(value.dtype)
+            place, kind = self._exprs.address(stmt.buffer, stmt.indices), self._exprs.vector_type(value.dtype)
             self._writer.line(self._dialect.vector_store(kind, place, self._exprs.expr(value)))
             return
         element = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)

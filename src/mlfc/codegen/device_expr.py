@@ -32,10 +32,6 @@ class DeviceExprPrinter(ExprPrinter):
     dialect: Dialect
     contracts: bool
 
-    def place(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
-        """Return the address of an element."""
-        return f"&{self.name_of(buffer)}[{self.index(buffer, indices)}]"
-
     def vector_type(self, dtype: str) -> str:
         """Return the dialect's name of a vector type."""
         return self.dialect.vector_type(dtypes.element(dtype), dtypes.lanes(dtype))
@@ -50,7 +46,7 @@ class DeviceExprPrinter(ExprPrinter):
     def _load(self, expr: ir.Load) -> tuple[str, int]:
         if dtypes.lanes(expr.dtype) == 1:
             return super()._load(expr)
-        return self.dialect.vector_load(self.vector_type(expr.dtype), self.place(expr.buffer, expr.indices)), ATOM
+        return self.dialect.vector_load(self.vector_type(expr.dtype), self.address(expr.buffer, expr.indices)), ATOM
 
     def _select(self, expr: ir.Select) -> tuple[str, int]:
         if dtypes.lanes(expr.condition.dtype) > 1:
@@ -87,10 +83,10 @@ class DeviceExprPrinter(ExprPrinter):
         if expr.name in OF_DTYPES:
             return super()._call(expr)
         if expr.name == "dot4_s8" or expr.name in mathematics.INTRINSICS:
-            return self._helper(expr.name, *expr.args)
+            return self.helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if body := INTRINSICS.get(expr.name).body(source):
-            return self._helper(body.key, *expr.args)
+            return self.helper(body.key, *expr.args)
         if source in HALF_FLOATS:
             return super()._call(expr)
         name = MATH_RENAMED.get(expr.name, expr.name)
@@ -104,4 +100,4 @@ class DeviceExprPrinter(ExprPrinter):
     def _word(self, elements: Expr) -> tuple[str, int]:
         if not isinstance(elements, ir.Load):
             raise InternalError("a word is taken from memory only")
-        return self.dialect.word(self.place(elements.buffer, elements.indices)), ATOM
+        return self.dialect.word(self.address(elements.buffer, elements.indices)), ATOM

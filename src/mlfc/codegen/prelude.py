@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlfc.codegen import half_floats, mathematics, vectors
-from mlfc.codegen.c_types import copied_bits, helper_name, literal, scalar_type, short_name
+from mlfc.codegen.c_types import GROUP, copied_bits, helper_name, literal, scalar_type, short_name
 from mlfc.codegen.intrinsic_functions import function_source
 from mlfc.errors import InternalError
-from mlfc.isa.dot4 import c as dot4
-from mlfc.isa.dsp import c as dsp
-from mlfc.isa.mve import c as mve
 from mlfc.support.dtypes import limits
+from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 
 _INLINE = "static inline"
+_GROUP = """\
+/* four bytes in memory, as the bits of one number */
+typedef int32_t mlf_group __attribute__((aligned(1), may_alias));"""
 
 _ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bits)}
 
@@ -103,14 +104,12 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that the helper `key` calls, and its text."""
     if key in _ON_BITS:
         return _ON_BITS[key]
-    if mve.is_key(key):
-        return mve.source(key)
-    if dsp.is_key(key):
-        return dsp.HELPERS[key]
-    if dot4.is_key(key):
-        return (), dot4.source(key)
-    if key == dot4.GROUP:
-        return (), dot4.GROUP_SOURCE
+    if key == GROUP:
+        return (), _GROUP
+    for form in map(C_FORMS.get, C_FORMS):
+        found = form.helper(key)
+        if found is not None:
+            return found
     if vectors.is_key(key):
         return (), vectors.macro(key)
     name, _, dtype = key.partition(":")
@@ -145,13 +144,11 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     for key in ordered:
         if vectors.is_key(key):
             needed |= vectors.dtypes_of(key)
-        if mve.is_key(key):
-            needed |= mve.vectors_of(key)
-        if dot4.is_key(key):
-            needed.add(dot4.sums_dtype(key))
-    lines = list(dot4.INCLUDES) if any(map(dot4.is_key, ordered)) else []
-    lines += dsp.INCLUDES if any(map(dsp.is_key, ordered)) else []
-    lines += mve.INCLUDES if any(map(mve.is_key, ordered)) else []
+    lines: list[str] = []
+    for form in map(C_FORMS.get, C_FORMS):
+        own = [key for key in ordered if form.helper(key) is not None]
+        lines += form.includes if own else ()
+        needed.update(*map(form.vectors, own))
     lines += vectors.declarations(needed)
     for key in ordered:
         lines += ["", helper_source(key)[1]]

@@ -19,7 +19,7 @@ from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer
+from mlfc.tir.ir import Buffer, Stmt
 
 Array = npt.NDArray[Any]
 Emitter = TypeVar("Emitter", bound=Callable[..., None])
@@ -70,7 +70,10 @@ class KernelTemplate:
     emit: Callable[..., None]
 
 
-TEMPLATES: Registry[list[KernelTemplate]] = Registry("kernel template")
+TEMPLATES: Registry[list[KernelTemplate]] = Registry("kernel template", "mlfc.isa", "templates")
+
+FITTING: Registry[Callable[[Stmt], Stmt]] = Registry("fitting pass", "mlfc.isa", "templates")
+"""By instruction set, what writes the shorter forms that it has into a finished kernel."""
 
 
 def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
@@ -80,10 +83,7 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
     """
 
     def register(emit: Emitter) -> Emitter:
-        key = f"{kind}/{family}"
-        if key not in TEMPLATES:
-            TEMPLATES.add(key, [])
-        TEMPLATES.get(key).append(KernelTemplate(accepts, emit))
+        TEMPLATES.setdefault(f"{kind}/{family}", []).append(KernelTemplate(accepts, emit))
         return emit
 
     return register
@@ -91,11 +91,8 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
 
 def families(features: Features) -> tuple[str, ...]:
     """Return the families of templates that a target asks, in this order."""
-    able = (
-        ("gpu", features.gpu), ("vector", features.vector_bytes > 0), ("mve", features.mve), ("dsp", features.dsp),
-        ("plain", True),
-    )  # fmt: skip
-    return tuple(name for name, has in able if has)
+    kind = ("gpu",) if features.gpu else ()
+    return (*kind, *features.instruction_sets, *(("vector",) if features.vector_bytes else ()), "plain")
 
 
 def emit(kind: str, ctx: Context, *args: Any) -> None:

@@ -41,5 +41,3 @@ for _templates in (
     "gpu_depthwise",
 ):
     import_module(f"mlfc.kernels.{_templates}")
-for _templates in ("dsp.convolution", "dsp.depthwise", "mve.convolution", "mve.depthwise"):
-    import_module(f"mlfc.isa.{_templates}")

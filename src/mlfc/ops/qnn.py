@@ -228,7 +228,7 @@ def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale:
             return tb.intrinsic("requantize_down", value, multiplier, exponent)
         shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
         if rounding in ("TONEAREST", "SINGLE"):
-            if ctx.features.mve:  # which has it in 32-bit lanes
+            if ctx.features.keeps("requantize_away"):
                 return tb.intrinsic("requantize_away", value, multiplier, shift)
             return _away_from_zero(value, multiplier, shift)
         intrinsic = "requantize_double" if rounding == "DOUBLE" else "requantize_single"

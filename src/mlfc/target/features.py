@@ -2,7 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from mlfc.registry import Registry
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """A family of instructions for which templates, passes or printers have forms of their own.
+
+    Attributes
+    ----------
+    name : str
+    machines : str
+        A regular expression for the first word of LLVM triples of machines that may have it.
+    probe : str
+        LLVM IR that LLVM compiles to such instructions.
+    shows : str
+        A regular expression for those instructions in LLVM's assembly.
+    replaces : tuple of str
+        Families whose templates are not used where this one is there.
+    before : str
+        The family before whose templates its own are asked: ``plain``, for microcontrollers, or ``vector``. Empty for
+        one that has none and only prints intrinsics differently.
+    intrinsics : frozenset of str
+        Intrinsics that operators should leave whole, because it has instructions for them.
+    title : str
+        What boards call it, if it makes a difference between their cores: ``DSP``.
+    elf_attribute : int, optional
+        The build attribute of ELF objects that is not zero where they use it.
+    """
+
+    name: str
+    machines: str
+    probe: str
+    shows: str
+    replaces: tuple[str, ...] = ()
+    before: str = ""
+    intrinsics: frozenset[str] = frozenset()
+    title: str = ""
+    elf_attribute: int | None = None
+
+
+INSTRUCTION_SETS: Registry[InstructionSet] = Registry("instruction set", "mlfc.isa")
+
+
+def leading(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the families that no other one of them replaces."""
+    found = tuple(names)
+    replaced = {other for name in found for other in INSTRUCTION_SETS.get(name).replaces}
+    return tuple(name for name in found if name not in replaced)
 
 
 @dataclass(frozen=True)
@@ -19,11 +69,8 @@ class Features:
     dot4 : bool
         The int8 templates may use ``dot4_u8s8`` (its portable form is right everywhere, so this
         only says which shape of loop is worth while).
-    dsp : bool
-        The int8 templates may use ``dot2`` and what feeds it: ARM's DSP extension does it in one instruction.
-    mve : bool
-        The int8 templates may use ``dots1``, ``dots2`` and ``taps``, and loops over elements become loops over four
-        lanes: ARM's vector extension for microcontrollers (Helium) has instructions for both.
+    instruction_sets : tuple of str
+        Keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first.
     gpu : bool
         Kernels are launched over a grid of work-groups; templates bind loops to groups and their items.
     group_items : int
@@ -39,8 +86,7 @@ class Features:
     vector_bytes: int = 64
     vector_registers: int = 16
     dot4: bool = True
-    dsp: bool = False
-    mve: bool = False
+    instruction_sets: tuple[str, ...] = ()
     gpu: bool = False
     group_items: int = 256
     shared_bytes: int = 32768
@@ -51,3 +97,37 @@ class Features:
     def is_microcontroller(self) -> bool:
         """Whether it is a core that runs no operating system, hence no other runtime."""
         return self.vector_bytes == 0 and not self.gpu
+
+    def has(self, instruction_set: str) -> bool:
+        """Tell whether code may use the templates of an instruction set."""
+        return instruction_set in self.instruction_sets
+
+    def keeps(self, intrinsic: str) -> bool:
+        """Tell whether the target has instructions for an intrinsic, which should stay whole."""
+        return any(intrinsic in INSTRUCTION_SETS.get(name).intrinsics for name in self.instruction_sets)
+
+
+PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
+"""Of a core that has neither vectors nor instructions that templates are written for."""
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A processor that target strings may name.
+
+    Attributes
+    ----------
+    features : Features
+    architecture : str
+        Of a microcontroller, the first word of its LLVM triple: ``thumbv7em``.
+    runs : tuple of str
+        Other such words, of code that it runs too.
+    """
+
+    features: Features
+    architecture: str = ""
+    runs: tuple[str, ...] = ()
+
+
+CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")
+CPUS.add("generic", Cpu(Features()))

@@ -6,14 +6,15 @@ import difflib
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError
 from mlfc.support.platforms import parse_platform
-from mlfc.target.features import Features
-from mlfc.target.target import CPUS, LLVM_OPTIONS, native_cpu
+from mlfc.target.features import CPUS, INSTRUCTION_SETS, PLAIN, Features, leading
+from mlfc.target.target import LLVM_OPTIONS, native_cpu
 
 TRIPLE, ATTRIBUTES, FLOAT_ABI, ABI = LLVM_OPTIONS
 GENERIC = "generic"
@@ -21,21 +22,6 @@ GENERIC = "generic"
 _TRIPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}")
 _ATTRIBUTES = re.compile(r"[+-][A-Za-z0-9_.-]+(,[+-][A-Za-z0-9_.-]+)*")
 _FLOAT_ABIS = {"soft": "eabi", "softfp": "eabi", "hard": "eabihf"}
-# processors of microcontrollers, none of which is the machine that compiles
-_BARE_METAL = {
-    "cortex-m0": "thumbv6m",
-    "cortex-m0plus": "thumbv6m",
-    "cortex-m1": "thumbv6m",
-    "cortex-m3": "thumbv7m",
-    "cortex-m4": "thumbv7em",
-    "cortex-m7": "thumbv7em",
-    "cortex-m23": "thumbv8m.base",
-    "cortex-m33": "thumbv8m.main",
-    "cortex-m35p": "thumbv8m.main",
-    "cortex-m52": "thumbv8.1m.main",
-    "cortex-m55": "thumbv8.1m.main",
-    "cortex-m85": "thumbv8.1m.main",
-}
 _RV32 = "riscv32-unknown-elf"
 # what LLVM calls processors that have other names here, by the first word of the triple
 _NAMES = {
@@ -153,8 +139,8 @@ def _triple(mcpu: str, options: dict[str, str]) -> str:
             f"there is no float ABI '{chosen[:80]}'", place=FLOAT_ABI, next_step=f"Use {', '.join(_FLOAT_ABIS)}"
         )
     given = options.get(TRIPLE)
-    if given is None and mcpu in _BARE_METAL:
-        return f"{_BARE_METAL[mcpu]}-none-{_FLOAT_ABIS[chosen or 'softfp']}"
+    if given is None and mcpu in CPUS and (word := CPUS.get(mcpu).architecture):
+        return f"{word}-none-{_FLOAT_ABIS[chosen or 'softfp']}"
     if given is None:
         return _RV32 if mcpu == "generic-rv32" else host_triple()
     if chosen is not None and given.endswith(("eabi", "eabihf")):
@@ -199,36 +185,33 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
     """Return what the templates may use of a processor."""
     if mcpu in CPUS and mcpu != GENERIC:
-        return CPUS.get(mcpu)
+        return CPUS.get(mcpu).features
     arch = architecture(triple)
-    if arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv"):
-        return _small_features(triple, mcpu, attributes)
+    small = arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv")
+    found, last = find_instructions(triple, mcpu, attributes), "plain" if small else "vector"
+    names = leading(name for name in found if INSTRUCTION_SETS.get(name).before == last)
+    if small:
+        return replace(PLAIN, instruction_sets=names)
     wide = arch in ("x86_64", "i386", "i686") and "zmm" in _assembly(triple, mcpu, attributes, _WIDE)
-    return Features(vector_registers=32) if wide else Features()
+    return Features(vector_registers=32 if wide else 16, instruction_sets=names)
 
 
-def _small_features(triple: str, mcpu: str, attributes: str) -> Features:
-    """Return the features of a microcontroller: what LLVM makes of a loop body tells what it has."""
-    text = _assembly(triple, mcpu, attributes, _SUMS)
-    plain = Features(vector_bytes=0, vector_registers=0, dot4=False)
-    if re.search(r"\bvadd\.i32\s+q", text):
-        return Features(vector_bytes=0, vector_registers=0, dot4=False, mve=True)
-    return Features(vector_bytes=0, vector_registers=0, dot4=False, dsp=True) if "smlabb" in text else plain
+def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]:
+    """Return the instruction sets that a processor has, each with an instruction that shows it.
+
+    LLVM is asked: it compiles what each family has for this, so there is no second table of processors and features
+    to fall behind LLVM's own.
+    """
+    found = {}
+    for name in INSTRUCTION_SETS:
+        entry = INSTRUCTION_SETS.get(name)
+        if re.match(entry.machines, architecture(triple)):
+            match = re.search(entry.shows, _assembly(triple, mcpu, attributes, entry.probe))
+            if match is not None:
+                found[name] = match[0]
+    return found
 
 
-_SUMS = """
-define i32 @products(i32 %sum, i16 signext %a, i16 signext %b) {
-  %wide_a = sext i16 %a to i32
-  %wide_b = sext i16 %b to i32
-  %product = mul i32 %wide_a, %wide_b
-  %result = add i32 %sum, %product
-  ret i32 %result
-}
-define <4 x i32> @lanes(<4 x i32> %a, <4 x i32> %b) {
-  %result = add <4 x i32> %a, %b
-  ret <4 x i32> %result
-}
-"""
 _WIDE = """
 define <16 x float> @lanes(<16 x float> %a) "min-legal-vector-width"="512" {
   %result = fadd <16 x float> %a, %a

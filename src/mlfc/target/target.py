@@ -11,9 +11,7 @@ from pathlib import Path
 
 from mlfc.errors import OptionError
 from mlfc.registry import Registry
-from mlfc.target.features import Features
-
-CPUS: Registry[Features] = Registry("cpu")
+from mlfc.target.features import CPUS, Features
 
 # what TVM's options say that the compiler has no use for
 _SILENT = ("-keys", "-model", "-march", "-device")
@@ -89,23 +87,6 @@ for _name, _options, _features in (
 ):
     _reader = partial(_read_device, _name, _features)
     KINDS.add(_name, TargetKind(_name, (*_options, MOST_ITEMS, MOST_SHARED), _name, _reader))
-
-_PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
-for _name in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m23"):
-    CPUS.add(_name, _PLAIN)
-for _name in ("cortex-m4", "cortex-m7", "cortex-m33"):
-    CPUS.add(_name, replace(_PLAIN, dsp=True))
-for _name in ("cortex-m55", "cortex-m85"):
-    CPUS.add(_name, replace(_PLAIN, mve=True))
-CPUS.add("generic-rv32", _PLAIN)
-CPUS.add("avr", replace(_PLAIN, wide_double=False))
-CPUS.add("generic", Features())
-CPUS.add("x86-64", Features())
-CPUS.add("x86-64-v2", Features())
-CPUS.add("x86-64-v3", Features())
-CPUS.add("x86-64-v4", Features(vector_registers=32))
-for _name in ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "apple-m1"):
-    CPUS.add(_name, Features())
 
 
 @dataclass(frozen=True)
@@ -185,7 +166,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         mcpu, options, features = kind.read(mcpu, options)
     else:
         mcpu = native_cpu() if mcpu == "native" else mcpu
-        features = CPUS.get(mcpu)
+        features = CPUS.get(mcpu).features
     return Target(kind.name, mcpu, replace(features, optimize=optimize), options)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, UnsupportedError
-from mlfc.isa.dsp.narrow import narrow
-from mlfc.isa.mve.vectorize import vectorize
+from mlfc.kernels.templates import FITTING
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order
@@ -208,10 +207,10 @@ class _GroupLowering:
         if self.features.gpu:
             return bind(body, self.features.group_items)
         if self.features.vector_bytes:
-            return load_ahead(split_stores(body))
-        if self.features.mve:
-            return vectorize(body)
-        return narrow(body) if self.features.dsp else body
+            body = load_ahead(split_stores(body))
+        for name in self.features.instruction_sets:
+            body = FITTING.get(name)(body) if name in FITTING else body
+        return body
 
 
 def _same_indices(a: Indices, b: Indices) -> bool:

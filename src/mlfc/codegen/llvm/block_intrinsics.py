@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import llvmlite.ir as ll
@@ -11,9 +11,9 @@ from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import INT1, INT8, INT16, INT32, POINTER, Value
 from mlfc.codegen.llvm.metadata import loop_properties
 from mlfc.errors import InternalError
-from mlfc.isa.mve import llvm_block_intrinsics as mve_runs
 from mlfc.support import dtypes
 from mlfc.tir import block_intrinsics, ir
+from mlfc.tir.forms import LLVM_FORMS, LlvmForm, RunWriter
 
 
 class Addresses(Protocol):
@@ -49,17 +49,32 @@ def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
     addresses = list(map(exprs.address, loads))
     if call.name.startswith("dots"):
         _matvec(context, to, addresses, numbers)
-    elif context.machine.mve:
-        mve_runs.taps(context, call.name, [to, *addresses], numbers[0], _counted)
+        return
+    write = _own_writer(context, call.name, numbers[0])
+    if write is not None:
+        write(context, [to, *addresses], numbers[0], _counted)
     else:
         _depthwise_mac(context, to, addresses, numbers[0])
+
+
+def _forms(context: Context) -> Iterator[LlvmForm]:
+    """Yield the forms of what the machine has."""
+    for name in context.machine.instruction_sets:
+        if name in LLVM_FORMS:
+            yield LLVM_FORMS.get(name)
+
+
+def _own_writer(context: Context, name: str, count: int) -> RunWriter | None:
+    """Return what writes a run in instructions of the machine, if it has them."""
+    return next((write for form in _forms(context) if (write := form.run(context, name, count)) is not None), None)
 
 
 def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) -> None:
     builder, source = context.builder, call.args[0]
     nbytes = dtypes.nbytes(call.dtype)
-    if context.machine.mve and nbytes >= block_intrinsics.CHUNK:
-        mve_runs.copy_or_fill(context, to, _copied(context, exprs, source), nbytes, _counted)
+    write = _own_writer(context, call.name, nbytes)
+    if write is not None:
+        write(context, [to, _copied(context, exprs, source)], nbytes, _counted)
         return
     size = ll.Constant(INT32, nbytes)
     volatile = ll.Constant(INT1, 0)
@@ -166,8 +181,7 @@ def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[
 def _chunks(context: Context, count: int, operands: list[Value], sums: list[Value]) -> tuple[list[Value], list[Value]]:
     """Return what `_chunk` makes of sums in a loop over so many chunks, and the addresses behind them.
 
-    The loop goes by its addresses. MVE sums products in even registers, of which two rows need all; its own loops count
-    in one of them.
+    The loop goes by its addresses, hidden where a machine has no register left to count in.
     """
     if not count:
         return operands, sums
@@ -180,7 +194,7 @@ def _chunks(context: Context, count: int, operands: list[Value], sums: list[Valu
         places, before = values[: len(operands)], values[len(operands) :]
         after = _chunk(context, before, places)
         moved = [_at(context, place, step) for place, step in zip(places, steps, strict=True)]
-        if context.machine.mve and len(sums) > block_intrinsics.FILTERS:
+        if any(form.crowded(context, len(sums)) for form in _forms(context)):
             moved[0] = context.opaque(moved[0])
         return context.builder.icmp_unsigned("!=", moved[0], end), [*moved, *after]
 
@@ -204,7 +218,7 @@ def _chunk(
 
 
 def _loaded(context: Context, address: Value, lanes: int) -> Value:
-    """Return int8 in memory; of half a chunk as int16, which fill a register of MVE."""
+    """Return int8 in memory; of half a chunk as int16, which fill a register of 16 bytes."""
     narrow = context.builder.load(address, typ=ll.VectorType(INT8, lanes), align=1)
     return narrow if lanes == block_intrinsics.CHUNK else context.builder.sext(narrow, ll.VectorType(INT16, lanes))
 
@@ -212,11 +226,10 @@ def _loaded(context: Context, address: Value, lanes: int) -> Value:
 def _products_added(context: Context, total: Value, a: Value, b: Value) -> Value:
     """Return `total` and the sum of the products of all lanes."""
     builder = context.builder
-    if context.machine.mve:
-        name = f"llvm.arm.mve.vmldava.v{a.type.count}i{a.type.element.width}"
-        zero = ll.Constant(INT32, 0)  # with signs, no subtraction, no exchange
-        function = context.declared(name, INT32, [INT32] * 4 + [a.type] * 2)
-        return builder.call(function, [zero, zero, zero, total, a, b])
+    for form in _forms(context):
+        added = form.products(context, total, a, b)
+        if added is not None:
+            return added
     wide = ll.VectorType(INT32, a.type.count)
     products = builder.mul(builder.sext(a, wide), builder.sext(b, wide))
     reduce = context.declared(f"llvm.vector.reduce.add.v{a.type.count}i32", INT32, [wide])

@@ -10,9 +10,7 @@ from mlfc.codegen.llvm import conversions, mathematics, powers
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import Value
 from mlfc.errors import InternalError
-from mlfc.isa.dot4 import llvm as dot4
-from mlfc.isa.dsp import llvm as dsp
-from mlfc.isa.mve import llvm as mve
+from mlfc.tir.forms import LLVM_FORMS
 
 # exact, so whether the processor has an instruction or a library is called makes no difference
 _EXACT = {
@@ -31,9 +29,11 @@ OF_BITS = frozenset({"run"})
 
 
 def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | None:
-    """Return the value of an intrinsic that has a body by an instruction of the machine's own, where it has one."""
-    if mve.applies(context, name, args):
-        return mve.compute(context, name, args)
+    """Return the value of an intrinsic by instructions of the machine's own, where it has them."""
+    for form in map(LLVM_FORMS.get, LLVM_FORMS):
+        value = form.call(context, name, args)
+        if value is not None:
+            return value
     if name == "clz32":
         return context.intrinsic("ctlz", args, flag=False)
     return None
@@ -55,12 +55,11 @@ def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Valu
     InternalError
         For an intrinsic that has no form in LLVM.
     """
-    if name == "dot4_u8s8":
-        return dot4.compute(context, *args)
+    value = instruction(context, name, args)
+    if value is not None:
+        return value
     if name in mathematics.FORMS:
         return mathematics.FORMS[name](context, args[0])
-    if name in dsp.FORMS:
-        return dsp.compute(context, name, args)
     if name == "integer_power":
         return powers.integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
     if name.startswith("to_"):

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
+from mlfc.target.features import leading
 from mlfc.target.llvm import (
     ABI,
     ATTRIBUTES,
     TRIPLE,
     architecture,
+    find_instructions,
     find_target,
     host_triple,
     llvm_cpu,
     llvm_features,
 )
 from mlfc.target.target import Target
+from mlfc.tir.forms import LLVM_FORMS
 
 _FREESTANDING = ("none", "elf", "eabi", "eabihf", "unknown")
 
@@ -39,10 +42,8 @@ class Machine:
         As LLVM takes them.
     vector_bytes : int
         Of a register of integers, 0 where there are no vectors.
-    dot : str
-        The instruction that multiplies groups of four bytes: ``vpdpbusd``, ``usdot``, ``sdot``, or empty.
-    dsp, mve : bool
-        ARM's extensions for microcontrollers.
+    instructions : tuple of (str, str)
+        The instruction sets that it has, each with an instruction that shows it.
     fused : frozenset of str
         Floats for which the processor multiplies and adds in one instruction with one rounding.
     """
@@ -52,15 +53,28 @@ class Machine:
     features: str = ""
     abi: str = ""
     vector_bytes: int = 0
-    dot: str = ""
-    dsp: bool = False
-    mve: bool = False
+    instructions: tuple[tuple[str, str], ...] = ()
     fused: frozenset[str] = frozenset()
 
     @property
     def architecture(self) -> str:
         """The first word of the triple: ``x86_64``, ``aarch64``, ..."""
         return architecture(self.triple)
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """The instruction sets that it has."""
+        return tuple(name for name, _ in self.instructions)
+
+    @cached_property
+    def fills_registers(self) -> frozenset[str]:
+        """Intrinsics whose sums fill the registers of this machine."""
+        names = (name for name in leading(self.instruction_sets) if name in LLVM_FORMS)
+        return frozenset().union(*(LLVM_FORMS.get(name).fills_registers for name in names))
+
+    def instruction(self, instruction_set: str) -> str:
+        """Return the instruction that shows an instruction set; empty if the processor does not have it."""
+        return dict(self.instructions).get(instruction_set, "")
 
     def fuses(self, dtype: str) -> bool:
         """Tell whether a product and a sum of this dtype become one instruction."""
@@ -92,8 +106,10 @@ def machine_of(target: Target) -> Machine:
     triple = target.options.get(TRIPLE) or host_triple()
     find_target(triple)
     cpu = llvm_cpu(triple, target.mcpu)
-    features = llvm_features(triple, target.mcpu, target.options.get(ATTRIBUTES, ""))
-    return _examined(triple, cpu, features, target.options.get(ABI, ""))
+    attributes = target.options.get(ATTRIBUTES, "")
+    features = llvm_features(triple, target.mcpu, attributes)
+    found = tuple(find_instructions(triple, target.mcpu, attributes).items())
+    return _examined(triple, cpu, features, target.options.get(ABI, ""), found)
 
 
 @cache
@@ -123,13 +139,6 @@ define double @double(double %a, double %b, double %c) {{
   %r = call double @llvm.fma.f64(double %a, double %b, double %c)
   ret double %r
 }}
-define i32 @halves(i32 %sum, i16 signext %a, i16 signext %b) {{
-  %wide_a = sext i16 %a to i32
-  %wide_b = sext i16 %b to i32
-  %product = mul i32 %wide_a, %wide_b
-  %r = add i32 %sum, %product
-  ret i32 %r
-}}
 define void @lanes(ptr %to, ptr %from) {{
   %a = load <{halves} x i16>, ptr %from, align 2
   %b = load <{halves} x i16>, ptr %to, align 2
@@ -138,29 +147,17 @@ define void @lanes(ptr %to, ptr %from) {{
   ret void
 }}
 """
-_DOT_PRODUCTS = """
-define i32 @dots(ptr %p, ptr %q) {{
-  %a = load <{bytes} x i8>, ptr %p, align 1
-  %b = load <{bytes} x i8>, ptr %q, align 1
-  %wide_a = {extension} <{bytes} x i8> %a to <{bytes} x i32>
-  %wide_b = sext <{bytes} x i8> %b to <{bytes} x i32>
-  %products = mul <{bytes} x i32> %wide_a, %wide_b
-  %r = call i32 @llvm.vector.reduce.add.v{bytes}i32(<{bytes} x i32> %products)
-  ret i32 %r
-}}
-"""
 _WIDEST = 64
 _X86_REGISTERS = (("zmm", _WIDEST), ("ymm", 32), ("xmm", 16))
 _VECTORS = {
     "aarch64": r"\bmul\s+v\d+\.8h", "wasm32": r"i16x8\.mul", "thumb": r"\bvmul\.i16\s+q",
     "arm": r"\bvmul\.i16\s+q", "riscv": r"\bvmul\.vv",
 }  # fmt: skip
-_DOT_FORMS = (("zext", "vpdpbusd"), ("zext", "usdot"), ("sext", "sdot"))
 _LIBRARY = {"float32": "fmaf", "float64": "fma"}
 
 
 @cache
-def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
+def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple[str, str], ...]) -> Machine:
     compiler = _target_machine(triple, cpu, features, abi, 2)
     layout = str(compiler.target_data)
     if layout.startswith("E"):
@@ -170,10 +167,6 @@ def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
         )
     size = 64 if architecture(triple) == "x86_64" else 16
     text = _assembly(compiler, triple, _PROBES.format(halves=size // 2))
-    dot_products = {
-        extension: _assembly(compiler, triple, _DOT_PRODUCTS.format(bytes=size, extension=extension))
-        for extension in ("zext", "sext")
-    }
     vector_bytes = _vector_bytes(architecture(triple), _function(text, "lanes"))
     calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}
     if vector_bytes == _WIDEST:  # kernels fill the widest registers anyway, so loops beside them may
@@ -184,9 +177,7 @@ def _examined(triple: str, cpu: str, features: str, abi: str) -> Machine:
         features,
         abi,
         vector_bytes,
-        next((name for extension, name in _DOT_FORMS if name in dot_products[extension]), ""),
-        dsp="smlabb" in text,
-        mve=architecture(triple).startswith("thumb") and vector_bytes > 0,
+        found,
         fused=frozenset(dtype for dtype, call in calls.items() if call is None),
     )
 

@@ -95,7 +95,7 @@ class StmtEmitter:
     def _loop(self, stmt: ir.For) -> None:
         """Write a loop that asks at its end; before it where it may have no iteration."""
         context, builder = self._context, self._context.builder
-        places = reducible_addresses(stmt) if context.machine.dsp and not context.machine.mve else []
+        places = reducible_addresses(stmt, context.machine.fills_registers)
         if places:
             self._reduced_loop(stmt, places)
             return

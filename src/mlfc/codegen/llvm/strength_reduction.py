@@ -5,7 +5,7 @@ LLVM would count in one register and derive the addresses in others, which the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import llvmlite.ir as ll
@@ -16,8 +16,6 @@ from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
-
-_FILLS_REGISTERS = "dot2"
 
 
 def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, Affine]:
@@ -59,13 +57,16 @@ def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms
     return AddressTerms(buffer, terms), total.constant
 
 
-def reducible_addresses(loop: ir.For) -> list[AddressTerms]:
-    """Return the places that a loop moves on, the best to end it by first; none for a loop that had better count."""
-    if not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
+def reducible_addresses(loop: ir.For, fills_registers: Collection[str]) -> list[AddressTerms]:
+    """Return the places that a loop moves on, the best to end it by first; none for a loop that had better count.
+
+    Those are loops without one of the intrinsics whose sums fill the registers.
+    """
+    if not fills_registers or not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
         return []
     inside = list(walk(loop.body))
     nodes = [node for stmt in inside for expr in own_exprs(stmt) for node in walk_expr(expr)]
-    is_full = any(isinstance(node, ir.Call) and node.name == _FILLS_REGISTERS for node in nodes)
+    is_full = any(isinstance(node, ir.Call) and node.name in fills_registers for node in nodes)
     if not is_full or any(isinstance(stmt, ir.For) for stmt in inside):
         return []
     made_inside = {stmt.var for stmt in inside if isinstance(stmt, ir.Let)}

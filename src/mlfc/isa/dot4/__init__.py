@@ -1,1 +1,23 @@
-"""Sums of four products of bytes: VNNI of x86, the dot products of AArch64."""
+"""Sums of four products of bytes: VNNI of x86, the dot products of AArch64.
+
+Loops are written with ``dot4_u8s8`` wherever there are vectors, so this says only how it is printed.
+"""
+
+from __future__ import annotations
+
+from mlfc.target.features import INSTRUCTION_SETS, InstructionSet
+
+_FUNCTION = """
+define i32 @{kind}(ptr %p, ptr %q) {{
+  %a = load <64 x i8>, ptr %p, align 1
+  %b = load <64 x i8>, ptr %q, align 1
+  %wide_a = {kind} <64 x i8> %a to <64 x i32>
+  %wide_b = sext <64 x i8> %b to <64 x i32>
+  %products = mul <64 x i32> %wide_a, %wide_b
+  %r = call i32 @llvm.vector.reduce.add.v64i32(<64 x i32> %products)
+  ret i32 %r
+}}
+"""
+# what multiplies unsigned bytes comes first, so that it is found first
+_PROBE = "".join(_FUNCTION.format(kind=kind) for kind in ("zext", "sext"))
+INSTRUCTION_SETS.add("dot4", InstructionSet("dot4", "x86_64|i386|i686|aarch64", _PROBE, "vpdpbusd|usdot|sdot"))

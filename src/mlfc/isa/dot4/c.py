@@ -9,20 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlfc.codegen.c_types import part_type
+from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
+from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 _PREFIX = "dot4_u8s8x"
 
-GROUP = "group"
-"""The key of the type of four bytes in memory."""
-
-GROUP_SOURCE = """\
-/* four bytes in memory, as the bits of one number */
-typedef int32_t mlf_group __attribute__((aligned(1), may_alias));"""
-
-INCLUDES = (
+_INCLUDES = (
     "#if defined(__AVX2__)",
     "#include <immintrin.h>",
     "#elif defined(__SSE2__)",
@@ -110,39 +105,31 @@ _ANYWHERE = (
 )
 
 
-def key(sums: int) -> str:
-    """Return the key of the macro that makes so many sums, over all parts."""
-    return f"{_PREFIX}{sums}"
-
-
-def is_key(text: str) -> bool:
-    """Tell whether a helper's key is one of this file's."""
-    return text.startswith(_PREFIX)
-
-
-def takes_group(call: ir.Call) -> bool:
+def _takes_group(call: ir.Call) -> bool:
     """Tell whether a call multiplies one group of four bytes, the same for all sums."""
     return call.name == "dot4_u8s8" and dtypes.lanes(call.args[1].dtype) == 4 < 4 * dtypes.lanes(call.dtype)
 
 
-def group_vars(body: ir.Stmt) -> set[int]:
+def _words(body: ir.Stmt) -> set[int]:
     """Return the ids of variables that hold such a group: not vectors in C, but the bits of an int32."""
     return {
         id(node.args[1])
         for stmt in walk(body)
         for expr in own_exprs(stmt)
         for node in walk_expr(expr)
-        if isinstance(node, ir.Call) and takes_group(node) and isinstance(node.args[1], ir.Var)
+        if isinstance(node, ir.Call) and _takes_group(node) and isinstance(node.args[1], ir.Var)
     }
 
 
-def sums_dtype(text: str) -> str:
+def _sums_dtype(text: str) -> str:
     """Return the dtype of the sums; the factors are taken as lanes of it."""
     return f"int32x{text.removeprefix(_PREFIX)}"
 
 
-def source(text: str) -> str:
-    """Return the macro of a key."""
+def _helper(text: str) -> Helper | None:
+    """Return the macro of a key: ``dot4_u8s8x16`` makes 16 sums, over all parts."""
+    if not text.startswith(_PREFIX):
+        return None
     size = 4 * int(text.removeprefix(_PREFIX))
     lines: list[str] = []
     for form in _FORMS:
@@ -151,11 +138,11 @@ def source(text: str) -> str:
             continue
         condition = f"{form.condition} && MLF_PARTS == {parts}"
         lines += [f"#{'elif' if lines else 'if'} {condition}", _macro(text, form.lines)]
-    return "\n".join([*lines, "#else", _macro(text, _ANYWHERE), "#endif"])
+    return (), "\n".join([*lines, "#else", _macro(text, _ANYWHERE), "#endif"])
 
 
 def _macro(text: str, body: tuple[str, ...]) -> str:
-    part = part_type(sums_dtype(text))
+    part = part_type(_sums_dtype(text))
     lines = [
         f"#define mlf_{text}(sum, a, b) __extension__({{",
         f"  {part} mlf_sum = (sum);",
@@ -164,3 +151,21 @@ def _macro(text: str, body: tuple[str, ...]) -> str:
         "  mlf_sum; })",
     ]
     return " \\\n".join(lines)
+
+
+def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
+    if not isinstance(expr, ir.Call) or expr.name != "dot4_u8s8":
+        return None
+    total, unsigned, signed = expr.args
+    lanes = dtypes.lanes(expr.dtype)
+    if lanes == 1:
+        raise InternalError("C has no 'dot4_u8s8' of one sum")
+    name = printer.need(f"{_PREFIX}{lanes}")
+    if _takes_group(expr):
+        factor = f"{printer.need(f'splat:{expr.dtype}')}({printer.group(unsigned)})"
+    else:
+        factor = printer.expr(unsigned)
+    return f"{name}({printer.expr(total)}, {factor}, {printer.expr(signed)})"
+
+
+C_FORMS.add("dot4", CForm(_helper, _INCLUDES, lambda key: {_sums_dtype(key)}, expression=_expression, words=_words))

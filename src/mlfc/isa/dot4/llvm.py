@@ -6,24 +6,25 @@ multiplied in pairs: the instruction that multiplies bytes itself saturates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ll
 
 from mlfc.codegen.llvm.context import Context, words
 from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, Value
+from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _MULTIPLY_PAIRS = {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"}
 _VNNI = {64: "512", 32: "256", 16: "128"}
 _X86 = ("x86_64", "i386", "i686")
 
 
-def compute(context: Context, total: Value, unsigned: Value, signed: Value) -> Value:
+def _compute(context: Context, total: Value, unsigned: Value, signed: Value) -> Value:
     """Return the sums; `unsigned` may be one group of four bytes, the same for all sums."""
     builder = context.builder
     kind = total.type
     if not isinstance(kind, ll.VectorType):
-        lane = compute(context, context.splat(total, 1), unsigned, signed)
+        lane = _compute(context, context.splat(total, 1), unsigned, signed)
         return builder.extract_element(lane, ll.Constant(INT32, 0))
     a, b = _as_words(context, unsigned, kind.count), _as_words(context, signed, kind.count)
     parts = _parts(context, kind.count)
@@ -54,9 +55,9 @@ def _parts(context: Context, lanes: int) -> int:
 def _form(context: Context, lanes: int) -> Callable[[Context, Value, Value, Value], Value]:
     machine, size = context.machine, 4 * lanes
     if machine.architecture in _X86 and size <= machine.vector_bytes and size in _MULTIPLY_PAIRS:
-        return _vnni if machine.dot == "vpdpbusd" else _x86_pairs
+        return _vnni if machine.instruction("dot4") == "vpdpbusd" else _x86_pairs
     if machine.architecture == "aarch64" and size == 16:
-        return {"usdot": _usdot, "sdot": _sdot}.get(machine.dot, _pairs)
+        return {"usdot": _usdot, "sdot": _sdot}.get(machine.instruction("dot4"), _pairs)
     return _pairs
 
 
@@ -118,3 +119,10 @@ def _sdot(context: Context, total: Value, a: Value, b: Value) -> Value:
 def _aarch64(context: Context, name: str, total: Value, a: Value, b: Value) -> Value:
     function = context.declared(f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, [total.type, a.type, b.type])
     return context.builder.call(function, [total, a, b])
+
+
+def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+    return _compute(context, *args) if name == "dot4_u8s8" else None
+
+
+LLVM_FORMS.add("dot4", LlvmForm(_call))

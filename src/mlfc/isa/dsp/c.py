@@ -6,7 +6,12 @@ compile time, and what is read from memory must match them.
 
 from __future__ import annotations
 
-INCLUDES = (
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
+
+_INCLUDES = (
     "#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32)",
     "#include <arm_acle.h>",
     "#define MLF_DSP 1",
@@ -56,7 +61,7 @@ static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
 }}"""
 
 
-HELPERS: dict[str, tuple[tuple[str, ...], str]] = {
+_HELPERS: dict[str, Helper] = {
     "word:int8": ((), _word("i8", "int8_t", "uint8_t", 4)),
     "word:uint8": ((), _word("u8", "uint8_t", "uint8_t", 4)),
     "word:int16": ((), _word("i16", "int16_t", "uint16_t", 2)),
@@ -96,9 +101,19 @@ static inline int32_t mlf_saturate_byte(int32_t x) {
 }  # fmt: skip
 """Text of each helper by its key, and the keys of those that it calls."""
 
-INTRINSICS = frozenset(key for key in HELPERS if ":" not in key)
+
+def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
+    if not isinstance(expr, ir.Call):
+        return None
+    if expr.name in _HELPERS:
+        return f"{printer.need(expr.name)}({', '.join(map(printer.expr, expr.args))})"
+    if expr.name != "word":
+        return None
+    (elements,) = expr.args
+    if not isinstance(elements, ir.Load):
+        raise InternalError("C takes a word from memory only")
+    name = printer.need(f"word:{dtypes.element(elements.dtype)}")
+    return f"{name}({printer.address(elements.buffer, elements.indices)})"
 
 
-def is_key(key: str) -> bool:
-    """Tell whether a helper's key is one of this file's."""
-    return key in HELPERS
+C_FORMS.add("dsp", CForm(_HELPERS.get, _INCLUDES, expression=_expression))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import INT32, Value
+from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 
 def _half(context: Context, word: Value, letter: str) -> Value:
@@ -16,7 +17,7 @@ def _half(context: Context, word: Value, letter: str) -> Value:
 
 def _multiply_halves(letters: str) -> Callable[..., Value]:
     def emit(context: Context, total: Value, a: Value, b: Value) -> Value:
-        if context.machine.dsp:
+        if context.machine.instruction("dsp"):
             return _instruction(context, f"smla{letters}", [a, b, total])
         builder = context.builder
         return builder.add(total, builder.mul(_half(context, a, letters[0]), _half(context, b, letters[1])))
@@ -25,14 +26,14 @@ def _multiply_halves(letters: str) -> Callable[..., Value]:
 
 
 def _dot2(context: Context, total: Value, a: Value, b: Value) -> Value:
-    if context.machine.dsp:
+    if context.machine.instruction("dsp"):
         return _instruction(context, "smlad", [a, b, total])
     bottom = _multiply_halves("bb")(context, total, a, b)
     return _multiply_halves("tt")(context, bottom, a, b)
 
 
 def _even_bytes(context: Context, word: Value) -> Value:
-    if context.machine.dsp:
+    if context.machine.instruction("dsp"):
         return _instruction(context, "sxtb16", [word])
     builder = context.builder
     n = context.numbers(word)
@@ -51,15 +52,16 @@ def _instruction(context: Context, name: str, args: Sequence[Value]) -> Value:
     return context.builder.call(function, list(args))
 
 
-FORMS: dict[str, Callable[..., Value]] = {
+_CALLS: dict[str, Callable[..., Value]] = {
     "even_bytes": _even_bytes,
     "odd_bytes": _odd_bytes,
     "dot2": _dot2,
     **{f"mac_{letters}": _multiply_halves(letters) for letters in ("bb", "bt", "tb", "tt")},
 }
-"""What writes each intrinsic."""
 
 
-def compute(context: Context, name: str, args: Sequence[Value]) -> Value:
-    """Return the value of an intrinsic of FORMS."""
-    return FORMS[name](context, *args)
+def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+    return _CALLS[name](context, *args) if name in _CALLS else None
+
+
+LLVM_FORMS.add("dsp", LlvmForm(_call, fills_registers=frozenset({"dot2"})))

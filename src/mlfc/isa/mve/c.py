@@ -7,20 +7,18 @@ four int32 are values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mlfc.codegen import vectors
 from mlfc.codegen.c_types import scalar_type, short_name
 from mlfc.errors import InternalError
 from mlfc.isa.mve.c_block_intrinsics import BLOCK_HELPERS, BLOCK_INTRINSICS
 from mlfc.support import dtypes
 from mlfc.tir import block_intrinsics, ir
+from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.ir import Expr
 
-LANES = "int32x4"
-"""The one vector of values."""
+_LANES = "int32x4"  # the one vector of values
 
-INCLUDES = (
+_INCLUDES = (
     "#if defined(__ARM_FEATURE_MVE)",
     "#include <arm_mve.h>",
     "#if defined(__clang__)",
@@ -76,28 +74,15 @@ _SCALAR = {"requantize_single_down": "requantize_single", "requantize_away_down"
 
 _MEMORY = frozenset({"widen", "narrow", "saturate"})
 
-CALLS = frozenset(_CALLS)
-"""Intrinsics and operators that have a form for vectors of four int32."""
 
-
-def is_key(key: str) -> bool:
-    """Tell whether a helper's key is one of this file's."""
-    name, _, dtype = key.partition(":")
-    return key in BLOCK_HELPERS or (name in CALLS and dtype == LANES) or name in _MEMORY
-
-
-def vectors_of(key: str) -> set[str]:
-    """Return the vector dtypes that the helper `key` needs."""
-    return set() if key in BLOCK_HELPERS else {LANES}
-
-
-def source(key: str) -> tuple[tuple[str, ...], str]:
-    """Return the keys that the helper `key` calls, and its text."""
+def _helper(key: str) -> Helper | None:
     if key in BLOCK_HELPERS:
         return BLOCK_HELPERS[key]
     name, _, dtype = key.partition(":")
     if name in _MEMORY:
         return (), _memory(name, dtype)
+    if name not in _CALLS or dtype != _LANES:
+        return None
     scalar = _SCALAR.get(name, name)
     return (() if name in ("min", "max") else (scalar,)), _lanes(name)
 
@@ -115,7 +100,7 @@ def _memory(name: str, dtype: str) -> str:
             f"{_PART} mlf_r;",
             f"{_EACH} {{ mlf_r[mlf_i] = mlf_from[mlf_i]; }}",
         ]
-        portable = _expression(f"{macro}(place)", lines, "mlf_r;")
+        portable = _macro(f"{macro}(place)", lines, "mlf_r;")
     else:
         machine = f"#define {macro}(place, value) vstr{width}q_{sign}32(place, ({lanes})(value))"
         portable = _statement(
@@ -142,7 +127,7 @@ def _lanes(name: str) -> str:
     """Return the macro that computes on vectors of four int32."""
     count, before, machine, portable = _CALLS[name]
     params = "abc"[:count]
-    head = f"mlf_{name}_{short_name(LANES)}({', '.join(params)})"
+    head = f"mlf_{name}_{short_name(_LANES)}({', '.join(params)})"
 
     def operands(kind: str) -> list[str]:
         return [f"const {kind} mlf_{letter} = ({kind})({letter});" for letter in params]
@@ -151,15 +136,15 @@ def _lanes(name: str) -> str:
     return "\n".join(
         [
             _IF,
-            _expression(head, [*operands("int32x4_t"), *before], f"({_PART}){machine};"),
+            _macro(head, [*operands("int32x4_t"), *before], f"({_PART}){machine};"),
             "#else",
-            _expression(head, by_lane, "mlf_r;"),
+            _macro(head, by_lane, "mlf_r;"),
             "#endif",
         ]
     )
 
 
-def _expression(head: str, lines: list[str], value: str) -> str:
+def _macro(head: str, lines: list[str], value: str) -> str:
     return " \\\n".join([f"#define {head} __extension__({{", *(f"  {line}" for line in lines), f"  {value} }})"])
 
 
@@ -167,16 +152,16 @@ def _statement(head: str, lines: list[str]) -> str:
     return " \\\n".join([f"#define {head} do {{", *(f"  {line}" for line in lines), "} while (0)"])
 
 
-def widened(expr: ir.Cast) -> ir.Load | None:
+def _widened(expr: ir.Cast) -> ir.Load | None:
     """Return the narrow elements that a cast takes from memory as four int32, or None where it does not."""
     load = expr.value
-    known = expr.dtype == LANES and isinstance(load, ir.Load) and dtypes.element(load.dtype) in _NARROW
+    known = expr.dtype == _LANES and isinstance(load, ir.Load) and dtypes.element(load.dtype) in _NARROW
     return load if known and isinstance(load, ir.Load) else None
 
 
-def narrowed(value: Expr) -> tuple[str, Expr] | None:
+def _narrowed(value: Expr) -> tuple[str, Expr] | None:
     """Return the helper and the four int32 with which a store writes narrow elements, or None where it does not."""
-    if not isinstance(value, ir.Cast) or value.value.dtype != LANES or dtypes.element(value.dtype) not in _NARROW:
+    if not isinstance(value, ir.Cast) or value.value.dtype != _LANES or dtypes.element(value.dtype) not in _NARROW:
         return None
     unlimited = _limited(value.value, dtypes.limits("int8")) if dtypes.element(value.dtype) == "int8" else None
     return (f"narrow:{value.dtype}", value.value) if unlimited is None else (f"saturate:{value.dtype}", unlimited)
@@ -193,7 +178,7 @@ def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
     return value
 
 
-def block_call(value: Expr) -> ir.Call | None:
+def _block_call(value: Expr) -> ir.Call | None:
     """Return the call that computes a run, or None where the value is something else."""
     known = isinstance(value, ir.Call) and (
         value.name in block_intrinsics.NAMES
@@ -203,14 +188,12 @@ def block_call(value: Expr) -> ir.Call | None:
     return value if known and isinstance(value, ir.Call) else None
 
 
-def block_statement(
-    to: str, call: ir.Call, address: Callable[[ir.Load], str], expr: Callable[[Expr], str]
-) -> tuple[str, str]:
-    """Return the statement that stores a run at the address `to`, and the key of the helper that it calls."""
+def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
+    """Return the statement that stores a run at the address `to`."""
     if call.name == block_intrinsics.COUNTED_FILL:
-        key, args = "fill_run", list(map(expr, call.args))
+        key, args = "fill_run", list(map(printer.expr, call.args))
     elif call.name == "run" and isinstance(call.args[0], ir.Broadcast):
-        key, args = "fill_run", [expr(call.args[0].value), str(dtypes.lanes(call.dtype))]
+        key, args = "fill_run", [printer.expr(call.args[0].value), str(dtypes.lanes(call.dtype))]
     else:
         name = block_intrinsics.uncounted(call.name)
         operands = call.args[: len(call.args) - len(block_intrinsics.COUNTS[name])] if name else call.args
@@ -218,8 +201,43 @@ def block_statement(
         if len(loads) != len(operands):
             raise InternalError(f"C takes the runs of '{call.name}' from memory only")
         if name:
-            numbers = list(map(expr, call.args[len(operands) :]))
+            numbers = list(map(printer.expr, call.args[len(operands) :]))
         else:
             numbers = list(map(str, block_intrinsics.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])))
-        key, args = BLOCK_INTRINSICS[name or call.name], [*map(address, loads), *numbers]
-    return f"mlf_{key}({', '.join([to, *args])});", key
+        addresses = [printer.address(load.buffer, load.indices) for load in loads]
+        key, args = BLOCK_INTRINSICS[name or call.name], [*addresses, *numbers]
+    return f"{printer.need(key)}({', '.join([to, *args])});"
+
+
+def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if isinstance(expr, ir.Call) and expr.dtype == _LANES and expr.name in _CALLS:
+        return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
+    load = _widened(expr) if isinstance(expr, ir.Cast) else None
+    if load is None:
+        return None
+    return f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
+
+
+def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
+    """Return the statement that stores a run, or four narrow elements."""
+    call, narrow = _block_call(stmt.value), _narrowed(stmt.value)
+    if call is None and narrow is None:
+        return None
+    to = printer.address(stmt.buffer, stmt.indices)
+    if call is not None:
+        return _block_statement(printer, to, call)
+    assert narrow is not None
+    key, wide = narrow
+    return f"MLF_EACH(q) {printer.need(key)}({to}, {printer.expr(wide)});"
+
+
+C_FORMS.add(
+    "mve",
+    CForm(
+        _helper,
+        _INCLUDES,
+        lambda key: set() if key in BLOCK_HELPERS else {_LANES},
+        expression=_expression,
+        store=_store,
+    ),
+)

@@ -8,18 +8,31 @@ import llvmlite.ir as ll
 
 from mlfc.codegen.llvm.context import Context, words
 from mlfc.codegen.llvm.llvm_types import INT32, Value
+from mlfc.isa.mve.llvm_block_intrinsics import writer
+from mlfc.tir import block_intrinsics
+from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _LANES = words(4)
 
 
-def applies(context: Context, name: str, args: Sequence[Value]) -> bool:
-    """Tell whether the machine has instructions for an intrinsic of these arguments."""
-    return context.machine.mve and name in FORMS and args[0].type == _LANES
+def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+    """Write an intrinsic on four int32, if the machine has instructions for it."""
+    if not context.machine.instruction("mve") or name not in _CALLS or args[0].type != _LANES:
+        return None
+    return _CALLS[name](context, *args)
 
 
-def compute(context: Context, name: str, args: Sequence[Value]) -> Value:
-    """Return the value of an intrinsic of FORMS."""
-    return FORMS[name](context, *args)
+def _products(context: Context, total: Value, a: Value, b: Value) -> Value:
+    """Add the products of all lanes."""
+    name = f"llvm.arm.mve.vmldava.v{a.type.count}i{a.type.element.width}"
+    zero = ll.Constant(INT32, 0)  # with signs, no subtraction, no exchange
+    function = context.declared(name, INT32, [INT32] * 4 + [a.type] * 2)
+    return context.builder.call(function, [zero, zero, zero, total, a, b])
+
+
+def _crowded(_: Context, sums: int) -> bool:
+    """Products are summed in even registers, of which two rows need all; loops of LLVM's count in one of them."""
+    return sums > block_intrinsics.FILTERS
 
 
 def _instruction(context: Context, name: str, args: Sequence[Value], *flags: int) -> Value:
@@ -78,10 +91,10 @@ def _away_down(context: Context, x: Value, multiplier: Value, exponent: Value) -
     return _rounded_down(context, builder.add(high, less), exponent)
 
 
-FORMS: dict[str, Callable[..., Value]] = {
+_CALLS: dict[str, Callable[..., Value]] = {
     "requantize_down": _requantize_down,
     "requantize_double": _requantize_double,
     "requantize_single_down": _single_down,
     "requantize_away_down": _away_down,
 }
-"""What writes each intrinsic."""
+LLVM_FORMS.add("mve", LlvmForm(_call, writer, _products, _crowded))

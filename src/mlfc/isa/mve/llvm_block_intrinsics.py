@@ -6,6 +6,7 @@ Products of bytes are 16-bit numbers, their sums four registers of int32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import llvmlite.ir as ll
@@ -13,6 +14,7 @@ import llvmlite.ir as ll
 from mlfc.codegen.llvm.context import Context, words
 from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, POINTER, Value
 from mlfc.tir import block_intrinsics
+from mlfc.tir.forms import RunWriter
 
 # (of a context, how many, values from the first iteration on, one iteration) -> values behind the last
 Counted: TypeAlias = Callable[[Context, int, Sequence[Value], Callable[[Value, list[Value]], list[Value]]], list[Value]]
@@ -23,19 +25,16 @@ _SPELLED_OUT = 4  # chunks that are copied without a loop
 _REGISTERS = block_intrinsics.CHANNELS // 4
 
 
-def copy_or_fill(context: Context, to: Value, source: Value, nbytes: int, counted: Counted) -> None:
-    """Write a copy, or a fill, of at least 16 bytes.
+def writer(_: Context, name: str, count: int) -> RunWriter | None:
+    """Return what writes a run in these instructions; None for a copy of less than 16 bytes."""
+    if name == "run":
+        return _copy_or_fill if count >= block_intrinsics.CHUNK else None
+    return partial(_taps, pairs=name == "paired_taps")
 
-    Parameters
-    ----------
-    context : Context
-    to, source : value
-        Addresses; a fill has 16 bytes as its source.
-    nbytes : int
-    counted : callable
-        Writes a loop.
-    """
-    builder = context.builder
+
+def _copy_or_fill(context: Context, operands: Sequence[Value], nbytes: int, counted: Counted) -> None:
+    """Write a copy, or a fill, whose source is 16 bytes instead of an address."""
+    builder, (to, source) = context.builder, operands
 
     def chunk(place: Value) -> None:
         value = source
@@ -57,24 +56,12 @@ def copy_or_fill(context: Context, to: Value, source: Value, nbytes: int, counte
         chunk(ll.Constant(INT32, nbytes - block_intrinsics.CHUNK))  # once more what lies before the rest
 
 
-def taps(context: Context, name: str, addresses: Sequence[Value], count: int, counted: Counted) -> None:
-    """Write the sums of ``taps`` or ``paired_taps``.
-
-    Parameters
-    ----------
-    context : Context
-    name : str
-    addresses : sequence of value
-        Of the sums, of what they start with, of the values, of the weights.
-    count : int
-        Taps.
-    counted : callable
-        Writes a loop.
-    """
+def _taps(context: Context, addresses: Sequence[Value], count: int, counted: Counted, *, pairs: bool) -> None:
+    """Write sums over `count` taps; the addresses are those of sums, what they start with, values and weights."""
     to, start, *operands = addresses
     # lane i of register j is channel 4 * i + j: so products of even and odd bytes need not be put in order
     sums = _read(context, start)
-    if name == "paired_taps":
+    if pairs:
 
         def pair(number: Value, before: list[Value]) -> list[Value]:
             first = context.builder.mul(number, ll.Constant(INT32, 2))

@@ -16,6 +16,7 @@ from mlfc.errors import OptionError, ProblemsError
 from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
 from mlfc.support.plain_file import open_plain
+from mlfc.target.features import INSTRUCTION_SETS
 from mlfc.target.target import parse_target
 
 if sys.version_info >= (3, 11):
@@ -200,7 +201,8 @@ class Board:
         """What the core has beside the plain instructions: ``FPU``, ``DSP``, ``MVE``, by compiler flags and target."""
         target = parse_target(self.target).features
         has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
-        return tuple(name for name, has in (("FPU", has_fpu), ("DSP", target.dsp), ("MVE", target.mve)) if has)
+        titles = (INSTRUCTION_SETS.get(name).title for name in target.instruction_sets)
+        return (*(("FPU",) if has_fpu else ()), *filter(None, titles))
 
     def run_command(self, elf: str) -> list[str] | None:
         """Return the command that runs a program on this machine; None where none does."""

@@ -10,28 +10,19 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import attributes_of, machine_of, object_paths
 from mlfc.support.content import Data
-from mlfc.target.features import Features
+from mlfc.target.features import CPUS, INSTRUCTION_SETS, Features
 from mlfc.target.target import parse_target
 
 # ELF's numbers of machines, and of Arm's architectures for microcontrollers
 _MACHINES = {"cortex-m": 40, "avr": 83, "xtensa": 94, "riscv": 243}
 _NAMES = {3: "x86", 40: "Arm", 62: "x86-64", 83: "AVR", 94: "Xtensa", 183: "AArch64", 243: "RISC-V"}
-_ARCHITECTURE, _MVE = 6, 48
-_V6M, _V6SM, _V7M, _V7EM, _V8M_BASE, _V8M_MAIN, _V81M = 11, 12, 10, 13, 16, 17, 21
+_ARCHITECTURE = 6
+# by their number in objects: LLVM's word, the name
 _ARCHITECTURES = {
-    _V6M: "Armv6-M", _V6SM: "Armv6S-M", _V7M: "Armv7-M", _V7EM: "Armv7E-M", _V8M_BASE: "Armv8-M Baseline",
-    _V8M_MAIN: "Armv8-M Mainline", _V81M: "Armv8.1-M",
+    11: ("thumbv6m", "Armv6-M"), 12: ("thumbv6m", "Armv6S-M"), 10: ("thumbv7m", "Armv7-M"),
+    13: ("thumbv7em", "Armv7E-M"), 16: ("thumbv8m.base", "Armv8-M Baseline"),
+    17: ("thumbv8m.main", "Armv8-M Mainline"), 21: ("thumbv8.1m.main", "Armv8.1-M"),
 }  # fmt: skip
-_SMALL = frozenset({_V6M, _V6SM})
-_RUNS = {
-    **dict.fromkeys(("cortex-m0", "cortex-m0plus"), _SMALL),
-    "cortex-m23": _SMALL | {_V8M_BASE},
-    "cortex-m3": _SMALL | {_V7M},
-    **dict.fromkeys(("cortex-m4", "cortex-m7"), _SMALL | {_V7M, _V7EM}),
-    "cortex-m33": _SMALL | {_V7M, _V7EM, _V8M_BASE, _V8M_MAIN},
-    **dict.fromkeys(("cortex-m55", "cortex-m85"), frozenset(_ARCHITECTURES)),
-}
-"""Which architectures' code each core runs; of one that is not listed nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,10 @@ def mismatch(module: str, target: str, board: Board) -> Mismatch | None:
 
 
 def _reasons(made: Features, has: Features) -> Iterator[str]:
-    for name, used, there in (("DSP", made.dsp, has.dsp), ("MVE", made.mve, has.mve)):
+    for key in INSTRUCTION_SETS:
+        name, used, there = INSTRUCTION_SETS.get(key).title, made.has(key), has.has(key)
+        if not name:
+            continue
         if there and not used:
             yield f"its loops leave the core's {name} instructions unused"
         if used and not there:
@@ -122,10 +116,14 @@ def _cannot_run(data: Data, board: Board) -> str | None:
     machine, wanted = machine_of(data), _MACHINES.get(board.arch)
     if machine is not None and wanted is not None and machine != wanted:
         return f"its objects are code of {_NAMES.get(machine, f'machine {machine}')}"
-    said = attributes_of(data) if board.core in _RUNS else {}
-    architecture = said.get(_ARCHITECTURE)
-    if architecture in _ARCHITECTURES and architecture not in _RUNS[board.core]:
-        return f"its objects are code for {_ARCHITECTURES[architecture]}"
-    if said.get(_MVE) and "MVE" not in board.features:
-        return "its objects use MVE instructions"
+    cpu = CPUS.get(board.core) if board.core in CPUS else None
+    if cpu is None or not cpu.architecture:
+        return None
+    said = attributes_of(data)
+    word, name = _ARCHITECTURES.get(said.get(_ARCHITECTURE, 0), ("", ""))
+    if word and word not in (cpu.architecture, *cpu.runs):
+        return f"its objects are code for {name}"
+    for entry in map(INSTRUCTION_SETS.get, INSTRUCTION_SETS):
+        if entry.elf_attribute is not None and said.get(entry.elf_attribute) and entry.title not in board.features:
+            return f"its objects use {entry.title} instructions"
     return None

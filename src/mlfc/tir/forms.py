@@ -1,0 +1,100 @@
+"""How printers write what an instruction set has instructions for; everything else has one portable form in them.
+
+A family (`mlfc.isa`) registers its forms here. Those of LLVM code get the printer's context, whose types are not named
+here: LLVM takes long to load, and a family may declare all that it has in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from mlfc.registry import Registry
+from mlfc.tir import ir
+from mlfc.tir.ir import Expr
+
+Helper: TypeAlias = tuple[tuple[str, ...], str]
+"""Keys of the helpers that a helper calls, and its text."""
+
+
+class CPrinter(Protocol):
+    """What a form may ask of the printer of C expressions."""
+
+    def expr(self, expr: Expr, level: int = ...) -> str:
+        """Return C for an expression."""
+
+    def need(self, key: str) -> str:
+        """Return the C name of a helper, which the file then has."""
+
+    def address(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
+        """Return the address of an element."""
+
+    def group(self, expr: Expr) -> str:
+        """Return four bytes as an int32."""
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class CForm:
+    """What C has of an instruction set; its texts have a portable form beside the machine's.
+
+    Attributes
+    ----------
+    helper : callable ``key -> Helper or None``
+        The helper of a key, if it is one of this family's.
+    includes : tuple of str
+        Lines that its helpers need before them.
+    vectors : callable ``key -> dtypes``
+        Vector types that the helper of a key needs.
+    expression : callable ``(printer, expression) -> text or None``
+        How a call or a cast is written, if this family does: as a call, which needs no parentheses.
+    store : callable ``(printer, store) -> statement or None``
+        How a store is written, if this family does.
+    words : callable ``statement -> ids of variables``
+        Variables of four bytes that are held as an int32.
+    """
+
+    helper: Callable[[str], Helper | None]
+    includes: tuple[str, ...] = ()
+    vectors: Callable[[str], set[str]] = lambda _: set()
+    expression: Callable[[CPrinter, Expr], str | None] = _nothing
+    store: Callable[[CPrinter, ir.Store], str | None] = _nothing
+    words: Callable[[ir.Stmt], set[int]] = lambda _: set()
+
+
+C_FORMS: Registry[CForm] = Registry("C form", "mlfc.isa", "c")
+
+# (context, addresses of the result and the operands, how many, what writes a loop)
+RunWriter: TypeAlias = Callable[[Any, Sequence[Any], int, Callable[..., list[Any]]], None]
+
+
+@dataclass(frozen=True)
+class LlvmForm:
+    """What LLVM code has of an instruction set.
+
+    Attributes
+    ----------
+    call : callable ``(context, name, arguments) -> value or None``
+        Writes an intrinsic, if this family does for the context's machine.
+    run : callable ``(context, name, bytes of the first operand) -> writer or None``
+        What writes a copy or sums over taps (`mlfc.tir.runs`), if this family does.
+    products : callable ``(context, sum, a, b) -> value or None``
+        Adds the products of all lanes to a scalar.
+    crowded : callable ``(context, sums) -> bool``
+        Whether a loop over so many such sums has no register left to count in, so that it must go by addresses.
+    fills_registers : frozenset of str
+        Intrinsics whose sums fill the registers, so that innermost loops with them go by addresses.
+    """
+
+    call: Callable[[Any, str, Sequence[Any]], Any] = _nothing
+    run: Callable[[Any, str, int], RunWriter | None] = _nothing
+    products: Callable[[Any, Any, Any, Any], Any] = _nothing
+    crowded: Callable[[Any, int], bool] = lambda *_: False
+    fills_registers: frozenset[str] = frozenset()
+
+
+LLVM_FORMS: Registry[LlvmForm] = Registry("LLVM form", "mlfc.isa", "llvm")

@@ -47,6 +47,8 @@ class HostLibrary(Module):
     """
 
     type_key = "c"
+    is_dso_exportable = True
+    is_runnable = True
 
     def __init__(
         self,
@@ -69,16 +71,6 @@ class HostLibrary(Module):
         self._flags = tuple(flags)
         self._lock = ForkSafeLock()
         self._loaded: LibraryModule | None = None
-
-    @property
-    def is_runnable(self) -> bool:
-        """It builds itself when needed."""
-        return True
-
-    @property
-    def is_dso_exportable(self) -> bool:
-        """It is source code."""
-        return True
 
     @property
     def format(self) -> str:

@@ -354,6 +354,7 @@ class RemoteModule(Module):
     """
 
     type_key = "rpc"
+    is_runnable = True
 
     def __init__(self, remote: Remote, handle: int) -> None:
         super().__init__()
@@ -361,11 +362,6 @@ class RemoteModule(Module):
         self.handle = handle
         self.params: Mapping[str, Array] = {}
         self._functions: dict[str, RemoteFunction | None] = {}
-
-    @property
-    def is_runnable(self) -> bool:
-        """Its functions run on the device."""
-        return True
 
     def find_function(self, name: str) -> RemoteFunction | None:
         """Return a function of the module, or None; the device is asked once."""

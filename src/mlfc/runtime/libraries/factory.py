@@ -58,6 +58,9 @@ class FactoryModule(Module, HasModel):
         Default `name`.
     """
 
+    is_binary_serializable = True
+    is_runnable = True
+
     def __init__(
         self,
         name: str,
@@ -97,16 +100,6 @@ class FactoryModule(Module, HasModel):
             described = {name for module in self.walk() if module is not self for name in module.description()}
             return described.pop() if len(described) == 1 else self._name
         return self._name
-
-    @property
-    def is_runnable(self) -> bool:
-        """Its functions make executors."""
-        return True
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its graph and parameters."""
-        return True
 
     def stored(self) -> Data:
         """Return TVM's stored form; parameters are taken from their arrays."""

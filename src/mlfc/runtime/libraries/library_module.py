@@ -57,6 +57,7 @@ class LibraryModule(Module):
     """
 
     type_key = "library"
+    is_runnable = True
 
     def __init__(
         self,
@@ -76,11 +77,6 @@ class LibraryModule(Module):
                 self.library = _opened(self.path)
         self._environment = environment
         fill_context(self.address, environment or self, self)
-
-    @property
-    def is_runnable(self) -> bool:
-        """A library has functions."""
-        return True
 
     @property
     def format(self) -> str:

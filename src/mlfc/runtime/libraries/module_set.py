@@ -23,21 +23,13 @@ class ModuleSet(Module, HasModel):
     """
 
     type_key = KIND
+    is_binary_serializable = True
+    is_runnable = True
 
     def __init__(self, *factories: FactoryModule) -> None:
         super().__init__()
         for factory in factories:
             self.import_module(factory)
-
-    @property
-    def is_runnable(self) -> bool:
-        """Its functions make executors."""
-        return True
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is nothing but its imports."""
-        return True
 
     def save_to_bytes(self) -> bytes:
         """Return no bytes."""

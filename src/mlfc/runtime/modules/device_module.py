@@ -36,6 +36,9 @@ class DeviceModule(Module, ABC):
         Source or binary.
     """
 
+    is_binary_serializable = True
+    is_runnable = True
+
     device_kind: ClassVar[str]
 
     def __init__(self, format: str, functions: Mapping[str, FunctionInfo], data: str | bytes | memoryview) -> None:  # noqa: A002  (the stored form's word)
@@ -49,16 +52,6 @@ class DeviceModule(Module, ABC):
     @abstractmethod
     def _load(self, name: str, index: int) -> LoadedKernel:
         """Return a kernel of the table for device `index`; raise DeviceError where the driver refuses it."""
-
-    @property
-    def is_runnable(self) -> bool:
-        """It runs where the device is."""
-        return True
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its bytes."""
-        return True
 
     @property
     def format(self) -> str:

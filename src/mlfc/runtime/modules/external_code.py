@@ -32,22 +32,15 @@ class ExternalCode(Module):
         The file, by its path among the code that it is built with.
     """
 
+    is_binary_serializable = True
+    is_dso_exportable = True
+
     def __init__(self, generator: str, data: Data, suffix: str, name: str) -> None:
         super().__init__()
         self.type_key = generator
         self._data = data
         self._suffix = suffix
         self.files: Mapping[str, Data] = {f"external/{name}.{suffix}": data}
-
-    @property
-    def is_dso_exportable(self) -> bool:
-        """It is code."""
-        return True
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """An archive stores it as the file that it is."""
-        return True
 
     @property
     def format(self) -> str:

@@ -32,6 +32,12 @@ class Module(Displayed):
     ----------
     type_key : str
         Its kind, in TVM's words where TVM has one: ``c``, ``library``, ``GraphExecutorFactory``, ...
+    is_runnable : bool
+        Whether it has functions that can be called in this process.
+    is_binary_serializable : bool
+        Whether `save_to_bytes` works.
+    is_dso_exportable : bool
+        Whether it is code that a compiler and linker make part of a library.
     entry_name : str
         The function that the module itself is called as.
     files : mapping of str to Data
@@ -39,6 +45,9 @@ class Module(Displayed):
     """
 
     type_key = "module"
+    is_runnable = False
+    is_binary_serializable = False
+    is_dso_exportable = False
     entry_name = MAIN
     files: Mapping[str, Data] = MappingProxyType({})
 
@@ -47,21 +56,6 @@ class Module(Displayed):
 
     def _facts(self) -> Mapping[str, object]:
         return {"type_key": self.type_key, "imports": [module.type_key for module in self._imports]}
-
-    @property
-    def is_runnable(self) -> bool:
-        """Whether it has functions that can be called in this process."""
-        return False
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """Whether `save_to_bytes` works."""
-        return False
-
-    @property
-    def is_dso_exportable(self) -> bool:
-        """Whether it is code that a compiler and linker make part of a library."""
-        return False
 
     @property
     def property_mask(self) -> int:
@@ -193,6 +187,7 @@ class OpaqueModule(Module):
     Parameters
     ----------
     type_key : str
+    is_binary_serializable = True
     data : bytes or memoryview
         As stored; a view is kept as one.
     suffix : str
@@ -204,11 +199,6 @@ class OpaqueModule(Module):
         self.type_key = type_key
         self._data = data
         self._suffix = suffix
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its bytes."""
-        return True
 
     @property
     def format(self) -> str:

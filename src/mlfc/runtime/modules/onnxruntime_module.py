@@ -40,6 +40,8 @@ class OnnxRuntimeModule(Module):
     """
 
     type_key = "onnxruntime"
+    is_binary_serializable = True
+    is_runnable = True
 
     def __init__(self, model: bytes, symbol: str = "main") -> None:
         super().__init__()
@@ -48,16 +50,6 @@ class OnnxRuntimeModule(Module):
         self.symbol = symbol
         self._model = model
         self._session: Any = None
-
-    @property
-    def is_runnable(self) -> bool:
-        """It runs where ONNX Runtime is installed."""
-        return True
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its model."""
-        return True
 
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""

@@ -36,16 +36,12 @@ class MetadataModule(Module):
     """
 
     type_key = METADATA
+    is_binary_serializable = True
 
     def __init__(self, code: Module | None = None) -> None:
         super().__init__()
         if code is not None:
             self.import_module(code)
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is no bytes at all."""
-        return True
 
     def save_to_bytes(self) -> bytes:
         """Return no bytes."""
@@ -67,17 +63,13 @@ class ConstLoader(Module):
     """
 
     type_key = "const_loader"
+    is_binary_serializable = True
 
     def __init__(self, constants: Mapping[str, Array], used: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
         self.constants = dict(constants)
         self.used = {symbol: tuple(names) for symbol, names in used.items()}
         self._ready: set[str] = set()
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its constants."""
-        return True
 
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""
@@ -119,6 +111,8 @@ class SourceModule(Module):
     """
 
     type_key = "c"
+    is_dso_exportable = True
+    is_binary_serializable = True
 
     def __init__(
         self, code: str, suffix: str = "c", functions: Sequence[str] = (), constants: Sequence[str] = ()
@@ -131,16 +125,6 @@ class SourceModule(Module):
         self.constants = tuple(constants)
         self._suffix = suffix
         self.files = {f"src/lib0.{suffix}": code.encode()}
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its text."""
-        return True
-
-    @property
-    def is_dso_exportable(self) -> bool:
-        """It is source code."""
-        return True
 
     @property
     def format(self) -> str:
@@ -168,22 +152,14 @@ class StaticLibrary(Module):
     """
 
     type_key = "static_library"
+    is_dso_exportable = True
+    is_binary_serializable = True
 
     def __init__(self, data: bytes | memoryview, functions: Sequence[str] = ()) -> None:
         super().__init__()
         self.data = bytes(data)
         self.functions = tuple(functions)
         self.files = {"lib/lib0.o": self.data}
-
-    @property
-    def is_binary_serializable(self) -> bool:
-        """It is its bytes."""
-        return True
-
-    @property
-    def is_dso_exportable(self) -> bool:
-        """It is object code."""
-        return True
 
     @property
     def format(self) -> str:

@@ -59,7 +59,7 @@ def left_out(data: bytes) -> list[tuple[int, int]]:
     """Return what the digest of a library leaves out, read here once more from the documented form."""
     address, _ = image_of(data).find(SYMBOL) or pytest.fail("there is no digest")
     record = bytes(image_of(data).content(address, 56 + 16 * MAX_RANGES, SYMBOL))
-    assert record.startswith(b"mlfc digest\0\0\1\0\0\0")
+    assert record.startswith(b"mlfc digest\0\0\0\0\0\1\0\0\0")
     numbers = np.frombuffer(record[56:], "<u8").reshape(-1, 2).tolist()
     return [(start, start + size) for start, size in numbers[: int.from_bytes(record[20:24], "little")]]
 
@@ -192,7 +192,10 @@ def test_a_library_without_a_digest_loads(small: dict[str, Path]) -> None:
     data[start + 16 : start + 56] = bytes(40)
     assert not check_digest(image_of(data))
     load_and_run(bytes(data))
-    unmarked = data.replace(f"\0{SYMBOL}\0".encode(), b"\0tvm_has_no_dig\0")
+    unnamed = data.replace(f"\0{SYMBOL}\0".encode(), b"\0tvm_has_dig\0")
+    with pytest.raises(ValueError, match=f"its {SYMBOL} is not among its symbols"):
+        check_digest(image_of(unnamed))
+    unmarked = unnamed.replace(b"mlfc digest\0", b"TVMs digest\0")
     assert not check_digest(image_of(unmarked))
     assert not write_digest(memoryview(unmarked), ())
     load_and_run(bytes(unmarked))

@@ -16,7 +16,7 @@ from mlfc.micro.firmware.bare_metal import Firmware, linker_script, project_file
 from mlfc.target.target import parse_target
 from tests.unit.test_cli import succeeded
 
-FOLDER = Path(board_room.__file__).parent / "boards"
+FOLDER = Path(board_room.__file__).parents[1] / "boards"
 GOOD = (FOLDER / "mps2-an386.toml").read_text()
 
 

@@ -19,9 +19,9 @@ from mlfc.codegen.llvm.objects import ConstantsObject
 from mlfc.errors import ToolchainError
 from mlfc.library.elf import read_elf
 from mlfc.library.elf_symbols import read_symbols
-from mlfc.library.object_check import check_object
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.runtime.libraries.library_context import process_functions
+from mlfc.support.binaries import OBJECT, misfit
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
 
 _ALIGNMENT = 64
@@ -31,6 +31,7 @@ _LARGEST_COPY = 16 << 20
 _LEAST_VIEWED = 1 << 20
 _WRITE, _EXECUTE = 1, 4
 _RELOCATIONS = (4, 9)
+_WITHOUT_BYTES = (0, 8)
 # how far references inside an object reach on machines of 64 bits; on others, everywhere
 _REACH = 2 << 30
 _numbers = itertools.count()
@@ -143,15 +144,24 @@ def _constants(data: Data) -> Mapping[str, npt.NDArray[np.uint8]] | None:
 
 def _sound(data: Data, name: str) -> bytes:
     content = to_bytes(data)
-    try:
-        check_object(content)
-    except ValueError as error:
+    wrong = (misfit(content, OBJECT) or _missing(content)) if content.startswith(b"\x7fELF") else None
+    if wrong:
         raise ToolchainError(
-            f"the object is damaged or cut off: {error}",
+            f"the object cannot be linked: {wrong}",
             place=name,
-            next_step="Copy the archive again, or export it again",
-        ) from error
+            next_step="Copy the archive again, or export it again for this machine",
+        )
     return content
+
+
+def _missing(content: bytes) -> str | None:
+    """Say what of an object the file does not have: LLVM's linker would read on behind its end."""
+    try:
+        sections = read_elf(content).sections
+    except ValueError as error:
+        return str(error)
+    end = max((item.offset + item.nbytes for item in sections if item.kind not in _WITHOUT_BYTES), default=0)
+    return f"the file ends at byte {len(content):,} of {end:,}" if end > len(content) else None
 
 
 def _joined(data: Data) -> npt.NDArray[np.uint8]:

@@ -1,33 +1,22 @@
 """Shared libraries in the ELF format as the system's loader will see them, read from their files.
 
-A loader believes what it loads: it needs no table of sections, and what its own tables say of memory that is not there
-ends the process. Nothing is trusted here; every fault is a ValueError that says what is wrong.
+Only as much as finding symbols by name takes, without a table of sections and without a library: loading a module must
+not wait for an import. Nothing is trusted here; every fault is a ValueError that says what is wrong.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-LOAD, DYNAMIC, TLS, RELRO = 1, 2, 7, 0x6474_E552
+LOAD, DYNAMIC = 1, 2
 """Kinds of segments."""
-EXECUTE, WRITE, READ = 1, 2, 4
-"""Rights of segments."""
-NEEDED, HASH, STRTAB, SYMTAB, STRSZ, SYMENT, GNU_HASH = 1, 4, 5, 6, 10, 11, 0x6FFF_FEF5
+HASH, STRTAB, SYMTAB, STRSZ, GNU_HASH = 4, 5, 6, 10, 0x6FFF_FEF5
 """Tags of the dynamic table."""
-ABSOLUTE = 0xFFF1
-"""The section of symbols that are numbers, not places."""
-FUNCTION, TLS_SYMBOL, INDIRECT = 2, 6, 10
-"""Kinds of symbols."""
-
+_READ = 4
 _NAMED_HERE = (1, 2, 10)  # global, weak, and one for all that load it
-_LARGEST_ADDRESS = 1 << 47
+_SYMBOLS = "the table by which its symbols are found"
 
 
 @dataclass(frozen=True)
@@ -35,27 +24,17 @@ class _Layout:
     """How one class of ELF files writes its tables: of 32 or of 64 bits."""
 
     word: int
-    segments: tuple[str, int, int]  # of the header: form and place of where the table is, place of its entries' size
+    table: tuple[str, int, int]  # of the header: form and place of where the segments are, place of their entries' size
     segment: str
-    segment_fields: tuple[int, ...]  # kind, flags, offset, address, bytes in the file, in memory, alignment
-    symbol: list[tuple[str, str]]
+    segment_fields: tuple[int, ...]  # kind, flags, offset, address, bytes in the file, in memory
+    entry: str
+    symbol: str
+    symbol_fields: tuple[int, ...]  # name, value, size, info, section
 
 
 _LAYOUTS = {
-    1: _Layout(
-        4,
-        ("I", 28, 42),
-        "IIIIIIII",
-        (0, 6, 1, 2, 4, 5, 7),
-        [("name", "u4"), ("value", "u4"), ("nbytes", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2")],
-    ),
-    2: _Layout(
-        8,
-        ("Q", 32, 54),
-        "IIQQQQQQ",
-        (0, 1, 2, 3, 5, 6, 7),
-        [("name", "u4"), ("info", "u1"), ("other", "u1"), ("section", "u2"), ("value", "u8"), ("nbytes", "u8")],
-    ),
+    1: _Layout(4, ("I", 28, 42), "IIIIIIII", (0, 6, 1, 2, 4, 5), "iI", "IIIBBH", (0, 1, 2, 3, 5)),
+    2: _Layout(8, ("Q", 32, 54), "IIQQQQQQ", (0, 1, 2, 3, 5, 6), "qQ", "IBBHQQ", (0, 4, 5, 1, 3)),
 }
 
 
@@ -69,16 +48,6 @@ class Segment:
     address: int
     nbytes: int
     memory: int
-    alignment: int
-
-    @property
-    def end(self) -> int:
-        """The first address behind it."""
-        return self.address + self.memory
-
-    def holds(self, address: int, nbytes: int) -> bool:
-        """Tell whether it has these addresses in memory."""
-        return self.address <= address and address + nbytes <= self.end
 
 
 class ElfImage:
@@ -100,9 +69,9 @@ class ElfImage:
     order : str
         Byte order, as `struct` writes it.
     segments, loads : tuple of Segment
-        All of them, and those that are placed in memory.
+        All of them, and those that are placed in memory; what they have in the file is there.
     dynamic : dict of int to int
-        The table of what the loader must know, by tag; of `NEEDED`, which stands there more than once, see `needed`.
+        The table of what the loader must know, by tag.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -114,11 +83,10 @@ class ElfImage:
         self.order = "<" if data[5] == 1 else ">"
         self.segments = tuple(self._read_segments())
         self.loads = tuple(segment for segment in self.segments if segment.kind == LOAD)
-        self.needed: list[int] = []
         self.dynamic = self._read_dynamic()
 
     def _read_segments(self) -> list[Segment]:
-        form, place, sizes = self._layout.segments
+        form, place, sizes = self._layout.table
         (table,) = struct.unpack_from(self.order + form, self.data, place)
         size, count = struct.unpack_from(f"{self.order}HH", self.data, sizes)
         layout = struct.Struct(self.order + self._layout.segment)
@@ -131,153 +99,103 @@ class ElfImage:
             segment = Segment(*(fields[place] for place in self._layout.segment_fields))
             if segment.offset + segment.nbytes > len(self.data) and segment.memory:
                 raise ValueError(f"segment {index} is not in the file")
-            if segment.address + max(segment.memory, segment.nbytes) > _LARGEST_ADDRESS:
-                raise ValueError(f"segment {index} is larger than any memory")
             found.append(segment)
         return found
 
     def _read_dynamic(self) -> dict[int, int]:
-        tables = [segment for segment in self.segments if segment.kind == DYNAMIC]
-        if len(tables) != 1:
-            raise ValueError(f"it has {len(tables)} tables of what its loader must know")
-        entries = self.table(tables[0].address, tables[0].memory, [("tag", "i"), ("value", "u")], "its dynamic table")
-        (ends,) = np.nonzero(entries["tag"] == 0)
-        if not len(ends):
-            raise ValueError("its dynamic table does not end")
-        pairs = list(zip(*(entries[name][: ends[0]].tolist() for name in ("tag", "value")), strict=True))
-        self.needed = [value for tag, value in pairs if tag == NEEDED]
-        return dict(pairs)
-
-    def has(self, address: int, nbytes: int, rights: int = READ) -> bool:
-        """Tell whether memory of the library is there with these rights."""
-        return any(load.holds(address, nbytes) and load.flags & rights == rights for load in self.loads)
-
-    def is_code(self, address: int) -> bool:
-        """Tell whether what lies at an address may be run."""
-        return self.has(address, 1, EXECUTE)
-
-    def rest(self, address: int, what: str) -> memoryview:
-        """Return the file from an address to the end of its segment, as it will lie in memory that can be read."""
-        for load in self.loads:
-            if load.flags & READ and load.address <= address < load.address + load.nbytes:
-                return self.data[load.offset + address - load.address : load.offset + load.nbytes]
-        raise ValueError(f"{what} is not in the file")
+        layout = struct.Struct(self.order + self._layout.entry)
+        found: dict[int, int] = {}
+        for segment in self.segments:
+            if segment.kind == DYNAMIC:
+                content = self.content(segment.address, segment.memory, "its dynamic table")
+                for tag, value in layout.iter_unpack(content[: len(content) - len(content) % layout.size]):
+                    if tag == 0:
+                        return found
+                    found[tag] = value
+        raise ValueError("its dynamic table does not end")
 
     def offset(self, address: int, what: str) -> int:
         """Return where in the file an address is."""
+        return self._load(address, what).offset + address - self._load(address, what).address
+
+    def _load(self, address: int, what: str) -> Segment:
         for load in self.loads:
-            if load.flags & READ and load.address <= address < load.address + load.nbytes:
-                return load.offset + address - load.address
+            if load.flags & _READ and load.address <= address < load.address + load.nbytes:
+                return load
         raise ValueError(f"{what} is not in the file")
+
+    def rest(self, address: int, what: str) -> memoryview:
+        """Return the file from an address to the end of its segment, as it will lie in memory that can be read."""
+        load = self._load(address, what)
+        return self.data[load.offset + address - load.address : load.offset + load.nbytes]
 
     def content(self, address: int, nbytes: int, what: str) -> memoryview:
         """Return bytes of the file by their address in memory."""
-        if nbytes == 0:
-            return self.data[:0]
         found = self.rest(address, what)[:nbytes]
         if len(found) != nbytes:
             raise ValueError(f"{what} is cut off")
         return found
 
-    def table(self, address: int, nbytes: int, fields: Sequence[tuple[str, str]], what: str) -> npt.NDArray[Any]:
-        """Return a table of numbers; a type without a size (``i``, ``u``) is of an address."""
-        names = [(name, self.order + (kind if len(kind) > 1 else f"{kind}{self.word}")) for name, kind in fields]
-        dtype = np.dtype(names)
-        found = self.content(address, nbytes - nbytes % dtype.itemsize, what)
-        return np.frombuffer(found, dtype)
-
-    @cached_property
-    def names(self) -> bytes:
-        """The text of all names."""
-        text = bytes(self.content(self.dynamic.get(STRTAB, 0), self.dynamic.get(STRSZ, 0), "the text of its names"))
-        if not text.endswith(b"\0"):
-            raise ValueError("the text of its names does not end")
-        return text
-
-    def name(self, start: int, what: str) -> bytes:
-        """Return one name."""
-        if not 0 <= start < len(self.names):
-            raise ValueError(f"{what} is not among its names")
-        return self.names[start : self.names.index(b"\0", start)]
-
-    @cached_property
-    def symbols(self) -> npt.NDArray[Any]:
-        """The table of symbols: ``name``, ``value``, ``nbytes``, ``info``, ``other``, ``section``.
-
-        Those behind the last one that others may find need not be among them.
-        """
-        return self._symbols(self._symbol_count())
-
-    def require_symbol(self, number: int) -> None:
-        """Raise ValueError if there is no such symbol."""
-        if number >= len(self.symbols):
-            self._symbols(number + 1)
-
-    def _symbols(self, count: int) -> npt.NDArray[Any]:
-        size = np.dtype(self._layout.symbol).itemsize
-        if self.dynamic.get(SYMENT) != size:
-            raise ValueError("its symbols are of another size")
-        found = self.table(self.dynamic.get(SYMTAB, 0), count * size, self._layout.symbol, "its table of symbols")
-        if count and int(found["name"].max()) >= len(self.names):
-            raise ValueError("the name of a symbol is not among its names")
-        return found
-
-    def _symbol_count(self) -> int:
-        """Return the number of symbols, which only the tables say by which the loader finds them."""
-        counts = []
-        if HASH in self.dynamic:
-            counts.append(self._classic_count(self.dynamic[HASH]))
-        if GNU_HASH in self.dynamic:
-            counts.append(self._gnu_count(self.dynamic[GNU_HASH]))
-        if not counts:
-            raise ValueError("it has no table by which its symbols are found")
-        return max(counts)
-
-    def _classic_count(self, address: int) -> int:
-        what = "the table by which its symbols are found"
-        # s390x alone has entries of 64 bits, where this is read as too large a table
-        buckets, chains = self.table(address, 8, [("n", "u4")], what)["n"].tolist()
-        rest = self.table(address + 8, 4 * (buckets + chains), [("n", "u4")], what)["n"]
-        if buckets == 0 or (rest >= chains).any():
-            raise ValueError(f"{what} is broken")
-        # a chain that comes back to itself is walked for ever by whoever looks for what is not there
-        following = rest[buckets:]
-        targets = following[following != 0]
-        if len(np.unique(targets)) != len(targets) or np.isin(rest[:buckets][rest[:buckets] != 0], targets).any():
-            raise ValueError(f"{what} has chains that run into each other")
-        return int(chains)
-
-    def _gnu_count(self, address: int) -> int:
-        what = "the table by which its symbols are found"
-        buckets, first, bloom, shift = self.table(address, 16, [("n", "u4")], what)["n"].tolist()
-        if buckets == 0 or bloom == 0 or bloom & (bloom - 1) or shift > 63:
-            raise ValueError(f"{what} is broken")
-        self.content(address + 16, bloom * self.word, what)
-        starts = self.table(address + 16 + bloom * self.word, 4 * buckets, [("n", "u4")], what)["n"]
-        used = starts[starts != 0]
-        if not len(used):
-            return int(first)
-        if int(used.min()) < first:
-            raise ValueError(f"{what} is broken")
-        chains = address + 16 + bloom * self.word + 4 * buckets
-        last = int(used.max())
-        rest = self.rest(chains, what)[4 * (last - first) :]
-        links = np.frombuffer(rest[: len(rest) - len(rest) % 4], f"{self.order}u4")
-        (ends,) = np.nonzero(links & 1)
-        if not len(ends):
-            raise ValueError(f"{what} does not end")
-        return last + int(ends[0]) + 1
-
     def find(self, name: str) -> tuple[int, int] | None:
         """Return address and size of a symbol that the library defines for others; None if there is none."""
-        text, wanted, starts, at = self.names, name.encode() + b"\0", [], -1
-        # the end of a longer name may serve as this one
-        while (at := text.find(wanted, at + 1)) >= 0:
-            starts.append(at)
-        if not starts:
-            return None
-        rows = self.symbols
-        chosen = rows[np.isin(rows["name"], starts) & (rows["section"] != 0) & np.isin(rows["info"] >> 4, _NAMED_HERE)]
-        if not len(chosen):
-            return None
-        return int(chosen["value"][0]), int(chosen["nbytes"][0])
+        layout = struct.Struct(self.order + self._layout.symbol)
+        symbols = self.rest(self.dynamic.get(SYMTAB, 0), "its table of symbols")
+        names = self.content(self.dynamic.get(STRTAB, 0), self.dynamic.get(STRSZ, 0), "the text of its names")
+        wanted = name.encode() + b"\0"
+        for number in self._candidates(name.encode()):
+            if (number + 1) * layout.size > len(symbols):
+                raise ValueError("its table of symbols is cut off")
+            fields = layout.unpack_from(symbols, number * layout.size)
+            start, value, nbytes, info, section = (fields[place] for place in self._layout.symbol_fields)
+            if names[start : start + len(wanted)] == wanted and section and info >> 4 in _NAMED_HERE:
+                return value, nbytes
+        return None
+
+    def _candidates(self, name: bytes) -> Iterator[int]:
+        """Yield the numbers of symbols that may have a name, as the loader looks for them."""
+        if GNU_HASH in self.dynamic:
+            return self._gnu_candidates(name)
+        if HASH in self.dynamic:
+            return self._classic_candidates(name)
+        raise ValueError("it has no table by which its symbols are found")
+
+    def _numbers(self, address: int, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"{self.order}{count}I", self.content(address, 4 * count, _SYMBOLS))
+
+    def _gnu_candidates(self, name: bytes) -> Iterator[int]:
+        key = 5381
+        for byte in name:
+            key = (33 * key + byte) & 0xFFFF_FFFF
+        buckets, first, bloom, _ = self._numbers(self.dynamic[GNU_HASH], 4)
+        if not buckets:
+            raise ValueError(f"{_SYMBOLS} is broken")
+        start = self.dynamic[GNU_HASH] + 16 + bloom * self.word
+        (number,) = self._numbers(start + 4 * (key % buckets), 1)
+        if not number:
+            return
+        if number < first:
+            raise ValueError(f"{_SYMBOLS} is broken")
+        while True:  # to the end of the file at most
+            (found,) = self._numbers(start + 4 * (buckets + number - first), 1)
+            if found | 1 == key | 1:
+                yield number
+            if found & 1:
+                return
+            number += 1
+
+    def _classic_candidates(self, name: bytes) -> Iterator[int]:
+        key = 0
+        for byte in name:
+            key = (key << 4) + byte
+            key = (key ^ (key >> 24 & 0xF0)) & 0xFFF_FFFF
+        start = self.dynamic[HASH]
+        # s390x alone has entries of 64 bits, which are read as no buckets
+        buckets, chains = self._numbers(start, 2)
+        if not buckets:
+            raise ValueError(f"{_SYMBOLS} is broken")
+        (number,) = self._numbers(start + 8 + 4 * (key % buckets), 1)
+        for _ in range(chains):
+            if not number:
+                return
+            yield number
+            (number,) = self._numbers(start + 8 + 4 * (buckets + number), 1)

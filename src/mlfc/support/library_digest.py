@@ -8,6 +8,7 @@ memory. Tables of sections are left out too, which no loader reads, so that a st
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,8 @@ def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
 def _read_record(image: ElfImage) -> DigestRecord | None:
     found = image.find(SYMBOL) or image.find(former(SYMBOL))
     if found is None:
+        if re.search(b"|".join(mark.encode() + b"\\0{3}" for mark in _MARKS), image.data):
+            raise ValueError(f"its {SYMBOL} is not among its symbols")
         return None
     content = bytes(image.content(found[0], _NBYTES, f"its {SYMBOL}"))
     mark, kind, count, digest = _HEAD.unpack_from(content)

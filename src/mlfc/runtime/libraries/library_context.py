@@ -232,8 +232,6 @@ _CALLBACKS: dict[str, Any] = {
     "__TVMBackendParallelLaunch": _PARALLEL_LAUNCH(_guarded(_parallel_launch)),
     "__TVMBackendParallelBarrier": _PARALLEL_BARRIER(_guarded(_parallel_barrier)),
 }
-FILLED = (CONTEXT, *_CALLBACKS)
-"""The variables of libraries that are written to."""
 _REPLACEABLE = tuple(name for name in _CALLBACKS if "Workspace" in name or "Parallel" in name)
 
 

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.errors import ArchiveError
-from mlfc.runtime.libraries.library_context import FILLED
 from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
-from mlfc.runtime.modules.module import MAIN
 from mlfc.support.binaries import HEAD, LIBRARY, misfit
-from mlfc.support.elf_check import check_image
-from mlfc.support.elf_image import RELRO, WRITE, ElfImage
+from mlfc.support.elf_image import ElfImage
 from mlfc.support.former_name import former
 from mlfc.support.library_digest import check_digest
 from mlfc.support.objects import static
@@ -28,7 +25,6 @@ VERSION_SYMBOL = "mlfc_abi_version"
 
 _ELSEWHERE = "Load it on such a machine, or load one of this model that was exported for this machine"
 _DAMAGED = "Copy it again, or export it again"
-_MACHINE_AT = 18
 
 
 @dataclass(frozen=True)
@@ -92,9 +88,6 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
         return LibraryFile(place, None, None)
     try:
         image = ElfImage(view)
-        (machine,) = struct.unpack_from(f"{image.order}H", head, _MACHINE_AT)
-        check_image(image, machine)
-        _check_variables(image)
         check_digest(image)
         version, described = _version(image), _text(image, DESCRIPTION_SYMBOL)
     except ValueError as error:
@@ -134,23 +127,3 @@ def _text(image: ElfImage, name: str) -> bytes | None:
     if b"\0" not in text:
         raise ValueError(f"its {name} does not end")
     return text[: text.index(b"\0")]
-
-
-def _check_variables(image: ElfImage) -> None:
-    """Raise ValueError if what is read of a loaded library, or written to it, lies where that cannot be done."""
-    main = image.find(MAIN)
-    if main is not None and not image.is_code(main[0]):  # a function may have this name
-        _text(image, MAIN)
-    locked = [segment for segment in image.segments if segment.kind == RELRO]
-    for name in FILLED:
-        found = image.find(name)
-        if found is not None and not (
-            image.has(found[0], image.word, WRITE)
-            and not any(part.address < found[0] + image.word and found[0] < _page(part.end) for part in locked)
-        ):
-            raise ValueError(f"its {name} is no variable")
-
-
-def _page(address: int) -> int:
-    """Return the start of a page: what is locked after loading are whole ones."""
-    return address - address % mmap.PAGESIZE

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from math import floor
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from mlfc.support import dtypes
@@ -87,3 +89,44 @@ def test_fixed_point_is_its_definition(name: str) -> None:
     call = tb.intrinsic(name, *variables, dtype="int32")
     found = evaluate_expr(call, dict(zip(variables, columns, strict=True)), {})
     np.testing.assert_array_equal(found, [definition(*case) for case in cases])
+
+
+EDGES = np.concatenate([
+    np.arange(0, 1 << 32, 20011, dtype=np.uint64).astype(np.uint32),
+    # every half float, and what lies on, before and behind the middle of it and the next one
+    *((np.arange(1 << 16, dtype=np.uint32) << 16) + np.uint32(step) for step in (0, 0x7FFF, 0x8000, 0x8001)),
+    *(np.arange(0x32FFF000, 0x47900000, 0x1000, dtype=np.uint32) + np.uint32(step) for step in (0, 1, 0xFFF)),
+]).view(np.float32)  # fmt: skip
+
+
+def evaluated(name: str, dtype: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    var = Var("x", dtypes.from_numpy(x.dtype))
+    return evaluate_expr(tb.intrinsic(name, var, dtype=dtype), {var: x}, {})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats_are_those_of_numpy(dtype: str) -> None:
+    kind = dtypes.to_numpy(dtype)
+    stored = np.arange(1 << 16, dtype=np.uint16)
+    values = evaluated(f"{dtype}_to_float", "float32", stored)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(values, stored.view(kind).astype(np.float32))
+        rounded = EDGES.astype(kind)
+    assert np.array_equal(np.signbit(values), stored >= 1 << 15)
+    found = evaluated(f"{dtype}_from_float", "uint16", EDGES)
+    numbers = ~np.isnan(EDGES)
+    np.testing.assert_array_equal(found[numbers], rounded[numbers].view(np.uint16))
+    assert np.all(np.isnan(found[~numbers].view(kind).astype(np.float32)))
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["int32", "int64", "uint64"])
+def test_floats_are_truncated_into_the_range_of_an_integer(source: str, target: str) -> None:
+    low, high = dtypes.limits("int64" if target == "uint64" else target)[0], dtypes.limits(target)[1]
+    ends = [float(sign * (1 << power)) for power in (0, 31, 32, 63, 64) for sign in (1, -1)]
+    ends = [*ends, -0.5, 0.0, 1.5, -1.5, 2147483647.5, -2147483648.5, 3e9, 1e30, -1e30, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        x = np.array([*ends, *np.nextafter(ends, -np.inf), *np.nextafter(ends, np.inf)], dtypes.to_numpy(source))
+    limited = [0 if np.isnan(v) else low if v < low else high if v > high else min(int(v), high) for v in x]
+    expected = [number % (1 << 64) if target == "uint64" else number for number in limited]
+    np.testing.assert_array_equal(evaluated(f"to_{target}", target, x), np.array(expected, dtypes.to_numpy(target)))

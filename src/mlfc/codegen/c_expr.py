@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mlfc.codegen import mathematics, vectors
+from mlfc.codegen import vectors
 from mlfc.codegen.c_types import (
     GROUP,
     HALF_FLOATS,
@@ -57,8 +57,7 @@ MATH = frozenset(
 )  # fmt: skip
 MATH_RENAMED = {"round_even": "rint", "round_away": "round"}
 CLASSIFY = frozenset({"isnan", "isinf"})
-OF_DTYPES = frozenset({"to_int32", "to_int64", "to_uint64", "integer_power"})
-"""Intrinsics with a helper for each dtype of what they take."""
+OF_BITS = frozenset({"bits_of_float", "float_of_bits"})
 
 
 @dataclass(eq=False)
@@ -325,9 +324,9 @@ class ExprPrinter:
             raise InternalError(f"C has no '{expr.name}' of vectors")
         if expr.name == "within":
             return self._print(expr.args[0])
-        if expr.name in OF_DTYPES:
+        if expr.name == "integer_power":
             return self.helper(f"{expr.name}:{expr.args[0].dtype}", *expr.args)
-        if expr.name in mathematics.INTRINSICS:
+        if expr.name in OF_BITS:
             return self.helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if body := INTRINSICS.get(expr.name).body(source):

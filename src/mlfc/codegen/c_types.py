@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 
@@ -18,9 +16,6 @@ HALF_FLOATS = ("float16", "bfloat16")
 GROUP = "group"
 """The key of the type of four bytes in memory."""
 """Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
-
-BitCopy: TypeAlias = Callable[[str, str, str], str]
-"""(type, variable of that type, variable of 32 bits) -> the statement that gives the first the bits of the second."""
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8"}
 
@@ -62,11 +57,6 @@ def helper_name(key: str) -> str:
     """Return the C name of a helper function: ``mlf_min_f32`` of the key ``min:float32``."""
     name, _, dtype = key.partition(":")
     return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
-
-
-def copied_bits(kind: str, to: str, value: str) -> str:  # noqa: ARG001  (C's memcpy asks for no type)
-    """Return C's statement that gives a variable the bits of another one."""
-    return f"memcpy(&{to}, &{value}, sizeof {to});"
 
 
 def mask_dtype(dtype: str) -> str:

@@ -22,7 +22,15 @@ static inline int32_t mlf_clz32(uint32_t x) {
   return __clz((int32_t)x);
 }"""
 
-_BITS = {"uint32_t": "__float_as_uint", "float": "__uint_as_float"}
+_BITS_OF_FLOAT = """\
+static inline uint32_t mlf_bits_of_float(float x) {
+  return __float_as_uint(x);
+}"""
+
+_FLOAT_OF_BITS = """\
+static inline float mlf_float_of_bits(uint32_t bits) {
+  return __uint_as_float(bits);
+}"""
 
 
 def _kernel_head(name: str, parameters: str, block: tuple[int, int, int]) -> str:
@@ -83,8 +91,12 @@ CUDA = Dialect(
     unroll="#pragma unroll",
     math_suffix="f",
     function="static __device__ __forceinline__",
-    bits_of=lambda kind, to, value: f"{to} = {_BITS[kind]}({value});",
-    helpers={"dot4_s8": ((), _DOT4), "clz32": ((), _CLZ)},
+    helpers={
+        "dot4_s8": ((), _DOT4),
+        "clz32": ((), _CLZ),
+        "bits_of_float": ((), _BITS_OF_FLOAT),
+        "float_of_bits": ((), _FLOAT_OF_BITS),
+    },
     prelude=_prelude,
     shares_prelude=True,
 )

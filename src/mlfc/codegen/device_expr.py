@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlfc.codegen import mathematics
-from mlfc.codegen.c_expr import ATOM, CLASSIFY, MATH, MATH_RENAMED, OF_DTYPES, TERNARY, ExprPrinter
+from mlfc.codegen.c_expr import ATOM, CLASSIFY, MATH, MATH_RENAMED, OF_BITS, TERNARY, ExprPrinter
 from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.dialect import Dialect
 from mlfc.errors import InternalError
@@ -80,9 +79,9 @@ class DeviceExprPrinter(ExprPrinter):
         self._scalar(expr)
         if expr.name == "within":
             return self._print(expr.args[0])
-        if expr.name in OF_DTYPES:
+        if expr.name == "integer_power":
             return super()._call(expr)
-        if expr.name == "dot4_s8" or expr.name in mathematics.INTRINSICS:
+        if expr.name == "dot4_s8" or expr.name in OF_BITS:
             return self.helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if body := INTRINSICS.get(expr.name).body(source):

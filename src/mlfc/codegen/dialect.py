@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mlfc.codegen import half_floats, mathematics
-from mlfc.codegen.c_types import BitCopy
 from mlfc.codegen.prelude import helper_source
 
 Helper = tuple[tuple[str, ...], str]
@@ -45,7 +43,6 @@ class Dialect:
         Behind the names of functions of float.
     function : str
         What stands in place of C's ``static inline``.
-    bits_of : BitCopy
     helpers : mapping of str to Helper
         Those that are not C's.
     prelude : callable ``(dtypes) -> lines``
@@ -73,14 +70,9 @@ class Dialect:
     unroll: str
     math_suffix: str
     function: str
-    bits_of: BitCopy
     helpers: Mapping[str, Helper]
     prelude: Callable[[frozenset[str]], list[str]]
     shares_prelude: bool
-    _own: dict[str, Helper] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._own.update({**half_floats.helpers(self.bits_of), **mathematics.helpers(self.bits_of), **self.helpers})
 
     def helper_texts(self, keys: Iterable[str]) -> list[str]:
         """Return the texts of helpers and of what they call, each behind what it calls."""
@@ -88,7 +80,7 @@ class Dialect:
 
         def visit(key: str) -> None:
             if key not in ordered:
-                used, text = self._own.get(key) or helper_source(key)
+                used, text = self.helpers.get(key) or helper_source(key)
                 for other in used:
                     visit(other)
                 ordered[key] = text.replace("static inline", self.function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import frexp
 
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
 from mlfc.codegen.c_types import helper_name, value_type
@@ -14,6 +15,7 @@ from mlfc.tir.intrinsics import Body
 from mlfc.tir.ir import Expr, Var
 
 _WIDTH = 110
+_FEW = 16
 _INT32_MAX = dtypes.limits("int32")[1]
 
 
@@ -21,18 +23,17 @@ class _BodyPrinter(ExprPrinter):
     """Prints the expressions of a body: large literals as readers of bits write them."""
 
     def _print(self, expr: Expr) -> tuple[str, int]:
-        if (
-            isinstance(expr, ir.Const)
-            and dtypes.is_integer(expr.dtype)
-            and (text := _bits(int(expr.value), expr.dtype))
-        ):
-            return text, ATOM
-        return super()._print(expr)
+        text = _bits(expr.value, expr.dtype) if isinstance(expr, ir.Const) else ""
+        return (text, ATOM) if text else super()._print(expr)
 
 
-def _bits(value: int, dtype: str) -> str:
+def _bits(value: float, dtype: str) -> str:
     """Return a literal as a power of two or in hexadecimal digits; nothing where decimal ones are better."""
-    if value == _INT32_MAX:
+    if not isinstance(value, int):
+        mantissa, exponent = frexp(value)
+        text = f"{'-' if value < 0 else ''}0x1p{exponent - 1}{'f' if dtype == 'float32' else ''}"
+        return "" if abs(mantissa) != 0.5 or abs(exponent) < _FEW else text if value > 0 else f"({text})"
+    if value == _INT32_MAX and dtype != "uint32":
         return "INT32_MAX"
     if value <= 0xFF:
         return ""
@@ -54,11 +55,11 @@ def function_source(body: Body) -> tuple[tuple[str, ...], str]:
         for step in body.steps:
             if step.note:
                 writer.line(f"/* {step.note} */")
-            head = f"const {value_type(step.var.dtype)} {step.var.name} = "
+            head = f"const {value_type(step.var.dtype)} {step.var.name} ="
             writer.line(f"{head}{_value(printer, step.value, _WIDTH - len(head))};")
             if not _know(ranges, body, step.var):
                 ranges.enter_let(ir.Let(step.var, step.value, ir.Seq(())))
-        writer.line(f"return {_value(printer, body.result, _WIDTH)};")
+        writer.line(f"return{_value(printer, body.result, _WIDTH)};")
     return tuple(sorted(needs.helpers)), writer.text().rstrip("\n")
 
 
@@ -73,7 +74,7 @@ def _value(printer: ExprPrinter, expr: Expr, room: int) -> str:
     """Return an expression, a choice that is too long for a line with one line for each arm."""
     text = printer.expr(expr)
     if len(text) <= room or not isinstance(expr, ir.Select):
-        return text
+        return f" {text}"
     lines = []
     rest: Expr = expr
     while isinstance(rest, ir.Select):

@@ -22,6 +22,17 @@ static inline int32_t mlf_clz32(uint32_t x) {
 }"""
 
 
+_BITS_OF_FLOAT = """\
+static inline uint32_t mlf_bits_of_float(float x) {
+  return as_uint(x);
+}"""
+
+_FLOAT_OF_BITS = """\
+static inline float mlf_float_of_bits(uint32_t bits) {
+  return as_float(bits);
+}"""
+
+
 def _kernel_head(name: str, parameters: str, block: tuple[int, int, int]) -> str:
     x, y, z = block
     return f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}({parameters})"
@@ -69,8 +80,12 @@ OPENCL = Dialect(
     unroll="",  # GPUs' compilers need no telling, and for processors it costs the vectors across work-items
     math_suffix="",
     function="static inline",
-    bits_of=lambda kind, to, value: f"{to} = as_{kind.replace('uint32_t', 'uint')}({value});",
-    helpers={"dot4_s8": ((), _DOT4), "clz32": ((), _CLZ)},
+    helpers={
+        "dot4_s8": ((), _DOT4),
+        "clz32": ((), _CLZ),
+        "bits_of_float": ((), _BITS_OF_FLOAT),
+        "float_of_bits": ((), _FLOAT_OF_BITS),
+    },
     prelude=_prelude,
     shares_prelude=False,
 )

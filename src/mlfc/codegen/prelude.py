@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlfc.codegen import half_floats, mathematics, vectors
-from mlfc.codegen.c_types import GROUP, copied_bits, helper_name, literal, scalar_type, short_name
+from mlfc.codegen import vectors
+from mlfc.codegen.c_types import GROUP, helper_name, scalar_type, short_name
 from mlfc.codegen.intrinsic_functions import function_source
 from mlfc.errors import InternalError
-from mlfc.support.dtypes import limits
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 
@@ -22,12 +21,23 @@ _GROUP = """\
 /* four bytes in memory, as the bits of one number */
 typedef int32_t mlf_group __attribute__((aligned(1), may_alias));"""
 
-_ON_BITS = {**half_floats.helpers(copied_bits), **mathematics.helpers(copied_bits)}
+_BITS: dict[str, tuple[tuple[str, ...], str]] = {
+    "bits_of_float": ((), """\
+static inline uint32_t mlf_bits_of_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}"""),
+    "float_of_bits": ((), """\
+static inline float mlf_float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}"""),
+}  # fmt: skip
 
 # overflow wraps instead of being undefined
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
-
-TRUNCATIONS = frozenset({"to_int32", "to_int64", "to_uint64"})
 
 _DIVISIONS = {
     "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
@@ -44,8 +54,6 @@ def _scalar_helper(name: str, dtype: str) -> str:
         return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
     if name in _WRAPPING:
         return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
-    if name in TRUNCATIONS:
-        return _truncation(name, dtype)
     if name == "integer_power":
         return _integer_power(kind, signed=not dtype.startswith("u"))
     if name not in _DIVISIONS:
@@ -57,26 +65,6 @@ def _scalar_helper(name: str, dtype: str) -> str:
         guards += f"  if (b == -1) {{\n    return {minus};\n  }}\n"
     body = _DIVISIONS[name] if signed else _DIVISIONS[name.replace("floor", "trunc")]
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
-
-
-def _truncation(name: str, source: str) -> str:
-    """Return the conversion of a float to an integer, defined for all floats."""
-    target = name.removeprefix("to_")
-    kind, f = scalar_type(source), "f" if source == "float32" else ""
-    head = f"{_INLINE} {target}_t {helper_name(f'{name}:{source}')}({kind} x) {{"
-    if target == "uint64":
-        return f"""\
-/* x truncated, limited to what an int64 or a uint64 holds, modulo 2**64; 0 for NaN */
-{head}
-  const int64_t below_zero = x >= -0x1p63{f} ? (int64_t)(x < 0.0{f} ? x : 0.0{f}) : x < 0.0{f} ? INT64_MIN : 0;
-  return x >= 0x1p64{f} ? UINT64_C({2**64 - 1}) : x >= 0.0{f} ? (uint64_t)x : (uint64_t)below_zero;
-}}"""
-    largest, ends = literal(limits(target)[1], target), f"0x1p{limits(target)[1].bit_length()}{f}"
-    return f"""\
-/* x truncated, limited to what an {target} holds; 0 for NaN */
-{head}
-  return x >= {ends} ? {largest} : x >= -{ends} ? ({target}_t)x : x < 0.0{f} ? {target.upper()}_MIN : 0;
-}}"""
 
 
 def _integer_power(kind: str, *, signed: bool) -> str:
@@ -102,8 +90,8 @@ def _integer_power(kind: str, *, signed: bool) -> str:
 
 def helper_source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that the helper `key` calls, and its text."""
-    if key in _ON_BITS:
-        return _ON_BITS[key]
+    if key in _BITS:
+        return _BITS[key]
     if key == GROUP:
         return (), _GROUP
     for form in map(C_FORMS.get, C_FORMS):

@@ -17,8 +17,8 @@ from mlfc.relay.ir import TensorType, Type
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir import mathematics
 from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.intrinsics import float32
 from mlfc.tir.ir import Expr
 
 Attrs = Mapping[str, Any]
@@ -27,7 +27,7 @@ LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C librar
 NEAR_CONTRACT = "within 4 ULP of the correctly rounded result with a math.h of 1 ULP"
 
 # Functions that targets with vectors compute in arithmetic of their own, with the largest error.
-_VECTORIZABLE = {"exp": mathematics.EXP_ULP, "tanh": mathematics.TANH_ULP, "erf": mathematics.ERF_ULP}
+_VECTORIZABLE = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float32.ERF_ULP}
 
 DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
     "float": dtypes.is_float,

@@ -14,27 +14,31 @@ typedef ulong uint64_t;
 #define UINT32_C(x) x##U
 #define UINT64_C(x) x##UL
 
-/* 2**exponent, for exponents of normal floats */
-static inline float mlf_power_of_two(int32_t exponent) {
-  const uint32_t bits = ((uint32_t)exponent + 127U) << 23;
-  float power;
-  power = as_float(bits);
-  return power;
+/* expm1(x - n * ln(2)), where n is the nearest exponent of x */
+static inline float mlf_expm1_rest(float x, int32_t n) {
+  const float count = (float)n;
+  const float r = x - count * 0.6933594f - count * (-0.00021219444f);
+  return r + r * r * ((((0.00139506f * r + 0.008368954f) * r + 0.041666206f) * r + 0.16666518f) * r + 0.5f);
+}
+
+static inline uint32_t mlf_bits_of_float(float x) {
+  return as_uint(x);
 }
 
 /* the integer nearest to x / ln(2) */
 static inline int32_t mlf_nearest_exponent(float x) {
-  const float rounded = x * 1.442695f + 12582912.0f; /* its low bits hold the integer */
-  uint32_t bits;
-  bits = as_uint(rounded);
-  return (int32_t)(bits - 0x4b400000U);
+  /* its low bits hold the integer */
+  const float rounded = x * 1.442695f + 12582912.0f;
+  return (int32_t)(mlf_bits_of_float(rounded) - 0x4b400000U);
 }
 
-/* expm1(x - n * ln(2)), where n is the nearest exponent of x */
-static inline float mlf_expm1_rest(float x, int32_t n) {
-  const float count = (float)n;
-  const float r = (x - count * 0.6933594f) - count * (-0.00021219444f);
-  return r + r * r * ((((0.00139506f * r + 0.008368954f) * r + 0.041666206f) * r + 0.16666518f) * r + 0.5f);
+static inline float mlf_float_of_bits(uint32_t bits) {
+  return as_float(bits);
+}
+
+/* 2**exponent, for exponents of normal floats */
+static inline float mlf_power_of_two(int32_t exponent) {
+  return mlf_float_of_bits(((uint32_t)exponent + 127U) << 23);
 }
 
 /* e**x within 1.1 ULP */
@@ -42,8 +46,10 @@ static inline float mlf_exp_f32(float x) {
   const float above = x < (-104.0f) ? (-104.0f) : x;
   const float limited = above > 89.0f ? 89.0f : above;
   const int32_t n = mlf_nearest_exponent(limited);
+  /* in two steps: neither factor leaves the normal floats, where the power may */
   const int32_t first = n >> 1;
-  return (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(first) * mlf_power_of_two(n - first);
+  const int32_t second = (int32_t)((uint32_t)n - (uint32_t)first);
+  return (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(first) * mlf_power_of_two(second);
 }
 
 static inline float mlf_max_f32(float a, float b) {

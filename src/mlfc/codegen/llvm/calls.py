@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import conversions, mathematics, powers
+from mlfc.codegen.llvm import powers
 from mlfc.codegen.llvm.context import Context
-from mlfc.codegen.llvm.llvm_types import Value
+from mlfc.codegen.llvm.llvm_types import FLOAT, INT32, Value, resized
 from mlfc.errors import InternalError
 from mlfc.tir.forms import LLVM_FORMS
 
@@ -23,6 +23,8 @@ _LIBRARY = frozenset(
         "asinh", "acosh", "atanh", "erf", "pow", "fmod",
     }
 )  # fmt: skip
+
+_BITCASTS = {"bits_of_float": INT32, "float_of_bits": FLOAT}
 
 OF_BITS = frozenset({"run"})
 """Intrinsics that take numbers of any dtype as their bits."""
@@ -58,12 +60,10 @@ def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Valu
     value = instruction(context, name, args)
     if value is not None:
         return value
-    if name in mathematics.FORMS:
-        return mathematics.FORMS[name](context, args[0])
     if name == "integer_power":
         return powers.integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
-    if name.startswith("to_"):
-        return conversions.truncated(context, args[0], dtype)
+    if name in _BITCASTS:
+        return context.builder.bitcast(args[0], resized(args[0].type, _BITCASTS[name]))
     if name in ("isnan", "isinf"):
         return _classified(context, name, args[0])
     if name in _EXACT:

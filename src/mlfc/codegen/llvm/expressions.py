@@ -54,10 +54,26 @@ class ExprEmitter:
         if isinstance(expr, ir.Select):
             return self._select(expr)
         if isinstance(expr, ir.Cast):
-            return conversions.convert(self._context, self.value(expr.value), expr.value.dtype, expr.dtype)
+            return self._cast(expr)
         if isinstance(expr, ir.Broadcast):
             return self._context.splat(self.value(expr.value), dtypes.lanes(expr.dtype))
         return self._call(expr)
+
+    def _cast(self, expr: ir.Cast) -> Value:
+        value, source, target = self.value(expr.value), expr.value.dtype, expr.dtype
+        if source == target:
+            return value
+        single = dtypes.vector("float32", dtypes.lanes(target))
+        if (before := dtypes.element(source)) in HALF_FLOATS:
+            value, source = self._converted(f"{before}_to_float", value, source), single
+        if (after := dtypes.element(target)) in HALF_FLOATS:
+            value = conversions.convert(self._context, value, source, single)
+            return self._converted(f"{after}_from_float", value, target)
+        return conversions.convert(self._context, value, source, target)
+
+    def _converted(self, name: str, value: Value, dtype: str) -> Value:
+        body = INTRINSICS.get(name).bodies[""]
+        return self._inlined(body.on_lanes(dtypes.lanes(dtype)), [value])
 
     # memory ---------------------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError
-from mlfc.support import dtypes
-from mlfc.tir import block_intrinsics, mathematics
+from mlfc.tir import block_intrinsics
 from mlfc.tir.intrinsics.registry import add
 
 Array = npt.NDArray[Any]
@@ -38,9 +37,6 @@ for _name, _function in {
 }.items():  # fmt: skip
     add(_name, 1, _function, f"{_name} of math.h in the argument's precision")
 add("erf", 1, _vectorized(math.erf), "erf of math.h")
-add("exp_f32", 1, mathematics.exp, f"e**x of float32 within {mathematics.EXP_ULP} ULP, vectorizable")
-add("tanh_f32", 1, mathematics.tanh, f"tanh of float32 within {mathematics.TANH_ULP} ULP, vectorizable")
-add("erf_f32", 1, mathematics.erf, f"erf of float32 within {mathematics.ERF_ULP} ULP, vectorizable")
 add("round_even", 1, np.rint, "nearest integer, ties to even (rint)")
 add(
     "round_away", 1, lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, x.dtype)), x).astype(x.dtype),
@@ -50,25 +46,8 @@ add("pow", 2, np.power, "pow of math.h")
 add("fmod", 2, np.fmod, "fmod of math.h")
 
 
-def _truncated(dtype: str) -> Callable[[Array], Array]:
-    low, high = dtypes.limits(dtype)
-
-    def run(x: Array) -> Array:
-        x = np.asarray(x)
-        above, kind = x >= float(high + 1), dtypes.to_numpy(dtype)
-        whole = np.where((x >= low) & ~above, x, 0).astype(kind)
-        return np.where(above, kind.type(high), np.where(x < low, kind.type(low), whole))
-
-    return run
-
-
-def _to_uint64(x: Array) -> Array:
-    return np.where(x < 0, _truncated("int64")(x).astype(np.uint64), _truncated("uint64")(x))
-
-
-for _dtype in ("int32", "int64"):
-    add(f"to_{_dtype}", 1, _truncated(_dtype), f"float truncated to {_dtype}, limited to its range; 0 for NaN")
-add("to_uint64", 1, _to_uint64, "float truncated, limited to [-2**63, 2**64) and taken modulo 2**64; 0 for NaN")
+add("bits_of_float", 1, lambda x: x.view(np.uint32), "the bits of a float32 as a uint32")
+add("float_of_bits", 1, lambda x: x.view(np.float32), "the float32 of the bits in a uint32")
 
 
 def _integer_power(base: Array, exponent: Array) -> Array:

@@ -184,6 +184,16 @@ def defined(**params: Parameter) -> Callable[[Callable[..., Expr]], Callable[...
     return add_body
 
 
+def bits_of_float(value: Expr) -> Expr:
+    """Return the bits of a float32 as a uint32."""
+    return tb.intrinsic("bits_of_float", value, dtype="uint32")
+
+
+def float_of_bits(bits: Expr) -> Expr:
+    """Return the float32 that has the bits of a uint32."""
+    return tb.intrinsic("float_of_bits", bits, dtype="float32")
+
+
 def shr(value: Expr, amount: int | Expr) -> Expr:
     """Shift to the right by an int32, with the sign if the dtype has one."""
     return tb.binary("shr", value, tb.as_expr(amount))

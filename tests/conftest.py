@@ -89,6 +89,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """Share what is built among the tests of all workers, whose folders lie in one of the session's."""
+    from tests import session_cache
+
+    base = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        session_cache.install((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built", monkeypatch)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Return the folder of models and files from other tools that stands beside the project."""

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from mlfc.crt import crt_files
 from tests.conftest import WATCHDOG, need
+from tests.session_cache import compiled
 
 PROGRAMS = Path(__file__).parent / "crt"
 PACKAGES = {"gcc": "gcc", "clang": "clang", "arm-none-eabi-gcc": "gcc-arm-none-eabi"}
@@ -41,9 +42,16 @@ def compile_c(
     tree: Path, output: str, files: Sequence[Path], flags: Sequence[str] = (), compiler: str = "gcc", host: bool = True
 ) -> Path:
     """Compile and link files with the runtime's headers and the limits of the host or of the template."""
-    command = [need(compiler, PACKAGES[compiler]), *flags, "-I", str(tree / "runtime/include")]
-    command += ["-I", str(tree / ("runtime/host" if host else "board")), "-o", str(tree / output)]
-    result = subprocess.run([*command, *map(str, files), "-lm"], capture_output=True, text=True, check=False)
+    limits = tree / ("runtime/host" if host else "board")
+    command = [need(compiler, PACKAGES[compiler]), *flags, "-I", str(tree / "runtime/include"), "-I", str(limits)]
+    parts: list[str | Path] = list(files)
+    if compiler == "gcc":  # clang refuses flags for the linker where there is nothing to link
+        # the runtime's own files are the same for all programs
+        own = [path for path in files if path.is_relative_to(tree / "runtime") and path.suffix == ".c"]
+        objects = compiled(command, own, [tree / "runtime", limits], tree)
+        parts = [objects.get(path, path) for path in files]
+    command += ["-o", str(tree / output), *map(str, parts), "-lm"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return tree / output
 

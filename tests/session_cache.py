@@ -1,0 +1,168 @@
+"""What is built of the same files by the same command is built once a session, by whichever test asks first.
+
+Everything that goes into a build is in its key, so what a test checks is what the command makes. What fails is not
+kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlfc.library import toolchain
+from mlfc.micro.run import firmware_build
+
+_HEADERS = {".h", ".inc", ".bin", ".S"}
+_FOLDER: list[Path] = []
+
+
+def key_of(parts: Iterable[str | bytes]) -> str:
+    """Return a name for what is made from some parts, and from what compilers read of the environment."""
+    digest = hashlib.sha256()
+    variables = ("PATH", "SOURCE_DATE_EPOCH", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "LANG", "LC_ALL")
+    for part in (*parts, *(f"{name}={os.environ.get(name)}" for name in variables)):
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:40]
+
+
+def files_under(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def built(key: str, make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
+    """Return the files that `make` gives, from the first call of the session with this key."""
+    place = _FOLDER[0] / key if _FOLDER else None
+    if place is not None and place.is_dir():
+        return files_under(place)
+    found = make()
+    if place is not None:
+        # whole or not at all: the one that is first stays
+        partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="partial-"))
+        for name, data in found.items():
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            (partial / name).write_bytes(data)
+        try:
+            partial.rename(place)
+        except OSError:
+            shutil.rmtree(partial)
+    return found
+
+
+def place(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files into a folder; those that are there already stay as they are."""
+    for name, data in files.items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+            with suppress(OSError):
+                (folder / name).chmod(0o755)
+
+
+def _headers(folder: Path) -> bytes:
+    files = {name: data for name, data in files_under(folder).items() if Path(name).suffix in _HEADERS}
+    return json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in files.items()}).encode()
+
+
+def compiled(
+    command: Sequence[str], sources: Iterable[Path], headers: Sequence[Path], folder: Path
+) -> dict[Path, Path]:
+    """Return the objects of C files that a command with ``-c`` makes; it reads headers of some folders.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Without the source and the object.
+    sources : iterable of Path
+    headers : sequence of Path
+        Folders with all that they include; the command may name them.
+    folder : Path
+        Gets the objects.
+    """
+    words = list(command)
+    for number, path in enumerate(headers):
+        words = [word.replace(str(path), f"<{number}>") for word in words]
+    surroundings = [*words, *map(_headers, headers)]
+    objects = {}
+    for source in sources:
+        key = key_of([*surroundings, source.name, source.read_bytes()])
+        objects[source] = target = folder / f"{key}.o"
+
+        def make(line: Sequence[str] = (*command, "-c", str(source), "-o", str(target))) -> dict[str, bytes]:
+            result = subprocess.run(line, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr
+            return {"object": Path(line[-1]).read_bytes()}
+
+        data = built(key, make)["object"]
+        target.write_bytes(data)
+    return objects
+
+
+def _tool(real: Callable[..., None]) -> Callable[..., None]:
+    """Return `toolchain.run_tool` that compiles the same source in the same surroundings once."""
+
+    def run_tool(command: Sequence[str], folder: Path) -> None:
+        words = list(map(str, command))
+        # programs of a test's own may do anything, such as count their calls
+        is_known = Path(shutil.which(words[0]) or "").is_relative_to("/usr") or "ziglang" in words
+        if not is_known or words[-4:-3] != ["-c"] or words[-2:-1] != ["-o"]:
+            return real(command, folder)
+        around = {
+            name: data
+            for name, data in files_under(folder).items()
+            if Path(name).suffix in _HEADERS or name == words[-3]
+        }
+        key = key_of([*words, *(part for item in around.items() for part in item)])
+
+        def make() -> dict[str, bytes]:
+            real(command, folder)
+            return {words[-1]: (folder / words[-1]).read_bytes()}
+
+        return place(built(key, make), folder)
+
+    return run_tool
+
+
+def _make(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `firmware_build.run` that makes the same firmware once."""
+
+    def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
+        before = files_under(folder)
+        key = key_of([*command, *(part for item in before.items() for part in item)])
+
+        def make() -> dict[str, bytes]:
+            result = real(command, folder, timeout)
+            if result.returncode != 0:
+                raise _FailedError(result)
+            return {name: data for name, data in files_under(folder).items() if before.get(name) != data}
+
+        try:
+            place(built(key, make), folder)
+        except _FailedError as error:
+            return error.args[0]
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    return run
+
+
+class _FailedError(Exception):
+    """Carries the result of a program that failed past the cache."""
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is built in a folder that all workers of a session share."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(f"{__name__}._FOLDER", [folder])
+    monkeypatch.setattr(toolchain, "run_tool", _tool(toolchain.run_tool))
+    monkeypatch.setattr(firmware_build, "run", _make(firmware_build.run))

@@ -23,7 +23,7 @@ from rich.table import Table
 import mlfc
 from benchmarks.kernels import LAYERS, Layer, attributes
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
-from mlfc.codegen.launch import launch_extents
+from mlfc.codegen.host.launch import launch_extents
 from mlfc.library.cuda_compiler import compile_cuda
 from mlfc.relay import ir
 from mlfc.runtime import CudaModule, FunctionInfo, OpenClModule

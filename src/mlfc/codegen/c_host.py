@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mlfc.codegen.host.tvm import PACKED_PARAMETERS
 from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.errors import InternalError
 from mlfc.tir import host
@@ -33,8 +34,18 @@ def c_function(function: Function, width: int = 0) -> str:
     return writer.text()
 
 
+def packed_head(name: str) -> str:
+    """Return the head of the packed function `name`."""
+    return (
+        f"int {name}(TVMValue *args, int *type_codes, int num_args, TVMValue *out_ret_value, int *out_ret_tcode,\n"
+        "           void *resource_handle)"
+    )
+
+
 def head(function: Function, *, named: bool = True) -> str:
     """Return the head of a function, as definitions have it and prototypes can."""
+    if function.parameters is PACKED_PARAMETERS:
+        return packed_head(function.name)
     kinds = [item.type.declared(item.name if named else "") for item in function.parameters]
     static = "static " if function.is_static else ""
     parameters = f",{_BREAK} ".join(kinds) or "void"
@@ -96,7 +107,9 @@ class _Printer:
         elif isinstance(stmt, host.Table):
             self._table(stmt)
         elif isinstance(stmt, host.Assign):
-            self._line(f"{_text(stmt.place)} {stmt.op}= {_text(stmt.value)};")
+            is_step = stmt.op and isinstance(stmt.value, host.Number) and stmt.value.value == 1
+            place = _text(stmt.place)
+            self._line(f"{stmt.op * 2}{place};" if is_step else f"{place} {stmt.op}= {_text(stmt.value)};")
         elif isinstance(stmt, host.Evaluate):
             self._line(f"{_text(stmt.call)};")
         elif isinstance(stmt, host.Return):
@@ -165,6 +178,8 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, host.Field):
         return f"{_within(expr.of, _ATOM)}{'.' if expr.of.type.to is None else '->'}{expr.name}", _ATOM
     if isinstance(expr, host.Element):
+        if not expr.type.fields and _is_zero(expr.index) and _is_plain_pointer(expr.of):
+            return f"*{_within(expr.of, _UNARY)}", _UNARY
         return f"{_within(expr.of, _ATOM)}[{c_expression(expr.index)}]", _ATOM
     if isinstance(expr, host.Address):
         return f"&{_within(expr.of, _UNARY)}", _UNARY
@@ -180,6 +195,14 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, host.Operation):
         return _operation(expr)
     raise InternalError(f"C has no form of {type(expr).__name__}")
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, host.Number) and expr.value == 0
+
+
+def _is_plain_pointer(expr: Expr) -> bool:
+    return isinstance(expr, host.Name) and not expr.is_array
 
 
 def _operation(expr: host.Operation) -> tuple[str, int]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlfc.codegen import launch, packed
+from mlfc.codegen import c_packed
 from mlfc.codegen.aot_files import entry_file, main_function
-from mlfc.codegen.c_host import prototype
+from mlfc.codegen.c_host import WIDTH, c_function, prototype
 from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts, require_code
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
+from mlfc.codegen.host.launch import launching_function
+from mlfc.codegen.host.packed import packed_function
 from mlfc.codegen.kernel_functions import kernel_functions
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
@@ -265,26 +267,26 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
     program, module = unit.program, unit.module
     names = packed_names(unit)
     on_device = launched_kernels(unit, names)
-    operators = OperatorsFile(unit.contracts, packed.INCLUDES)
+    operators = OperatorsFile(unit.contracts, c_packed.INCLUDES)
     in_code = [names[kernel.name] for kernel in unit.kernels_in_code]
     if in_code:
-        operators.declarations.append(packed.CHECKS)
+        operators.declarations.append(c_packed.checks())
     if on_device:
-        operators.declarations.append(launch.LAUNCHES)
+        operators.declarations.append(c_packed.launches())
     functions = kernel_functions(unit, shared, compute_names(names))
 
-    def packed_function(kernel: PrimFunc) -> str:
+    def packed(kernel: PrimFunc) -> str:
         compute, values = functions.names[kernel.name], functions.arguments.get(kernel.name)
-        return packed.packed_function(kernel, names[kernel.name], compute, values)
+        return c_function(packed_function(kernel, names[kernel.name], compute, values))
 
-    functions.write(operators, static=True, after=packed_function)
+    functions.write(operators, static=True, after=packed)
     for kernel, launched in on_device.items():
         comment = kernel_comment(kernel, [call for call in program.calls if call.kernel is kernel])
-        function = launch.launching_function(kernel, names[kernel.name], launched)
+        function = c_function(launching_function(kernel, names[kernel.name], launched), WIDTH)
         operators.functions.append("\n".join([*comment, function]))
     files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
     if not shared.registry:
-        files[f"src/{module}_lib0.c"] = packed.registry_file(sorted(in_code), LICENCE).encode()
+        files[f"src/{module}_lib0.c"] = c_packed.registry_file(sorted(in_code), LICENCE).encode()
     return graph_code(unit, names, files, on_device)
 
 

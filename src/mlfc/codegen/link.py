@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mlfc.codegen import packed
+from mlfc.codegen import c_packed
 from mlfc.codegen.aot_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
@@ -177,7 +177,7 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
     files: dict[str, Data] = {f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)}
     files |= blob_files(parts.constants, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(targets))
     if parts.packed_functions is not None:
-        files[f"src/{SHARED_MODULE}_registry.c"] = packed.registry_file(parts.packed_functions, LICENCE).encode()
+        files[f"src/{SHARED_MODULE}_registry.c"] = c_packed.registry_file(parts.packed_functions, LICENCE).encode()
     return files
 
 

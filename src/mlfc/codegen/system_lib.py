@@ -12,16 +12,21 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mlfc.codegen import packed
 from mlfc.codegen.abi.entry import c_dtype
+from mlfc.codegen.c_host import c_function, packed_head
 from mlfc.codegen.c_interface import LICENCE, RESERVED, tensors
+from mlfc.codegen.c_packed import checks, write_registry
 from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.host import tvm
+from mlfc.codegen.host.checks import checked, expected_table
+from mlfc.codegen.host.packed import leave_out
 from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
 from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support import dtypes
 from mlfc.support.c_names import names_in_tables, unique
+from mlfc.tir.host import INT, INT32, Body, Function, declaration, pointer
 
 _LONGEST_NAME = 1000
 _INCLUDES = (
@@ -131,13 +136,13 @@ def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ())
     writer.lines([f"#include <{header}>" for header in _INCLUDES])
     writer.lines(["", *(f'#include "{module.prefix}.h"' for module in modules), ""])
     if modules:
-        writer.lines([*packed.CHECKS.splitlines(), ""])
+        writer.lines([*checks().splitlines(), ""])
     table: dict[str, str] = {}
     for module in modules:
         _write_module(writer, module)
         table |= module.functions
-    writer.lines([f"{packed.function_head(name)};" for name in functions])
-    packed.write_registry(writer, {**table, **dict(zip(functions, functions, strict=True))})
+    writer.lines([f"{packed_head(name)};" for name in functions])
+    write_registry(writer, {**table, **dict(zip(functions, functions, strict=True))})
     return writer.text()
 
 
@@ -148,23 +153,24 @@ def _write_module(writer: Writer, module: HostModule) -> None:
     slots = [tuple(Slot(tensor.field, tensor.nbytes) for tensor in group) for group in (module.inputs, module.outputs)]
     call = f"{prefix}_on_addresses"
     RunFunction(prefix, f"{prefix}_run", slots[0], slots[1], module.pools, module.workspace_io).write(writer, call)
-    everything = (*module.inputs, *module.outputs)
-    count = len(everything)
-    with writer.block(f"static {packed.function_head(run)}"):
-        with writer.block(f"static const struct mlf_argument expected[{count}] =", "};"):
-            writer.lines([f"{{{packed.expected_argument(tensor.dtype, tensor.nbytes)}}}," for tensor in everything])
-        writer.line(f"void *data[{count}];")
-        writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
-        given = f'"{prefix}_run", args, type_codes, num_args, expected, {count}, kDLCPU, data'
-        with writer.block(f"if (mlf_arguments({given}) != 0)"):
-            writer.line("return -1;")
-        writer.line(f"return {call}(data);")
-    writer.line()
-    with writer.block(f"static {packed.function_head(metadata)}"):
+    writer.lines([*f"static {c_function(_packed_run(module, run, call))}".splitlines(), ""])
+    with writer.block(f"static {packed_head(metadata)}"):
         writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
         writer.line(f"out_ret_value->v_handle = (void *)(uintptr_t)&{prefix}_tables;")
         writer.lines(["*out_ret_tcode = kTVMOpaqueHandle;", "return 0;"])
     writer.line()
+
+
+def _packed_run(module: HostModule, name: str, call: str) -> Function:
+    """Return the packed function `name` that hands the addresses of tensors to the function `call`."""
+    tensors = (*module.inputs, *module.outputs)
+    body = Body()
+    expected = expected_table(body, [(tensor.dtype, tensor.nbytes) for tensor in tensors])
+    data = body.array("data", tvm.ADDRESS, len(tensors))
+    leave_out(body)
+    body.requires(checked(f"{module.prefix}_run", expected, len(tensors), tvm.CPU, data))
+    body.returns(declaration(call, INT32, pointer(tvm.ADDRESS))(data))
+    return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)
 
 
 def _write_tables(writer: Writer, module: HostModule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mlfc.codegen import DeviceCode
-from mlfc.codegen.launch import launch_extents
+from mlfc.codegen.host.launch import launch_extents
 from mlfc.errors import InternalError
 from mlfc.runtime.devices.kernel_launch import HANDLE, FunctionInfo
 from mlfc.runtime.modules.module import Module

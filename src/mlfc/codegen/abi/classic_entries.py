@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mlfc.codegen.abi.entry import AotEntry, c_dtype
+from mlfc.codegen.c_host import packed_head
 from mlfc.codegen.c_interface import InterfaceTensor
 from mlfc.codegen.host.aot import main_function_name
-from mlfc.codegen.packed import function_head
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.support.c_names import names_in_tables
 
@@ -27,7 +27,7 @@ def classic_entries(entry: AotEntry, *, alone: bool) -> str:
     main = main_function_name(entry.prefix)
     writer = Writer()
     for name in (main, f"mlfc_packed_{entry.unit.module}"):
-        with writer.block(f"TVM_DLL {function_head(name)}"):
+        with writer.block(f"TVM_DLL {packed_head(name)}"):
             writer.line(f"const DLTensor *tensors[{entry.slots}];")
             writer.line(f"void *data[{entry.slots}];")
             writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
@@ -36,7 +36,7 @@ def classic_entries(entry: AotEntry, *, alone: bool) -> str:
     _tables(writer, entry)
     names = [f"{entry.prefix}_get_c_metadata", *(["get_c_metadata"] if alone else [])]
     for name in names:
-        with writer.block(f"TVM_DLL {function_head(name)}"):
+        with writer.block(f"TVM_DLL {packed_head(name)}"):
             writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
             with writer.block("if (out_ret_value == NULL || out_ret_tcode == NULL)"):
                 writer.line(f'TVMAPISetLastError("{name}: the result is expected to be a pointer, not NULL");')

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mlfc.codegen.abi.ffi_entries import PREFIX, ffi_head
+from mlfc.codegen.c_host import packed_head
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.emit import GeneratedCode
-from mlfc.codegen.packed import function_head
 from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.support.content import Data
@@ -32,7 +32,7 @@ def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Map
         # functions of devices take their scratch from the caller
         scratch = kernel.scratch if kernel.device else ()
         name, count = code.function_names[kernel.name], len(kernel.params) + len(scratch)
-        writer.line(f"{function_head(name)};")
+        writer.line(f"{packed_head(name)};")
         with writer.block(f"TVM_DLL {ffi_head(PREFIX + name)}"):
             writer.line(f"TVMValue values[{count}];")
             writer.line(f"int type_codes[{count}];")

@@ -9,17 +9,20 @@ from llvmlite import ir
 
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.emit import GeneratedCode, compute_names, graph_code, launched_kernels, packed_names
-from mlfc.codegen.host.aot import kernel_declaration
-from mlfc.codegen.llvm.argument_checks import ArgumentChecks
-from mlfc.codegen.llvm.host import HostFunctions
+from mlfc.codegen.host import tvm
+from mlfc.codegen.host.launch import launching_function
+from mlfc.codegen.host.packed import packed_declaration, packed_function
+from mlfc.codegen.llvm.host import HostFunctions, constant_global
 from mlfc.codegen.llvm.kernels import emit_kernels, empty_module, kernel_names
-from mlfc.codegen.llvm.launch import LaunchingFunctions
+from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.codegen.llvm.objects import CompiledObject, is_elf
-from mlfc.codegen.llvm.packed import PackedFunctions, define_registry
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.support.content import Data
+from mlfc.tir.host import declaration
 from mlfc.tir.ir import PrimFunc
+
+_COUNT_BYTES = 2
 
 
 def generate_graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
@@ -40,10 +43,20 @@ def generate_graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCod
     return graph_code(unit, names, files, on_device)
 
 
-def registry_module(name: str, functions: list[str], machine: Machine) -> ir.Module:
-    """Return a module with the table of packed functions."""
+def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir.Module:
+    """Return a module with the table by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``."""
     module = empty_module(name, machine)
-    define_registry(module, functions)
+    host = HostFunctions(module)
+    # their number in two bytes, the low one first, then their names, each with its zero
+    text = len(functions).to_bytes(_COUNT_BYTES, "little") + b"".join(b"%s\0" % item.encode() for item in functions)
+    names = ir.Constant(ir.ArrayType(INT8, len(text) + 1), bytearray(text + b"\0"))
+    symbols = [host.declared(packed_declaration(item)) for item in functions] or [ir.Constant(POINTER, None)]
+    table = ir.Constant(ir.ArrayType(POINTER, len(symbols)), symbols)
+    parts = [constant_global(module, "function_names", names), constant_global(module, "functions", table)]
+    registry = constant_global(module, "registry", ir.Constant.literal_struct(parts))
+    library = constant_global(module, "system_library", ir.Constant.literal_struct([registry]))
+    entry = host.declared(declaration("TVMSystemLibEntryPoint", tvm.ADDRESS))
+    ir.IRBuilder(entry.append_basic_block("entry")).ret(library)
     return module
 
 
@@ -57,13 +70,11 @@ def _operators(
     module = empty_module(f"{unit.module}_lib1", machine)
     computing = kernel_names(unit, shared, compute_names(names))
     emit_kernels(unit, shared, module, computing, machine, internal=True)
-    checks, host = ArgumentChecks(module), HostFunctions(module)
-    packed, launching = PackedFunctions(module, checks), LaunchingFunctions(module, checks, is_elf(machine))
+    functions = HostFunctions(module, has_weak=is_elf(machine))
     for kernel in unit.kernels_in_code:
         name = names[kernel.name]
         if kernel in on_device:
-            launching.define(kernel, name, on_device[kernel])
+            functions.define(launching_function(kernel, name, on_device[kernel]))
         else:
-            count = len(kernel.params) + bool(kernel.scratch)
-            packed.define(kernel, name, host.declared(kernel_declaration(computing[kernel.name], count)))
+            functions.define(packed_function(kernel, name, computing[kernel.name]))
     return module

@@ -171,7 +171,7 @@ class _FunctionEmitter:
         builder.position_at_end(body)
         self._block(stmt.body)
         if isinstance(stmt, host.For):
-            self._stmt(host.Assign(stmt.var, host.Number(stmt.var.type, stmt.step), "+"))
+            self._stmt(host.Assign(stmt.var, host.Number(host.INT, stmt.step), "+"))
         if isinstance(stmt, host.DoWhile):
             self._branch(stmt.condition, body, end)
         elif not builder.block.is_terminated:
@@ -325,6 +325,7 @@ def constant_global(module: ir.Module, name: str, value: ir.Constant) -> ir.Glob
     """Return a global of a name like `name` that holds a constant, for this module alone."""
     made = ir.GlobalVariable(module, value.type, module.get_unique_name(name))
     made.initializer, made.global_constant, made.linkage = value, True, "internal"
+    made.type = POINTER  # as any other, whatever it points to
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.codegen.packed import registry_file
+from mlfc.codegen.c_packed import registry_file
 from mlfc.codegen.system_lib import described_module, system_library
 from mlfc.codegen.writer import Writer
 from mlfc.crt import crt_files

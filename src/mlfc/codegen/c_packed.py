@@ -1,0 +1,82 @@
+"""The C around packed functions: what they take from headers and share, and the table of them for the C runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlfc.codegen.c_host import WIDTH, c_function, packed_head, struct_definition
+from mlfc.codegen.host.checks import ARGUMENT, BOOL_CODE, CHECKS
+from mlfc.codegen.host.launch import IMPORTED, LAUNCHES
+from mlfc.codegen.writer import Writer
+from mlfc.tir.host import Function
+
+INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_backend_api.h>")
+
+
+def checks() -> str:
+    """Return the function that packed functions check their arguments with, and what it takes."""
+    return _texts(
+        f"""/* bool in newer DLPack: the headers of TVM have no name for it */
+enum {{ {BOOL_CODE.text} = {BOOL_CODE.value} }};
+
+/* what an argument must be: kind and bytes of an element, number of elements */
+{struct_definition(ARGUMENT)}""",
+        CHECKS,
+    )
+
+
+def launches() -> str:
+    """Return the functions that look up a device's kernels and launch them."""
+    return _texts(
+        f"""/* where the loader of the library puts its handle; the runtime that a library carries has it, too */
+extern TVM_DLL void *__tvm_module_ctx;
+#if defined(__GNUC__) && !defined(_WIN32)
+__attribute__((weak)) void *__tvm_module_ctx = NULL;
+#endif
+
+/* a function of an imported module or of the process, and the context in which it was found */
+{struct_definition(IMPORTED)}""",
+        LAUNCHES,
+    )
+
+
+def _texts(first: str, functions: Sequence[Function]) -> str:
+    return "\n".join([first, *(c_function(function, WIDTH) for function in functions)]).rstrip("\n")
+
+
+def registry_file(names: Sequence[str], licence: str) -> str:
+    """Return the file by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``.
+
+    Parameters
+    ----------
+    names : sequence of str
+    licence : str
+        For the first line.
+    """
+    writer = Writer()
+    writer.lines([f"/* {licence} */", "#include <tvm/runtime/crt/module.h>", ""])
+    writer.lines([f"{packed_head(name)};" for name in names])
+    write_registry(writer, dict(zip(names, names, strict=True)))
+    return writer.text()
+
+
+def write_registry(writer: Writer, functions: Mapping[str, str]) -> None:
+    """Write the table and ``TVMSystemLibEntryPoint``, of C names by the names under which hosts find functions."""
+    names = list(functions)
+    count = ", ".join(f"(char){part}" for part in len(names).to_bytes(2, "little"))
+    writer.lines(["", "/* their number in two bytes, the low one first, then their names, each with its zero */"])
+    with writer.block("static const struct", "} function_names = {"):
+        writer.line("char count[2];")
+        writer.lines([f"char name_{index}[{len(name) + 1}];" for index, name in enumerate(names)])
+        writer.line("char end[1];")
+    with writer.indented():
+        writer.line(f"{{{count}}},")
+        writer.lines([f'"{name}",' for name in names])
+        writer.line('"",')
+    writer.lines(["};", ""])
+    with writer.block(f"static const TVMBackendPackedCFunc functions[{max(1, len(names))}] =", "};"):
+        writer.lines([f"{symbol}," for symbol in functions.values()] or ["NULL,"])
+    writer.lines(["", "static const TVMFuncRegistry registry = {(const char *)&function_names, functions};"])
+    writer.lines(["static const TVMModule system_library = {&registry};", ""])
+    with writer.block("const TVMModule *TVMSystemLibEntryPoint(void)"):
+        writer.line("return &system_library;")

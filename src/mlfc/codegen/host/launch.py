@@ -1,0 +1,152 @@
+"""Host functions that launch a device's kernels, behind TVM's packed calling convention.
+
+The kernels are functions of a module that the library imports: a host function looks them up by name in what the
+library's loader gave it, once, and calls them with the handles of the tensors and the extents of the launch. So the
+runtimes of TVM can run these libraries, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlfc.codegen.device import DeviceKernel
+from mlfc.codegen.host import tvm
+from mlfc.codegen.host.checks import REFUSE, checked, expected_table
+from mlfc.codegen.host.packed import leave_out
+from mlfc.tir.host import (
+    INT,
+    INT64,
+    NULL,
+    UINT8,
+    Body,
+    Choice,
+    Function,
+    Global,
+    Number,
+    Type,
+    const,
+    expr,
+    names,
+    pointer,
+)
+from mlfc.tir.ir import PrimFunc
+
+CONTEXT = Global(tvm.ADDRESS, "__tvm_module_ctx", is_weak=True)
+"""Where the loader of the library puts its handle; the runtime that a library carries has it, too."""
+
+IMPORTED = Type("struct mlf_imported", fields=(("function", tvm.ADDRESS), ("context", tvm.ADDRESS)))
+"""A function of an imported module or of the process, and the context in which it was found."""
+
+_AXES = "xyz"
+_TENSOR = pointer(const(tvm.TENSOR))
+
+
+def _call() -> Function:
+    body = Body()
+    parameters = names(
+        name=tvm.TEXT, imported=pointer(IMPORTED), values=pointer(tvm.VALUE), codes=pointer(INT), count=INT
+    )
+    name, imported, values, codes, count = parameters
+    result = body.declare("result", tvm.VALUE)
+    result_code = body.declare("result_code", INT, tvm.NULLPTR)
+    function, context = imported["function"], imported["context"]
+    with body.where(function.eq(NULL) | context.ne(CONTEXT)):
+        body.assign(function, NULL)
+        body.requires(tvm.get_function(CONTEXT, name, function.address))
+        body.assign(context, CONTEXT)
+    body.assign(result["v_int64"], 0)
+    called = tvm.call_function(function, values, codes, count, result.address, result_code.address)
+    body.returns(Choice(INT, called.ne(0), expr(-1), expr(0)))
+    return Function("mlf_call", INT, parameters, body.stmts, is_static=True)
+
+
+def _enter_device() -> Function:
+    body = Body()
+    parameters = names(function=tvm.TEXT, args=pointer(const(tvm.VALUE)), count=INT, device_type=INT)
+    function, args, count, device_type = parameters
+    set_device = body.table("set_device", IMPORTED, count=1)
+    first = body.declare("first", _TENSOR, args[0]["v_handle"].cast(_TENSOR))
+    values, codes = body.array("values", tvm.VALUE, 2), body.array("codes", INT, 2)
+    number = first["device"]["device_id"]
+    with body.loop("index", count) as index:
+        tensor = body.declare("tensor", _TENSOR, args[index]["v_handle"].cast(_TENSOR))
+        with body.where(tensor["device"]["device_id"].ne(number)):
+            body.returns(REFUSE(function, ": arg[", index, "] is on another device than arg[0]"))
+        with body.where(tensor["byte_offset"].ne(0)):
+            body.returns(REFUSE(function, ": arg[", index, "] does not start where its memory does"))
+    for place, value in enumerate((device_type, number)):
+        body.assign(values[place]["v_int64"], value)
+        body.assign(codes[place], tvm.ARG_INT)
+    body.returns(CALL("__tvm_set_device", set_device, values, codes, 2))
+    comment = (
+        "makes the device of the tensors that of the launches that follow; a handle is of memory from its first byte on"
+    )
+    return Function("mlf_enter_device", INT, parameters, body.stmts, is_static=True, comment=comment)
+
+
+def _launch() -> Function:
+    body = Body()
+    parameters = names(
+        name=tvm.TEXT,
+        kernel=pointer(IMPORTED),
+        data=pointer(const(tvm.ADDRESS)),
+        tensors=pointer(const(UINT8)),
+        num_tensors=INT,
+        extents=pointer(const(INT64)),
+        num_extents=INT,
+        values=pointer(tvm.VALUE),
+        codes=pointer(INT),
+    )
+    name, kernel, data, tensors, num_tensors, extents, num_extents, values, codes = parameters
+    with body.loop("index", num_tensors) as index:
+        body.assign(values[index]["v_handle"], data[tensors[index]])
+        body.assign(codes[index], tvm.OPAQUE_HANDLE)
+    with body.loop("index", num_extents) as index:
+        body.assign(values[num_tensors + index]["v_int64"], extents[index])
+        body.assign(codes[num_tensors + index], tvm.ARG_INT)
+    body.returns(CALL(name, kernel, values, codes, num_tensors + num_extents))
+    comment = "launches a kernel on some of the tensors"
+    return Function("mlf_launch", INT, parameters, body.stmts, is_static=True, comment=comment)
+
+
+CALL = _call()
+ENTER_DEVICE, LAUNCH = _enter_device(), _launch()
+LAUNCHES = (CALL, ENTER_DEVICE, LAUNCH)
+
+
+def launch_extents(kernel: DeviceKernel) -> Mapping[str, int]:
+    """Return what follows a kernel's arguments in a call: the extents of its launch by their tags, in order."""
+    sizes = tuple(zip(kernel.grid, kernel.block, strict=True))
+    used = 1 + max((axis for axis, pair in enumerate(sizes) if pair != (1, 1)), default=0)
+    blocks = {f"blockIdx.{_AXES[axis]}": kernel.grid[axis] for axis in range(used)}
+    return blocks | {f"threadIdx.{_AXES[axis]}": kernel.block[axis] for axis in range(used)}
+
+
+def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel]) -> Function:
+    """Return the packed function `name`, which launches the kernels of `prim` one after another.
+
+    Its arguments are the tensors of the function's parameters, then of its scratch, all on one device.
+    """
+    buffers = (*prim.params, *prim.scratch)
+    places = {buffer: place for place, buffer in enumerate(buffers)}
+    extents = [tuple(launch_extents(kernel).values()) for kernel in kernels]
+    most = max(len(kernel.arguments) + len(sizes) for kernel, sizes in zip(kernels, extents, strict=True))
+    device, count = tvm.DEVICES[prim.device or ""], len(buffers)
+    body = Body()
+    expected = expected_table(body, [(buffer.dtype, buffer.nbytes) for buffer in buffers])
+    tables = []
+    for number, kernel in enumerate(kernels):
+        tensors = [Number(UINT8, places[buffer]) for buffer in kernel.arguments]
+        sizes = [Number(INT64, size) for size in extents[number]]
+        tables.append((body.table(f"tensors_{number}", UINT8, tensors), body.table(f"extents_{number}", INT64, sizes)))
+    imported = body.table("kernels", IMPORTED, count=len(kernels))
+    data = body.array("data", tvm.ADDRESS, count)
+    values, codes = body.array("values", tvm.VALUE, most), body.array("codes", INT, most)
+    leave_out(body)
+    body.requires(checked(name, expected, count, device, data))
+    body.requires(ENTER_DEVICE(name, tvm.PACKED_PARAMETERS[0], count, device))
+    for number, (kernel, (chosen, lengths)) in enumerate(zip(kernels, tables, strict=True)):
+        what = (chosen, len(kernel.arguments), lengths, len(extents[number]))
+        body.requires(LAUNCH(kernel.name, imported[number].address, data, *what, values, codes))
+    body.returns(0)
+    return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)

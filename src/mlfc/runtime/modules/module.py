@@ -187,12 +187,13 @@ class OpaqueModule(Module):
     Parameters
     ----------
     type_key : str
-    is_binary_serializable = True
     data : bytes or memoryview
         As stored; a view is kept as one.
     suffix : str
         Of the file that it came from, without the dot.
     """
+
+    is_binary_serializable = True
 
     def __init__(self, type_key: str, data: bytes | memoryview, suffix: str = "bin") -> None:
         super().__init__()

@@ -81,7 +81,7 @@ class DeviceExprPrinter(ExprPrinter):
             return self._print(expr.args[0])
         if expr.name == "integer_power":
             return super()._call(expr)
-        if expr.name == "dot4_s8" or expr.name in OF_BITS:
+        if expr.name in OF_BITS:
             return self.helper(expr.name, *expr.args)
         source = expr.args[0].dtype
         if body := INTRINSICS.get(expr.name).body(source):

@@ -43,8 +43,17 @@ def _bits(value: float, dtype: str) -> str:
 
 
 @cache
-def function_source(body: Body) -> tuple[tuple[str, ...], str]:
-    """Return the keys of the helpers that an intrinsic's function calls, and its definition."""
+def function_source(body: Body, guard: str = "", instruction: str = "") -> tuple[tuple[str, ...], str]:
+    """Return the keys of the helpers that an intrinsic's function calls, and its definition.
+
+    Parameters
+    ----------
+    body : Body
+    guard : str
+        The macro that is not 0 where `instruction` takes the place of the body; empty for nothing of the kind.
+    instruction : str
+        A C expression in the parameters' names.
+    """
     needs, ranges, writer = Needs(), Ranges(), Writer()
     printer = _BodyPrinter(lambda var: var.name, needs, ranges)
     params = ", ".join(f"{value_type(param.dtype)} {param.name}" for param in body.params)
@@ -60,7 +69,11 @@ def function_source(body: Body) -> tuple[tuple[str, ...], str]:
             if not _know(ranges, body, step.var):
                 ranges.enter_let(ir.Let(step.var, step.value, ir.Seq(())))
         writer.line(f"return{_value(printer, body.result, _WIDTH)};")
-    return tuple(sorted(needs.helpers)), writer.text().rstrip("\n")
+    text = writer.text().rstrip("\n")
+    if guard:
+        head, brace, rest = text.partition("{\n")
+        text = f"{head}{brace}#if {guard}\n  return {instruction};\n#else\n{rest.removesuffix('}')}#endif\n}}"
+    return tuple(sorted(needs.helpers)), text
 
 
 def _know(ranges: Ranges, body: Body, var: Var) -> bool:

@@ -102,7 +102,8 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
         return (), vectors.macro(key)
     name, _, dtype = key.partition(":")
     if name in INTRINSICS and (body := INTRINSICS.get(name).body(dtype)):
-        return function_source(body)
+        own = next((form for form in map(C_FORMS.get, C_FORMS) if key in form.instructions), None)
+        return function_source(body) if own is None else function_source(body, own.guard, own.instructions[key])
     if not dtype:
         raise InternalError(f"C has no helper {key}")
     return (), _scalar_helper(name, dtype)
@@ -134,7 +135,7 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
             needed |= vectors.dtypes_of(key)
     lines: list[str] = []
     for form in map(C_FORMS.get, C_FORMS):
-        own = [key for key in ordered if form.helper(key) is not None]
+        own = [key for key in ordered if key in form.instructions or form.helper(key) is not None]
         lines += form.includes if own else ()
         needed.update(*map(form.vectors, own))
     lines += vectors.declarations(needed)

@@ -6,8 +6,8 @@ here: LLVM takes long to load, and a family may declare all that it has in one f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from mlfc.registry import Registry
@@ -56,6 +56,10 @@ class CForm:
         How a store is written, if this family does.
     words : callable ``statement -> ids of variables``
         Variables of four bytes that are held as an int32.
+    guard : str
+        The macro that is not 0 where the compiler has `instructions`.
+    instructions : mapping of str to str
+        C by the key of an intrinsic that has a body, in that body's parameters; elsewhere the body is computed.
     """
 
     helper: Callable[[str], Helper | None]
@@ -64,6 +68,8 @@ class CForm:
     expression: Callable[[CPrinter, Expr], str | None] = _nothing
     store: Callable[[CPrinter, ir.Store], str | None] = _nothing
     words: Callable[[ir.Stmt], set[int]] = lambda _: set()
+    guard: str = ""
+    instructions: Mapping[str, str] = field(default_factory=dict)
 
 
 C_FORMS: Registry[CForm] = Registry("C form", "mlfc.isa", "c")

@@ -1,7 +1,7 @@
 """The C of arithmetic on pairs of 16-bit numbers in a word: one instruction each with ARM's DSP extension.
 
-Elsewhere the same in plain C. Words are little-endian whatever the machine is: weights are packed into words at
-compile time, and what is read from memory must match them.
+Elsewhere their bodies (`mlfc.tir.intrinsics.words`) in plain C. Words are little-endian whatever the machine is:
+weights are packed into words at compile time, and what is read from memory must match them.
 """
 
 from __future__ import annotations
@@ -44,70 +44,24 @@ def _word(short: str, kind: str, unsigned: str, count: int) -> str:
     return _WORD.format(count=count, short=short, kind=kind, shifted=" | ".join(shifted))
 
 
-# widened again, so that the product is no int of 16 bits
-_HALVES = {"b": "(int32_t)(int16_t){name}", "t": "({name} >> 16)"}
-
-
-def _mac(letters: str) -> str:
-    """Return the helper that multiplies two halves; left to find the instruction, gcc takes halves out of loops."""
-    a, b = (_HALVES[letter].format(name=name) for letter, name in zip(letters, "ab", strict=True))
-    return f"""\
-static inline int32_t mlf_mac_{letters}(int32_t sum, int32_t a, int32_t b) {{
-#if MLF_DSP
-  return __smla{letters}(a, b, sum);
-#else
-  return (int32_t)((uint32_t)sum + (uint32_t)({a} * {b}));
-#endif
-}}"""
-
-
 _HELPERS: dict[str, Helper] = {
     "word:int8": ((), _word("i8", "int8_t", "uint8_t", 4)),
     "word:uint8": ((), _word("u8", "uint8_t", "uint8_t", 4)),
     "word:int16": ((), _word("i16", "int16_t", "uint16_t", 2)),
-    "even_bytes": ((), """\
-/* bytes 0 and 2 of a word, widened to 16 bits */
-static inline int32_t mlf_even_bytes(int32_t word) {
-#if MLF_DSP
-  return __sxtb16(word);
-#else
-  const uint32_t bottom = (uint32_t)(int8_t)word & 0xffffU;
-  return (int32_t)(bottom | (uint32_t)(int8_t)(word >> 16) << 16);
-#endif
-}"""),
-    "odd_bytes": (("even_bytes",), """\
-/* bytes 1 and 3 of a word, widened to 16 bits */
-static inline int32_t mlf_odd_bytes(int32_t word) {
-  return mlf_even_bytes((int32_t)((uint32_t)word >> 8 | (uint32_t)word << 24));
-}"""),
-    "dot2": ((), """\
-/* sum + the products of the 16-bit halves of two words */
-static inline int32_t mlf_dot2(int32_t sum, int32_t a, int32_t b) {
-#if MLF_DSP
-  return __smlad(a, b, sum);
-#else
-  return (int32_t)((uint32_t)sum + (uint32_t)((int32_t)(int16_t)a * (int16_t)b) + (uint32_t)((a >> 16) * (b >> 16)));
-#endif
-}"""),
-    "saturate_byte": ((), """\
-static inline int32_t mlf_saturate_byte(int32_t x) {
-#if MLF_DSP
-  return (int32_t)__builtin_arm_ssat(x, 8); /* __ssat of gcc's header converts a sign silently */
-#else
-  return x < -128 ? -128 : x > 127 ? 127 : x;
-#endif
-}"""),
-    **{f"mac_{letters}": ((), _mac(letters)) for letters in ("bb", "bt", "tb", "tt")},
-}  # fmt: skip
+}
 """Text of each helper by its key, and the keys of those that it calls."""
+
+_INSTRUCTIONS = {
+    "even_bytes": "__sxtb16(word)",
+    "dot2": "__smlad(a, b, sum)",
+    "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header converts a sign silently
+    # left to find the instruction, gcc takes halves out of loops
+    **{f"mac_{letters}": f"__smla{letters}(a, b, sum)" for letters in ("bb", "bt", "tb", "tt")},
+}
 
 
 def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
-    if not isinstance(expr, ir.Call):
-        return None
-    if expr.name in _HELPERS:
-        return f"{printer.need(expr.name)}({', '.join(map(printer.expr, expr.args))})"
-    if expr.name != "word":
+    if not isinstance(expr, ir.Call) or expr.name != "word":
         return None
     (elements,) = expr.args
     if not isinstance(elements, ir.Load):
@@ -116,4 +70,4 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
     return f"{name}({printer.address(elements.buffer, elements.indices)})"
 
 
-C_FORMS.add("dsp", CForm(_HELPERS.get, _INCLUDES, expression=_expression))
+C_FORMS.add("dsp", CForm(_HELPERS.get, _INCLUDES, expression=_expression, guard="MLF_DSP", instructions=_INSTRUCTIONS))

@@ -77,54 +77,11 @@ add("dot4_u8s8", 3, _dot4,
      "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip
 
 
-def _dot4_words(accumulator: Array, a: Array, b: Array) -> Array:
-    products = [
-        (np.asarray(a, np.int32) << shift >> 24).astype(np.int64) * (np.asarray(b, np.int32) << shift >> 24)
-        for shift in (0, 8, 16, 24)
-    ]
-    total: Array = np.asarray(accumulator, np.int64) + sum(products)
-    return total.astype(np.int32)
-
-
-add("dot4_s8", 3, _dot4_words, "int32 + the sum of the products of the signed bytes of two words")
-
-
 def _word(elements: Array) -> Array:
     """Return four bytes, or two int16, as one little-endian int32."""
     wide = np.ascontiguousarray(elements, elements.dtype.newbyteorder("<"))
     word: Array = wide.view("<i4")[..., 0].astype(np.int32)
     return word
-
-
-def _halves(word: Array) -> tuple[Array, Array]:
-    """Return the bottom and the top half of words, as numbers."""
-    bits = np.asarray(word, np.int32)
-    return bits.astype(np.int16).astype(np.int64), (bits >> 16).astype(np.int64)
-
-
-def _joined(bottom: Array, top: Array) -> Array:
-    return ((bottom & 0xFFFF) | (top << 16)).astype(np.int32)
-
-
-def _even_bytes(word: Array) -> Array:
-    bottom, top = _halves(word)
-    return _joined(bottom.astype(np.int8).astype(np.int64), top.astype(np.int8).astype(np.int64))
-
-
-def _multiply_halves(first: int, second: int) -> Callable[[Array, Array, Array], Array]:
-    """Return the sum of an accumulator and the product of two halves (0: bottom, 1: top)."""
-
-    def run(acc: Array, a: Array, b: Array) -> Array:
-        product: Array = _halves(a)[first] * _halves(b)[second]
-        return (np.asarray(acc, np.int64) + product).astype(np.int32)
-
-    return run
-
-
-def _dot2(acc: Array, a: Array, b: Array) -> Array:
-    (a_bottom, a_top), (b_bottom, b_top) = _halves(a), _halves(b)
-    products: Array = a_bottom * b_bottom + a_top * b_top
-    return (np.asarray(acc, np.int64) + products).astype(np.int32)
 
 
 def _within(value: Array, limit: Array) -> Array:
@@ -134,14 +91,6 @@ def _within(value: Array, limit: Array) -> Array:
 
 
 add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
-add("even_bytes", 1, _even_bytes, "bytes 0 and 2 of a word, widened, as two int16 of a word")
-add("odd_bytes", 1, lambda word: _even_bytes(np.asarray(word, np.int32) >> 8), "bytes 1 and 3 of a word, likewise")
-add("dot2", 3, _dot2, "int32 + the sum of the products of the int16 of two words; the sum must fit")
-for _position, _letters in enumerate(("bb", "bt", "tb", "tt")):
-    add(
-        f"mac_{_letters}", 3, _multiply_halves(*divmod(_position, 2)),
-        "int32 + one half of a word (b: bottom, t: top) * one half of another; the sum must fit",
-    )  # fmt: skip
 add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")
 
 

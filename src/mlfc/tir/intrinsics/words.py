@@ -1,0 +1,68 @@
+"""Arithmetic on the bytes and the 16-bit halves of a word, an int32 whose first element is lowest; sums must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlfc.tir import builder as tb
+from mlfc.tir.intrinsics.registry import Steps, define, defined, shl, shr
+from mlfc.tir.ir import Expr
+
+_NOUNS = {"b": "bottom", "t": "top"}
+_SUM = {"sum": "int32", "a": "int32", "b": "int32"}
+
+
+def _half(word: Expr, letter: str) -> Expr:
+    return shr(word, 16) if letter == "t" else tb.cast(tb.cast(word, "int16"), "int32")
+
+
+def _byte(word: Expr, shift: int) -> Expr:
+    return tb.cast(shr(word, shift), "int8")
+
+
+def _added(total: Expr, *products: Expr) -> Expr:
+    """Return a sum, computed without signs: so no partial one overflows."""
+    unsigned = tb.cast(total, "uint32")
+    for product in products:
+        unsigned = unsigned + tb.cast(product, "uint32")
+    return tb.cast(unsigned, "int32")
+
+
+@defined(word="int32")
+def even_bytes(_: Steps, word: Expr) -> Expr:
+    """Return bytes 0 and 2 of a word, widened to 16 bits."""
+    bottom = tb.cast(_byte(word, 0), "uint32") & 0xFFFF
+    return tb.cast(bottom | shl(tb.cast(_byte(word, 16), "uint32"), 16), "int32")
+
+
+@defined(word="int32")
+def odd_bytes(steps: Steps, word: Expr) -> Expr:
+    """Return bytes 1 and 3 of a word, widened to 16 bits."""
+    bits = steps.let("bits", tb.cast(word, "uint32"))
+    return even_bytes(tb.cast(shr(bits, 8) | shl(bits, 24), "int32"))
+
+
+@defined(**_SUM)
+def dot2(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+    """Return sum + the products of the 16-bit halves of two words."""
+    return _added(total, *(_half(a, letter) * _half(b, letter) for letter in "bt"))
+
+
+@defined(**_SUM)
+def dot4_s8(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+    """Return sum + the products of the signed bytes of two words."""
+    factors = [[tb.cast(_byte(word, shift), "int32") for shift in (0, 8, 16, 24)] for word in (a, b)]
+    return _added(total, *(x * y for x, y in zip(*factors, strict=True)))
+
+
+def _mac(first: str, second: str) -> Callable[..., Expr]:
+    def rule(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+        return _added(total, _half(a, first) * _half(b, second))
+
+    rule.__doc__ = f"Return sum + the {_NOUNS[first]} half of a * the {_NOUNS[second]} half of b."
+    return rule
+
+
+for _first in "bt":
+    for _second in "bt":
+        define(f"mac_{_first}{_second}", _mac(_first, _second), _SUM)

@@ -11,6 +11,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.relay import ir
+from mlfc.support.content import to_bytes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_kernels
@@ -20,6 +21,7 @@ from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations
 from tests.native.test_dsp_kernels import requantized_sums
 from tests.native.test_kernels import Case
+from tests.native.test_launch_code import code as launches
 
 FOLDER = Path(__file__).parent / "c"
 
@@ -55,6 +57,8 @@ def texts() -> dict[str, str]:
         code = generated(chain(5)[0], external_workspace=external)
         variant = "external" if external else "static"
         found |= {f"{variant}_{Path(name).name}": data.decode() for name, data in code.files.items()}
+    for variant, code in (("graph", generated(chain(5)[0], executor="graph")), ("launches", launches())):
+        found |= {f"{variant}_{Path(name).name}": to_bytes(data).decode() for name, data in code.files.items()}
     return found
 
 

@@ -56,10 +56,12 @@ def chain(size: int) -> tuple[Program, np.ndarray[tuple[int], np.dtype[np.float3
     return program, first + second
 
 
-def generated(program: Program, *, external_workspace: bool = False, module_name: str = "Chain v1") -> GeneratedCode:
+def generated(
+    program: Program, *, external_workspace: bool = False, module_name: str = "Chain v1", executor: str = "aot"
+) -> GeneratedCode:
     """Return the C of a program."""
     unit = Unit(
-        program, memory.plan(program), c_names.module_name(module_name), external_workspace=external_workspace,
+        program, memory.plan(program), c_names.module_name(module_name), executor, external_workspace,
         target=Target("c", "test */", Features()), quantization={"Identity": Quantization(0.1, -3)},
     )  # fmt: skip
     return generate(unit)

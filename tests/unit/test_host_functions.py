@@ -1,8 +1,22 @@
-"""Host functions as C: precedence, and where lines break."""
+"""Host functions: the rules of their IR, and the C of them: precedence, and where lines break."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mlfc import memory
 from mlfc.codegen.c_host import WIDTH, c_expression, c_function, head, plain, prototype
+from mlfc.codegen.device import device_kernels
+from mlfc.codegen.emit import constant_table, function_names, interface_of
+from mlfc.codegen.host.aot import AotFunctions
+from mlfc.codegen.host.checks import CHECKS
+from mlfc.codegen.host.launch import LAUNCHES, launching_function
+from mlfc.codegen.host.packed import packed_function
+from mlfc.codegen.unit import NOTHING_SHARED, Unit
+from mlfc.errors import InternalError
 from mlfc.tir.host import (
     CHAR,
     INT,
@@ -23,6 +37,9 @@ from mlfc.tir.host import (
     names,
     pointer,
 )
+from mlfc.tir.host_verify import verify_host
+from tests.native.programs import chain, product
+from tests.native.test_launch_code import program as launch_program
 
 A, B, C = names(a=INT, b=INT, c=INT)
 
@@ -78,3 +95,80 @@ def test_heads_name_parameters_and_prototypes_do_not() -> None:
 
 def test_strings_are_escaped() -> None:
     assert c_expression(expr('a"b')) == r'"a\042b"'
+
+
+@pytest.mark.parametrize("function", [*CHECKS, *LAUNCHES], ids=lambda function: function.name)
+def test_functions_of_all_modules_follow_the_rules(function: Function) -> None:
+    verify_host(function)
+
+
+def test_packed_functions_follow_the_rules() -> None:
+    verify_host(packed_function(product(3, 5, 2), "packed", "compute", "values"))
+    for prim in launch_program().kernels:
+        verify_host(launching_function(prim, "packed", device_kernels(prim, "packed")))
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_functions_of_aot_follow_the_rules(external: bool) -> None:
+    program = chain(5)[0]
+    unit = Unit(program, memory.plan(program), "chain", external_workspace=external)
+    constants = constant_table(unit, NOTHING_SHARED)
+    interface = interface_of(unit, NOTHING_SHARED, constants)
+    for workspace_io in (False, True):
+        chosen = replace(interface, workspace_io=workspace_io, inputs=(), outputs=()) if workspace_io else interface
+        aot = AotFunctions(program, unit.plan, chosen, constants, function_names(unit))
+        for function in (aot.entry(), *aot.mappers(), *([] if workspace_io else [aot.main()])):
+            verify_host(function)
+
+
+def _declared_twice(body: Body) -> None:
+    body.declare("x", INT)
+    body.declare("x", INT)
+
+
+def _used_outside(body: Body) -> None:
+    with body.loop("index", 4) as index:
+        pass
+    body.assign(body.declare("x", INT), index)
+
+
+def _mixed(body: Body) -> None:
+    body.declare("x", INT, NULL)
+
+
+def _constant(body: Body) -> None:
+    body.assign(body.declare("x", const(INT), 1), 2)
+
+
+def _behind(body: Body) -> None:
+    body.returns(0)
+    body.declare("x", INT)
+
+
+def _arguments(body: Body) -> None:
+    body.evaluate(declaration("called", INT, INT)(1, 2))
+
+
+def _endless(body: Body) -> None:
+    body.fails_where(A.ne(0))
+
+
+@pytest.mark.parametrize(
+    ("write", "cause"),
+    [
+        (_declared_twice, "declared twice"),
+        (_used_outside, "not declared"),
+        (_mixed, r"expected int for x, got void \*"),
+        (_constant, "constant"),
+        (_behind, "behind a return"),
+        (_arguments, "expected 1 arguments of called, got 2"),
+        (_endless, "without a return"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(write: Callable[[Body], None], cause: str) -> None:
+    body = Body()
+    write(body)
+    if write is not _endless:
+        body.returns(0)
+    with pytest.raises(InternalError, match=cause):
+        verify_host(Function("f", INT, (A,), body.stmts))

@@ -19,7 +19,7 @@ from mlfc.codegen.c_packed import checks, write_registry
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.checks import checked, expected_table
-from mlfc.codegen.host.packed import leave_out
+from mlfc.codegen.host.packed import mark_unused
 from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
 from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer, c_string
@@ -167,7 +167,7 @@ def _packed_run(module: HostModule, name: str, call: str) -> Function:
     body = Body()
     expected = expected_table(body, [(tensor.dtype, tensor.nbytes) for tensor in tensors])
     data = body.array("data", tvm.ADDRESS, len(tensors))
-    leave_out(body)
+    mark_unused(body)
     body.requires(checked(f"{module.prefix}_run", expected, len(tensors), tvm.CPU, data))
     body.returns(declaration(call, INT32, pointer(tvm.ADDRESS))(data))
     return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)

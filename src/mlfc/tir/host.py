@@ -233,6 +233,26 @@ def expr(value: Operand) -> Expr:
     return Text(pointer(const(CHAR)), value) if isinstance(value, str) else Number(INT, value)
 
 
+def operands(expr: Expr) -> tuple[Expr, ...]:
+    """Return the direct operands of an expression."""
+    if isinstance(expr, (Field, Address, Cast)):
+        return (expr.of,)
+    if isinstance(expr, Element):
+        return (expr.of, expr.index)
+    if isinstance(expr, Operation):
+        return (expr.a, expr.b)
+    if isinstance(expr, Choice):
+        return (expr.condition, expr.then, expr.otherwise)
+    return expr.arguments if isinstance(expr, Call) else ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield the expression and everything below it."""
+    yield expr
+    for item in operands(expr):
+        yield from walk(item)
+
+
 def common(a: Type, b: Type) -> Type:
     """Return the type in which C computes with two integers, or the pointer where one is."""
     if a.to is not None:

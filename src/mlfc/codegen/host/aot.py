@@ -62,10 +62,10 @@ class AotFunctions:
         """Return the function that calls every operator at its place in the workspace."""
         body = Body()
         known = [*self._tensor_parameters.values(), *self._pool_parameters.values()]
-        touched: set[Name] = set()
+        touched: set[Expr] = set()
         for index, call in enumerate(self.program.calls):
             arguments = self._arguments(index, call)
-            touched.update(name for argument in arguments for name in _names(argument))
+            touched.update(item for argument in arguments for item in host.walk(argument))
             if call.nodes:
                 body.add(host.Comment(", ".join(node[:100] for node in call.nodes)[:400]))
             body.evaluate(TRACE_BEGIN(index))
@@ -155,7 +155,7 @@ class AotFunctions:
         return Function(interface.entry, INT32, (*structs, *self._caller_pools), body.stmts)
 
     def mappers(self) -> list[Function]:
-        """Return the functions that say where inputs and outputs lie in the workspace; none where they do not."""
+        """Return the functions that locate inputs and outputs in the workspace; none if the caller passes them."""
         if not self.interface.workspace_io:
             return []
         groups = (("inputs", self.interface.inputs), ("outputs", self.interface.outputs))
@@ -217,11 +217,3 @@ def _at(place: Expr, offset: int) -> Expr:
 
 def _any(conditions: Iterable[Expr]) -> Expr:
     return reduce(lambda a, b: a | b, conditions)
-
-
-def _names(expr: Expr) -> list[Name]:
-    """Return the variables that an address is made from."""
-    if isinstance(expr, Name):
-        return [expr]
-    below = {host.Cast: ("of",), host.Address: ("of",), host.Operation: ("a", "b")}.get(type(expr), ())
-    return [name for part in below for name in _names(getattr(expr, part))]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.checks import REFUSE, checked, expected_table
-from mlfc.codegen.host.packed import leave_out
+from mlfc.codegen.host.packed import mark_unused
 from mlfc.tir.host import (
     INT,
     INT64,
@@ -142,7 +142,7 @@ def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel
     imported = body.table("kernels", IMPORTED, count=len(kernels))
     data = body.array("data", tvm.ADDRESS, count)
     values, codes = body.array("values", tvm.VALUE, most), body.array("codes", INT, most)
-    leave_out(body)
+    mark_unused(body)
     body.requires(checked(name, expected, count, device, data))
     body.requires(ENTER_DEVICE(name, tvm.PACKED_PARAMETERS[0], count, device))
     for number, (kernel, (chosen, lengths)) in enumerate(zip(kernels, tables, strict=True)):

@@ -39,7 +39,7 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
         arguments.append(workspace.cast(pointer(UINT8)))
     if values:
         arguments.append(host.Global(VOID, values).address)
-    leave_out(body)
+    mark_unused(body)
     body.requires(checked(name, expected, count, tvm.CPU, data))
     call = kernel_declaration(kernel, len(arguments))(*arguments)
     if not prim.scratch:
@@ -49,8 +49,8 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
     return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)
 
 
-def leave_out(body: Body) -> None:
-    """Say that a packed function does not use the parameters behind its arguments."""
+def mark_unused(body: Body) -> None:
+    """Mark the parameters of a packed function that follow its arguments as unused."""
     body.add(*map(host.Unused, tvm.PACKED_PARAMETERS[3:]))
 
 

@@ -43,7 +43,10 @@ PACKAGES = {
     **{f"arm-none-eabi-{tool}": "gcc-arm-none-eabi" for tool in ("gcc", "g++", "ar", "nm", "objdump", "size")},
     **{f"riscv64-unknown-elf-{tool}": "gcc-riscv64-unknown-elf" for tool in ("gcc", "ar", "nm", "objdump", "size")},
 }  # fmt: skip
-_NOT_THERE = re.compile(r"(\S+) is not on the PATH")
+# in our words, make's and shells'
+_NOT_THERE = re.compile(
+    r"([\w+-]+) is not on the PATH|make(?:\[\d+\])?: ([\w+-]+): No such file|([\w+-]+): (?:command )?not found"
+)
 _PRODUCT = Path(__file__).resolve().parents[1] / "src"
 
 
@@ -56,15 +59,17 @@ def missing_program(error: BaseException, traceback: Iterable[str]) -> str | Non
     traceback : iterable of str
         The files that it passed. A program that the product does not find must end in an error of its own.
     """
-    name = ""
-    if isinstance(error, FileNotFoundError) and not any(Path(file).is_relative_to(_PRODUCT) for file in traceback):
-        name = str(error.filename or "")
-    elif getattr(error, "code", None) is not None:  # an error of ours
-        found = _NOT_THERE.search(str(error))
-        name = found.group(1) if found else ""
-    if name not in PACKAGES or shutil.which(name) is not None:
-        return None
-    return f"{name} is not on the PATH; on Debian: apt-get install {PACKAGES[name]}"
+    if isinstance(error, FileNotFoundError):
+        calls_it = not any(Path(file).is_relative_to(_PRODUCT) for file in traceback)
+        names = {str(error.filename)} if calls_it else set()
+    else:
+        said = [error, getattr(error, "stdout", None), getattr(error, "stderr", None)]
+        text = "\n".join(part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in said)
+        names = {name for found in _NOT_THERE.findall(text) for name in found}
+    for name in sorted(names & {*PACKAGES}):
+        if shutil.which(name) is None:
+            return f"{name} is not on the PATH; on Debian: apt-get install {PACKAGES[name]}"
+    return None
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -82,6 +87,11 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
             report.longrepr = (report.location[0], report.location[1] or 0, f"Skipped: {missing}")
     if STRICT and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with what takes longest, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

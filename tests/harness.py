@@ -17,20 +17,23 @@ from mlfc.tir.verify import verify
 Array = npt.NDArray[Any]
 
 
-def compiled(module: ir.IRModule, params: Mapping[str, Array], folder: Path, **options: Any) -> Any:
+def compiled(
+    module: ir.IRModule, params: Mapping[str, Array], folder: Path, *, by_llvm: bool = True, **options: Any
+) -> Any:
     """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for this machine.
 
-    What it computes is compared with what LLVM's code of the same module computes.
+    What it computes is compared with what LLVM's code of the same module computes; `by_llvm` is for leaving that out
+    where the module is a whole model, which is long work for operators that are compared one by one elsewhere.
     """
     name = options.pop("module_name", "tested")
     factory = mlfc.build(module, params=params, module_name=name, **options)
     for kernel in factory.program.kernels:
         verify(kernel)
     loaded = mlfc.load(mlfc.export_model_library_format(factory, folder / f"{name}.tar"))
-    if str(factory.target) != "c":
+    if str(factory.target) != "c" or not by_llvm:
         return loaded
-    by_llvm = {**options, "target": "llvm"}
-    return BothPrinters(loaded, mlfc.build(module, params=params, module_name=name, **by_llvm).runtime)
+    other = {**options, "target": "llvm"}
+    return BothPrinters(loaded, mlfc.build(module, params=params, module_name=name, **other).runtime)
 
 
 class BothPrinters:

@@ -127,7 +127,7 @@ def test_every_layer_is_compared_on_the_board(models: Path, tmp_path: Path) -> N
 
 def test_a_board_says_what_archives_are_compiled_for(models: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
-    text = (Path(find_board.__code__.co_filename).parent / "boards" / "mps2-an386.toml").read_text()
+    text = (Path(mlfc.__file__).parent / "micro" / "boards" / "mps2-an386.toml").read_text()
     text = text.replace("0x00400000", "0x00004000").replace("stack_bytes = 65536", "stack_bytes = 2048")
     small.write_text(text.replace('"mps2-an386"', '"small"', 1))
     model = str(models / "kws_ref_model.tflite")

@@ -23,6 +23,7 @@ from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
 from tests.conftest import need
+from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
 BOARDS = ("mps2-an386", "mps3-an547")
@@ -182,7 +183,7 @@ def test_what_has_no_bound_is_said(body: bytes, message: str) -> None:
 
 
 def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_path: Path) -> None:
-    text = (Path(find_board.__code__.co_filename).parent / "boards" / "mps2-an386.toml").read_text()
+    text = (Path(mlfc.__file__).parent / "micro" / "boards" / "mps2-an386.toml").read_text()
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     factory = mlfc.build(module, "c -mcpu=cortex-m4", params, module_name="model")
 
@@ -208,6 +209,7 @@ def mlfc_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_command_line(models: Path, tmp_path: Path) -> None:
+    need_board("mps3-an547")
     model = str(models / "ad01_int8.tflite")
     shown = mlfc_program("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path)
     before = json.loads(shown.stdout)
@@ -242,6 +244,7 @@ def test_without_a_compiler_the_table_says_what_to_install(
 
 
 def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path) -> None:
+    need_board("mps2-an386")
     model = str(models / "kws_ref_model.tflite")
     made = mlfc_program(
         "project", "create", model, "kws", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path

@@ -123,7 +123,10 @@ class Damage:
         """Return the place of an entry of the dynamic table."""
         (table,) = [segment for segment in self.image.segments if segment.kind == elf_image.DYNAMIC]
         places = range(table.offset, table.offset + table.nbytes, 16)
-        return next(place for place in places if struct.unpack_from("<q", self.data, place)[0] == tag)
+        found = [place for place in places if struct.unpack_from("<q", self.data, place)[0] == tag]
+        if not found:
+            pytest.skip(f"ziglang's linker makes no entry {tag}; on Debian: apt-get install gcc")
+        return found[0]
 
     def dynamic(self, tag: int, value: int) -> None:
         self.write(self.entry(tag) + 8, "Q", value)

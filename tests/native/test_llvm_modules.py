@@ -23,7 +23,7 @@ from mlfc.errors import OptionError, RunError, ToolchainError
 from mlfc.factory import Factory, library_root, link
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
-from mlfc.library.toolchain import _find, compile_objects, compile_shared
+from mlfc.library.toolchain import _find, compile_objects, compile_shared, find_compiler
 from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
@@ -346,12 +346,13 @@ def test_demos_link_the_objects(kws: Path, tmp_path: Path) -> None:
 
 def test_libraries_for_this_machine_use_its_processor(kws: Path, tmp_path: Path) -> None:
     factory = built(kws)
+    general = "-mcpu=baseline" if find_compiler().is_zig else "-mtune=generic"
     root = library_root([factory, mlfc.build(two_layers(1), "llvm", module_name="other")])
     for module, name in ((factory.runtime, "one.tar"), (root, "two.tar")):
         code = code_of(module)
         own, here = (to_bytes(files["lib/model_lib1.o"]) for files in (code.files, code.files_here()))
         assert own != here
-        for options, expected in (((), here), (("-mtune=generic",), own)):
+        for options, expected in (((), here), ((general,), own)):
             path = export_library(module, tmp_path / name, options=options)
             with tarfile.open(path) as tar:
                 # the main function's name is another one of the same length

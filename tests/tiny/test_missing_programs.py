@@ -35,12 +35,23 @@ def test_what_is_missing_is_named(program: str) -> None:
 def test_other_ends_stay_failures(tmp_path: Path) -> None:
     assert missing_program(failed("mlfc-unknown"), OURS) is None
     assert missing_program(FileNotFoundError(2, "none", "model.onnx"), OURS) is None
-    assert missing_program(AssertionError("make is not on the PATH"), OURS) is None
+    assert missing_program(AssertionError("mlfc-unknown is not on the PATH"), OURS) is None
+    assert missing_program(AssertionError("gcc failed"), OURS) is None
     # the product looks before it calls
     assert missing_program(failed("gcc"), [*OURS, PRODUCT]) is None
     (tmp_path / "gcc").symlink_to("/bin/false")
     assert missing_program(FileNotFoundError(2, "none", "gcc"), OURS) is None
 
 
-def test_what_the_product_says_is_missing_is_enough() -> None:
-    assert missing_program(ToolchainError("make is not on the PATH"), [*OURS, PRODUCT]) is not None
+@pytest.mark.parametrize(
+    "error",
+    [
+        ToolchainError("cc is not on the PATH. Install it"),
+        AssertionError("status 2: error: cc is not on the PATH. Install it"),
+        AssertionError("make[1]: cc: No such file or directory"),
+        subprocess.CalledProcessError(2, ["make"], b"", b"/bin/sh: 1: cc: not found\n"),
+    ],
+    ids=["error", "assertion", "make", "shell"],
+)
+def test_what_others_say_is_missing_is_enough(error: Exception) -> None:
+    assert missing_program(error, [*OURS, PRODUCT]) == "cc is not on the PATH; on Debian: apt-get install gcc"

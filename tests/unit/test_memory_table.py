@@ -18,7 +18,7 @@ from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project
 
-BOARDS = Path(find_board.__code__.co_filename).parent / "boards"
+BOARDS = Path(mlfc.__file__).parent / "micro" / "boards"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 # as GNU ld 2.40 for arm-none-eabi prints it

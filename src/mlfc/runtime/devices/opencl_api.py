@@ -66,10 +66,12 @@ def _devices() -> tuple[Any, ...]:
     package = _package()
     found: list[Any] = []
     fault: Exception | None = None
+    step = _NO_DRIVER
     try:
         for platform in package.get_platforms():
             if platform.name == _POCL and not _survives_pocl():
                 fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL ends the process")
+                step = "Install a linker; on Debian: apt-get install binutils"
                 continue
             try:
                 found += platform.get_devices()
@@ -78,7 +80,6 @@ def _devices() -> tuple[Any, ...]:
     except package.Error as error:
         fault = error
     if fault is not None and not found:
-        step = _NO_DRIVER if shutil.which(_LINKER) else "Install a linker; on Debian: apt-get install binutils"
         raise DeviceError(f"OpenCL has no driver here: {_reason(fault)}", next_step=step) from fault
     return tuple(found)
 

@@ -8,6 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_FEW = 8  # names that a message lists whole
+_MOST_SHOWN = 80
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the known names that begin with `name` or look like it."""
+    import difflib  # only a miss needs it
+
+    names = list(known)
+    longer = [item for item in names if name and item.startswith(name)]
+    return list(dict.fromkeys([*longer, *difflib.get_close_matches(name, names, n=3)]))[:3]
+
+
+def unknown(kind: str, name: str, known: Iterable[str], *, where: str = "") -> str:
+    """Return the cause ``unknown KIND 'name'; nearest: ...`` of an error.
+
+    Parameters
+    ----------
+    kind : str
+        What was looked up, in the singular: "board", "option".
+    name : str
+        What was not found.
+    known : iterable of str
+        What could have been; listed whole where nothing is near and there are few.
+    where : str
+        Follows the name: " in build.toml".
+    """
+    names = list(known)
+    near = nearest(name, names)
+    listed = ", ".join(f"'{item}'" for item in near or sorted(names) if near or len(names) <= _FEW)
+    ending = f"; {'nearest' if near else 'known'}: {listed}" if listed else ""
+    return f"unknown {kind} '{name[:_MOST_SHOWN]}'{where}{ending}"
+
 
 class MlfcError(Exception):
     """Root of every error that mlfc raises on purpose.

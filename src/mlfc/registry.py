@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Generic, TypeVar
 
-from mlfc.errors import InternalError, OptionError
+from mlfc.errors import InternalError, OptionError, nearest, unknown
 
 T = TypeVar("T")
-_FEW = 8
 _FILLING = RLock()
 
 
@@ -59,20 +58,14 @@ class Registry(Generic[T]):
         return lambda entry: self.add(key, entry)
 
     def get(self, key: str) -> T:
-        """Return the entry of `key`; if there is none raise OptionError, with near names or the few that there are."""
+        """Return the entry of `key`; raise OptionError with the nearest names if there is none."""
         if key not in self._filled():
-            near = self.near(key)
-            hint = f"Did you mean {' or '.join(near)}?" if near else None
-            if not near and 0 < len(self) <= _FEW:
-                hint = f"There are: {', '.join(self)}"
-            raise OptionError(f"there is no {self.kind} '{key}'", next_step=hint)
+            raise OptionError(unknown(self.kind, key, self._filled()))
         return self._filled()[key]
 
     def near(self, key: str) -> list[str]:
         """Return up to three registered keys that look like `key`."""
-        import difflib  # only a miss needs it
-
-        return difflib.get_close_matches(key, self._filled(), n=3)
+        return nearest(key, self._filled())
 
     def __contains__(self, key: object) -> bool:
         return key in self._filled()

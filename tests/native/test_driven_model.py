@@ -204,7 +204,7 @@ def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) 
         (("--tensors", "t.npz"), "are for --host-driven"),
         (("--host-driven", "--memory"), "no table of memory"),
         (("--host-driven", "--repeat", "3"), "--repeat is for --profile"),
-        (("--host-driven", "--board", "nowhere"), "there is no board"),
+        (("--host-driven", "--board", "nowhere"), "unknown board"),
     ],
 )
 def test_options_that_do_not_go_together(options: tuple[str, ...], fault: str, models: Path) -> None:

@@ -39,7 +39,7 @@ def test_problems_lists_every_one() -> None:
 def test_registry_names_near_keys_and_refuses_duplicates() -> None:
     table: Registry[int] = Registry("number")
     table.add("seven", 7)
-    with pytest.raises(errors.OptionError, match=r"there is no number 'sevne'\. Did you mean seven\?"):
+    with pytest.raises(errors.OptionError, match=r"^unknown number 'sevne'; nearest: 'seven'$"):
         table.get("sevne")
     with pytest.raises(errors.InternalError, match="number 'seven' is registered twice"):
         table.add("seven", 8)

@@ -58,7 +58,7 @@ def test_no_import_runs_upwards() -> None:
     assert not faults
 
 
-def test_every_room_has_a_floor() -> None:
+def test_every_package_is_in_a_layer() -> None:
     packages = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     packages -= {"__init__", "schema", "runtime", "crt", "__main__"}
     assert packages <= set(LAYER_OF)

@@ -173,7 +173,7 @@ def test_projects_of_other_tools_are_driven_too(tmp_path: Path) -> None:
 FAULTS = {
     "unknown_template": (
         ("create", DIGITS, "made", "--template", "makefil", "--board", "host"),
-        "there is no project template 'makefil'. Did you mean makefile",
+        "unknown project template 'makefil'; nearest: 'makefile'",
     ),
     "no_board": (("create", DIGITS, "made", "--template", "makefile"), "Option 'board' is required"),
     "an_option_without_value": (

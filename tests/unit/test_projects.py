@@ -171,7 +171,7 @@ def test_a_fault_in_the_middle_leaves_nothing(archive: Path, tmp_path: Path, mon
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown_board": (
         {"board": "mps2-an38"},
-        "Choice 'mps2-an38' for option 'board' is invalid.*Did you mean mps2-an38",
+        "Choice 'mps2-an38' for option 'board' is invalid.*Nearest: mps2-an38",
     ),
     "no_board": ({"board": None}, "Option 'board' is required but was not specified"),
     "unknown_type": ({"project_type": "demo"}, "Choice 'demo' for option 'project_type' is invalid"),

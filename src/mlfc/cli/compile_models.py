@@ -16,7 +16,7 @@ from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compil
 from mlfc.cli.device_line import device_line
 from mlfc.cli.memory import fitting_memory, print_memory
 from mlfc.cli.memory_options import memory_options
-from mlfc.cli.options import Board, Json, LimitFactor, TrustBoard, chosen_board, parse_models
+from mlfc.cli.options import Board, Json, chosen_board, parse_models
 from mlfc.cli.tables import print_json, print_table
 from mlfc.cli.tiling_line import tiling_line
 from mlfc.errors import OptionError
@@ -35,6 +35,7 @@ EXAMPLES = (
     "mlfc compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
     "mlfc compile kws.tflite --board mps2-an386",
+    "mlfc compile kws.tflite --config build.toml --ram 32768",
     "mlfc compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
     "mlfc compile kws=a.tflite ic=b.onnx --shape ic:input=1,3,32,32 --share-workspace -o both.tar",
     "mlfc compile kws.tflite --executor graph --test-vectors 3",
@@ -55,29 +56,32 @@ def compile_models(
     *,
     output: options.Output = None,
     target: options.TargetText = None,
-    target_host: options.TargetHost = None,
     board: Board = None,
-    trust_board: TrustBoard = False,
     executor: options.Executors = None,
-    module_name: options.ModuleName = None,
     shape: options.ModelShapes = None,
+    module_name: options.ModuleName = None,
     optimize: options.OptimizeFor = None,
     numerics: options.NumericsOf = None,
+    emit: options.Emit = None,
+    ram: options.Ram = None,
+    flash: options.Flash = None,
+    config: options.Config = None,
+    as_json: Json = False,
+    target_host: options.TargetHost = None,
     byoc: options.Generators = None,
-    external_workspace: options.ExternalWorkspace = None,
+    trust_board: options.TrustBoard = False,
+    limit_factor: options.LimitFactor = 1.0,
     workspace_io: options.WorkspaceIo = None,
+    external_workspace: options.ExternalWorkspace = None,
     pool: options.Pools = None,
     board_pools: options.BoardPools = False,
     constants: options.Constants = None,
     load_constants: options.LoadConstants = None,
     share_workspace: options.ShareWorkspace = None,
     share_weights: options.ShareWeights = None,
-    emit: options.Emit = None,
     abi: options.Abi = None,
     triple: options.Triple = None,
     cc: options.CompilerCommand = None,
-    ram: options.Ram = None,
-    flash: options.Flash = None,
     test_vectors: options.TestVectors = None,
     seed: options.VectorSeed = None,
     source_params: options.SourceParams = None,
@@ -86,12 +90,11 @@ def compile_models(
     format_version: options.FormatVersion = None,
     rfc: options.Rfc = None,
     params_form: options.ParamsForm = None,
-    limit_factor: LimitFactor = 1.0,
-    as_json: Json = False,
 ) -> None:
     """Compile models to an archive, C, objects or a library."""
     from mlfc.support.atomic import check_writable
 
+    del config  # its callback has made the file's options the defaults
     on_board = chosen_board(board, trust_board)
     named = _named(models, module_name)
     archives = _archives(named, module_name)

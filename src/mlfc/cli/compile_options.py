@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _PANEL = "Archive"
 _MEMORY = "Memory"
 _LIBRARY = "Library"
+_CODE = "Code generation"
 LIBRARIES = ("so", "a", "tar")
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
@@ -31,6 +33,33 @@ _OF_ARCHIVES = (
     "system_lib",
 )
 
+Config: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Options from a TOML file: ram = 65536; those given here win.",
+        callback=read_options,
+        is_eager=True,
+    ),
+]
+TrustBoard: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-board",
+        help="Let the board's .toml file name any compiler, emulator, option and flash tool.",
+        rich_help_panel=_CODE,
+    ),
+]
+LimitFactor: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--limit-factor",
+        metavar="N",
+        help="Multiply the limits on memory and work for compiling one model.",
+        rich_help_panel=_CODE,
+    ),
+]
 Models: TypeAlias = Annotated[
     list[str],
     typer.Argument(
@@ -44,7 +73,11 @@ TargetText: TypeAlias = Annotated[
 ]
 TargetHost: TypeAlias = Annotated[
     str | None,
-    typer.Option("--target-host", help="With a device's target: what the code beside it is for. Default: c."),
+    typer.Option(
+        "--target-host",
+        help="The target of the host's code beside a device's. Default: c.",
+        rich_help_panel=_CODE,
+    ),
 ]
 Executors: TypeAlias = Annotated[
     list[str] | None,
@@ -69,7 +102,8 @@ Generators: TypeAlias = Annotated[
     typer.Option(
         "--byoc",
         metavar="NAME",
-        help="An external code generator that takes what it can: cmsis_nn, onnxruntime; may be given again.",
+        help="An external code generator for the operators it supports: cmsis_nn, onnxruntime; repeatable.",
+        rich_help_panel=_CODE,
     ),
 ]
 OptimizeFor: TypeAlias = Annotated[str | None, typer.Option("--optimize", help="speed (the default) or size.")]
@@ -77,7 +111,10 @@ NumericsOf: TypeAlias = Annotated[
     str | None, typer.Option("--numerics", help="Whose integer rounding: litert (the default) or tflm.")
 ]
 ExternalWorkspace: TypeAlias = Annotated[
-    bool | None, typer.Option("--external-workspace/--static-workspace", help="The caller passes the workspace in.")
+    bool | None,
+    typer.Option(
+        "--external-workspace/--static-workspace", help="The caller passes the workspace in.", rich_help_panel=_MEMORY
+    ),
 ]
 WorkspaceIo: TypeAlias = Annotated[
     bool | None,
@@ -121,11 +158,18 @@ LoadConstants: TypeAlias = Annotated[
 ShareWorkspace: TypeAlias = Annotated[
     bool | None,
     typer.Option(
-        "--share-workspace/--own-workspace", help="One workspace for several modules that never run together."
+        "--share-workspace/--own-workspace",
+        help="One workspace for several modules that never run together.",
+        rich_help_panel=_MEMORY,
     ),
 ]
 ShareWeights: TypeAlias = Annotated[
-    bool | None, typer.Option("--share-weights/--own-weights", help="Keep equal constants of several modules once.")
+    bool | None,
+    typer.Option(
+        "--share-weights/--own-weights",
+        help="Keep equal constants of several modules once.",
+        rich_help_panel=_MEMORY,
+    ),
 ]
 Emit: TypeAlias = Annotated[
     str | None,

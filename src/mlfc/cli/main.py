@@ -29,6 +29,7 @@ from mlfc.cli import (
     validate,
     verify,
 )
+from mlfc.cli.grouped_help import GroupedCommand
 from mlfc.cli.streams import prepare_streams
 from mlfc.errors import InternalError, MlfcError
 from mlfc.support.atomic import temporary_error
@@ -64,7 +65,9 @@ GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
     for name, function, examples in commands:
         # the backspace tells the help printer to keep the lines apart
-        to.command(name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))(function)
+        to.command(
+            name, cls=GroupedCommand, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
+        )(function)
 
 
 _add(app, COMMANDS)

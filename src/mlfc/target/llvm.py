@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.support.platforms import parse_platform
 from mlfc.target.features import CPUS, INSTRUCTION_SETS, PLAIN, Features, leading
 from mlfc.target.target import LLVM_OPTIONS, native_cpu
@@ -118,9 +117,9 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
         )
     name, (cpus, attributes) = llvm_cpu(triple, mcpu), _known(triple)
     if name != GENERIC:
-        _check_known(name, cpus, "-mcpu", f"processor '{mcpu[:80]}' for {architecture(triple)}")
+        _check_known(name, cpus, "-mcpu", "LLVM processor", triple)
     for part in options.get(ATTRIBUTES, "").split(",") if options.get(ATTRIBUTES) else ():
-        _check_known(part[1:], attributes, ATTRIBUTES, f"feature '{part[1:81]}' of {architecture(triple)}")
+        _check_known(part[1:], attributes, ATTRIBUTES, "LLVM feature", triple)
     return mcpu, options, _features(triple, mcpu, options.get(ATTRIBUTES, ""))
 
 
@@ -157,11 +156,11 @@ def _spelled(triple: str) -> str:
     return triple if machine.system == "linux" else machine.llvm_triple
 
 
-def _check_known(name: str, known: tuple[str, ...], place: str, what: str) -> None:
+def _check_known(name: str, known: tuple[str, ...], place: str, what: str, triple: str) -> None:
     if known and name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known[:12])}, ..."
-        raise OptionError(f"LLVM has no {what}", place=place, next_step=hint)
+        cause = unknown(what, name, known, where=f" for {architecture(triple)}")
+        hint = None if "nearest" in cause else f"Known: {', '.join(known[:12])}, ..."
+        raise OptionError(cause, place=place, next_step=hint)
 
 
 @cache

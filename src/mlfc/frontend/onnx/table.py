@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from mlfc.errors import nearest
 from mlfc.registry import Registry
 from mlfc.relay.ir import Expr
 
@@ -113,7 +113,7 @@ def _own_advice(domain: str, operator: str) -> str:
     if (domain, operator) in _ADVICE:
         return _ADVICE[domain, operator]
     names = {name.lower(): (known, name) for known, name in sorted(_SINCE)}
-    near = [names[key] for key in difflib.get_close_matches(operator.lower(), names, n=3)]
+    near = [names[key] for key in nearest(operator.lower(), names)]
     if (domain, operator) not in near and near:
         forms = ", ".join(qualified(*item) for item in near)
         return f"Supported operators with a similar name: {forms}"

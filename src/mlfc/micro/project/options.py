@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, nearest
 from mlfc.micro.project.template import ProjectOption, ProjectTemplate
 from mlfc.micro.project_server.option_values import refused_value, typed_value
 
@@ -102,10 +101,10 @@ def _chosen(option: ProjectOption, text: str) -> str:
     # the path of a file names a board of the user's own
     is_file = option.name == "board" and text.endswith(".toml")
     if option.choices is not None and text not in option.choices and not is_file:
-        near = difflib.get_close_matches(text, option.choices, n=3)
+        near = nearest(text, option.choices)
         raise OptionError(
             f"Choice '{text[:100]}' for option '{option.name}' is invalid. "
             f"Available choices are: {', '.join(option.choices)}",
-            next_step=f"Did you mean {' or '.join(near)}?" if near else None,
+            next_step=f"Nearest: {', '.join(near)}" if near else None,
         )
     return text

@@ -1,0 +1,103 @@
+"""``--config build.toml``: the options of a command from a file; those on the command line win."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_EXPECTED: dict[Any, str] = {
+    bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path",
+    list: "a list of strings",
+}  # fmt: skip
+_FOUND = {bool: "true or false", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "a table"}
+
+
+def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Make the options of a TOML file the defaults of a command; the callback of ``--config``.
+
+    Parameters
+    ----------
+    ctx : Context
+        Of the command, before its other options are read.
+    path : Path or None
+        The file; paths in it are relative to its folder.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        For a file that cannot be read, and for all unknown options and wrong values at once.
+    """
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise OptionError(f"cannot read the file: {error.strerror}", place=str(path)) from None
+    except ValueError as error:  # of TOML, which says the line, or of UTF-8
+        raise OptionError(f"expected TOML: {error}", place=str(path)) from None
+    kinds = get_type_hints(inspect.unwrap(ctx.command.callback)) if ctx.command.callback else {}
+    names = {option[2:]: param.name for param in ctx.command.params for option in param.opts if option[:2] == "--"}
+    names = {key: name for key, name in names.items() if name in kinds and key != "config"}
+    found: dict[str, Any] = {}
+    problems: list[MlfcError] = []
+    for key, value in document.items():
+        place = _place(path, text, key)
+        name = names.get(key.replace("_", "-"))
+        if name is None:
+            problems.append(OptionError(unknown("option", key, names, where=f" in {path.name}"), place=place))
+            continue
+        kind = _kind(kinds[name])
+        if _fits(value, kind):
+            found[name] = _value(value, kind, path.parent)
+        else:
+            shown = _FOUND.get(type(value), f"a {type(value).__name__}")
+            problems.append(OptionError(f"expected {_EXPECTED[kind]} for '{key}', got {shown}", place=place))
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=str(path))
+    ctx.default_map = {**(ctx.default_map or {}), **found}
+    return path
+
+
+def _place(path: Path, text: str, key: str) -> str:
+    """Return the file and, where the key begins a line as it does outside tables, the number of that line."""
+    start = re.search(rf"""^[ \t]*\[*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.MULTILINE)
+    return str(path) if start is None else f"{path}:{text.count(chr(10), 0, start.start()) + 1}"
+
+
+def _kind(hint: Any) -> Any:
+    """Return the type of an option's value without what says that it may be left out."""
+    inner = next((item for item in get_args(hint) if item is not type(None)), hint) if _is_optional(hint) else hint
+    return get_origin(inner) or inner
+
+
+def _is_optional(hint: Any) -> bool:
+    return type(None) in get_args(hint)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if kind is list:
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is (str if kind is Path else kind)
+
+
+def _value(value: Any, kind: Any, folder: Path) -> Any:
+    if kind is list:
+        return [value] if isinstance(value, str) else value
+    if kind is Path or (kind is str and value.endswith(".toml")):  # a board's file
+        return str(folder / value)
+    return value

@@ -21,6 +21,8 @@ class InstructionSet:
         LLVM IR that LLVM compiles to such instructions.
     shows : str
         A regular expression for those instructions in LLVM's assembly.
+    attribute : str
+        LLVM's feature that means it, for ``-mattr=+...``, if there is one.
     replaces : tuple of str
         Families whose templates are not used where this one is there.
     before : str
@@ -38,6 +40,7 @@ class InstructionSet:
     machines: str
     probe: str
     shows: str
+    attribute: str = ""
     replaces: tuple[str, ...] = ()
     before: str = ""
     intrinsics: frozenset[str] = frozenset()

@@ -206,8 +206,8 @@ def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]
         entry = INSTRUCTION_SETS.get(name)
         if re.match(entry.machines, architecture(triple)):
             match = re.search(entry.shows, _assembly(triple, mcpu, attributes, entry.probe))
-            if match is not None:
-                found[name] = match[0]
+            if match is not None or (entry.attribute and f"+{entry.attribute}" in attributes.split(",")):
+                found[name] = match[0] if match else entry.attribute
     return found
 
 

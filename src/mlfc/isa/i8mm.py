@@ -1,0 +1,298 @@
+"""AArch64's products of small matrices of bytes (FEAT_I8MM): two rows of eight times two rows of eight, added to int32.
+
+A tile is eight pixels times eight filters. What its pixels see is copied first, two pixels side by side by eight bytes
+of the reduction; weights lie alike, four pairs of filters in a vector. The zero point of the data is folded into what
+the sums start with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.kernels import frame
+from mlfc.kernels.frame import Frame
+from mlfc.kernels.geometry import Conv
+from mlfc.kernels.templates import Array, Weights, template
+from mlfc.support import dtypes
+from mlfc.target.features import CPUS, INSTRUCTION_SETS, Cpu, Features, InstructionSet
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.context import Context, Output
+from mlfc.tir.forms import C_FORMS, LLVM_FORMS, CForm, CPrinter, Helper, LlvmForm
+from mlfc.tir.intrinsics import INTRINSICS, Intrinsic
+from mlfc.tir.ir import Buffer, Const, Expr
+
+NAME = "mmla_s8"
+"""``mmla_s8(sums, rows, weights)``: int32x16, int8x16, int8x64; see `_evaluate`."""
+
+BYTES, FILTERS, PIXELS = 8, 8, 8
+_SUMS, _ROWS = 2 * FILTERS, 2 * BYTES
+_QUADS = _SUMS // 4
+
+# processors ------------------------------------------------------------------------------------------------
+
+# LLVM multiplies bytes of which only one has a sign by an instruction of the same extension
+_PROBE = """
+define i32 @mixed(ptr %p, ptr %q) {
+  %a = load <16 x i8>, ptr %p, align 1
+  %b = load <16 x i8>, ptr %q, align 1
+  %wide_a = zext <16 x i8> %a to <16 x i32>
+  %wide_b = sext <16 x i8> %b to <16 x i32>
+  %products = mul <16 x i32> %wide_a, %wide_b
+  %r = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %products)
+  ret i32 %r
+}
+"""
+INSTRUCTION_SETS.add("i8mm", InstructionSet("i8mm", "aarch64", _PROBE, "usdot", "i8mm", before="vector"))
+for _name in ("cortex-a510", "cortex-a710", "neoverse-n2", "neoverse-v1", "apple-m2"):
+    CPUS.add(_name, Cpu(Features(instruction_sets=("i8mm",))))
+
+# the intrinsic ---------------------------------------------------------------------------------------------
+
+
+def _evaluate(sums: Array, rows: Array, weights: Array) -> Array:
+    """Return the sums: of each four, the products of either row with two rows of weights."""
+    a, b = rows.astype(np.int32).reshape(1, 2, 1, BYTES), weights.astype(np.int32).reshape(_QUADS, 1, 2, BYTES)
+    added: Array = sums + (a * b).sum(axis=-1, dtype=np.int32).reshape(-1)
+    return added
+
+
+INTRINSICS.add(
+    NAME,
+    Intrinsic(NAME, 3, _evaluate, "int32x16 + by fours, two rows of eight int8 times two of eight rows of weights"),
+)
+
+_HELPER = """\
+/* adds to each four sums the products of two rows of eight bytes with two rows of weights */
+#if defined(__ARM_FEATURE_MATMUL_INT8) && MLF_PARTS == 4
+#define mlf_mmla_s8(sums, rows, weights) \\
+  ((mlf_i32x16_part)vmmlaq_s32((int32x4_t)(sums), vld1q_s8(rows), (int8x16_t)(weights)))
+#else
+#define mlf_mmla_s8(sums, rows, weights) __extension__({ \\
+  mlf_i32x16_part mlf_sums = (sums); \\
+  const int8_t *mlf_rows = (rows); \\
+  const mlf_i8x64_part mlf_weights = (weights); \\
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { \\
+    const int32_t mlf_row = mlf_i / 2 % 2 * 8, mlf_filter = mlf_i / 4 * 16 + mlf_i % 2 * 8; \\
+    for (int32_t mlf_k = 0; mlf_k < 8; ++mlf_k) { \\
+      mlf_sums[mlf_i] += mlf_rows[mlf_row + mlf_k] * mlf_weights[mlf_filter + mlf_k]; \\
+    } \\
+  } \\
+  mlf_sums; })
+#endif"""
+_INCLUDES = ("#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif")
+
+
+def _helper(key: str) -> Helper | None:
+    return ((), _HELPER) if key == NAME else None
+
+
+def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if not isinstance(expr, ir.Call) or expr.name != NAME:
+        return None
+    sums, rows, weights = expr.args
+    assert isinstance(rows, ir.Load)  # as the template writes it
+    address = printer.address(rows.buffer, rows.indices)
+    return f"{printer.need(NAME)}({printer.expr(sums)}, {address}, {printer.expr(weights)})"
+
+
+C_FORMS.add("i8mm", CForm(_helper, _INCLUDES, lambda _: {"int32x16", "int8x64"}, expression=_expression))
+
+
+def _call(context: Any, name: str, args: Sequence[Any]) -> Any:
+    if name != NAME:
+        return None
+    sums, rows, weights = args
+    if not context.machine.instruction("i8mm"):
+        return _portable(context, sums, rows, weights)
+    results = []
+    for quad in range(_QUADS):
+        total = context.lanes(sums, range(4 * quad, 4 * quad + 4))
+        pair = context.lanes(weights, range(_ROWS * quad, _ROWS * (quad + 1)))
+        kinds = [total.type, rows.type, pair.type]
+        function = context.declared("llvm.aarch64.neon.smmla.v4i32.v16i8", total.type, kinds)
+        results.append(context.builder.call(function, [total, rows, pair]))
+    return context.joined(results)
+
+
+def _portable(context: Any, sums: Any, rows: Any, weights: Any) -> Any:
+    builder = context.builder
+    for k in range(BYTES):
+        left = context.lanes(rows, [lane // 2 % 2 * BYTES + k for lane in range(_SUMS)])
+        right = context.lanes(weights, [lane // 4 * _ROWS + lane % 2 * BYTES + k for lane in range(_SUMS)])
+        sums = builder.add(sums, builder.mul(builder.sext(left, sums.type), builder.sext(right, sums.type)))
+    return sums
+
+
+LLVM_FORMS.add("i8mm", LlvmForm(_call))
+
+# kernels ---------------------------------------------------------------------------------------------------
+
+
+def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    del ctx
+    plain = conv.groups == 1 and len(conv.spatial) <= 2 and prod(conv.output) > 1
+    # eight channels are multiplied at a time
+    return plain and conv.channels >= BYTES and _takes(data, weights, out)
+
+
+def _takes(data: Buffer, weights: Weights, out: Output) -> bool:
+    bytes_only = data.dtype == "int8" and weights.values.dtype.kind in "iu" and out.dtype == "int32"
+    return bytes_only and weights.centered().dtype == np.int8
+
+
+@template("convolution", "i8mm", _accepts)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    _Tiles(ctx, conv.planar(), data, frame.of_rank(len(conv.spatial)), weights, out).emit()
+
+
+def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    del ctx
+    rows, reduction = prod(data.shape[:-1]), data.shape[-1]
+    return len(data.shape) == 2 and rows > 1 and reduction >= BYTES and _takes(data, weights, out)
+
+
+@template("dense", "i8mm", _accepts_dense)
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns): rows are pixels of one line."""
+    rows, reduction = data.shape
+    conv = Conv(1, (1, rows), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+    _Tiles(ctx, conv, data, lambda _image, _y, x, channel: (x, channel), weights, out).emit()
+
+
+@dataclass(eq=False)
+class _Tiles:
+    """The loops of one convolution over (height, width)."""
+
+    ctx: Context
+    conv: Conv
+    data: Buffer
+    seen: Frame
+    weights: Weights
+    out: Output
+
+    def __post_init__(self) -> None:
+        conv, centered = self.conv, self.weights.centered()
+        self.chunks = -(-conv.channels // BYTES)
+        self.steps = prod(conv.kernel) * self.chunks
+        self.blocks = -(-conv.filters // FILTERS)
+        size = self.blocks * FILTERS
+        taps = np.zeros((prod(conv.kernel), self.chunks * BYTES, size), np.int8)
+        taps[:, : conv.channels, : conv.filters] = centered.reshape(-1, conv.channels, conv.filters)
+        # (block, step, filter, byte)
+        packed = taps.reshape(self.steps, BYTES, self.blocks, FILTERS).transpose(2, 0, 3, 1)
+        self.packed = self.ctx.constant("weights", packed.reshape(self.blocks, self.steps, -1).copy())
+        total = np.zeros(size, np.int64)
+        total[: conv.filters] = 0 if self.out.bias is None else self.out.bias
+        total -= self.weights.data_zero * taps.sum(axis=(0, 1), dtype=np.int64)
+        # each pair of filters twice, as it is added to two pixels
+        start = np.repeat(total.astype(np.int32).reshape(self.blocks, _QUADS, 1, 2), 2, axis=2)
+        self.start = self.ctx.constant("start", start.reshape(self.blocks, _SUMS))
+        self.count = prod(conv.output)
+        self.patch = self.ctx.scratch(
+            "patch", (min(PIXELS, self.count + self.count % 2) // 2, self.steps, _ROWS), "int8"
+        )
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts = self.ctx.stmts
+        with stmts.loop(self.conv.batch, "image") as image:
+            if full := self.count // PIXELS:
+                with stmts.loop(full, "tile") as tile:
+                    self._tile(image, tile * PIXELS, PIXELS)
+            if rest := self.count % PIXELS:
+                self._tile(image, tb.const(self.count - rest), rest)
+
+    def _place(self, number: Expr) -> tuple[Expr, Expr]:
+        width, stmts = self.conv.output[1], self.ctx.stmts
+        return stmts.let("y", number // width), stmts.let("x", number % width)
+
+    def _tile(self, image: Expr, first: Expr, pixels: int) -> None:
+        stmts, filters = self.ctx.stmts, self.conv.filters
+        with stmts.loop(pixels + pixels % 2, "pixel") as pixel:
+            # the last of an odd number stands beside itself
+            number = tb.minimum(first + pixel, self.count - 1) if pixels % 2 else first + pixel
+            self._fill(image, pixel, self._place(number))
+        full, rest = divmod(filters, FILTERS)
+        if full:
+            with stmts.loop(full, "block") as block:
+                self._block(image, first, pixels, block, FILTERS)
+        if rest:
+            self._block(image, first, pixels, tb.const(full), rest)
+
+    def _fill(self, image: Expr, pixel: Expr, place: tuple[Expr, Expr]) -> None:
+        """Write the copy of what a pixel sees."""
+        stmts, conv = self.ctx.stmts, self.conv
+        half = pixel % 2 * BYTES
+        with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
+            at = [
+                stmts.let(name, value * stride + tap * dilation - padding[0])
+                for name, value, stride, tap, dilation, padding in zip(
+                    ("iy", "ix"), place, conv.strides, (ky, kx), conv.dilation, conv.padding, strict=True
+                )
+            ]
+            tap = (ky * conv.kernel[1] + kx) * self.chunks
+            inside = tb.land(*self._checks(at))
+
+            def copied(channel: Expr) -> Expr:
+                return tb.load(self.data, self.seen(image, at[0], at[1], channel))
+
+            if isinstance(inside, Const):
+                self._copy((pixel // 2, tap, half), copied)
+                return
+            with stmts.when(inside):
+                self._copy((pixel // 2, tap, half), copied)
+            with stmts.when(tb.binary("eq", inside, tb.const(False, "bool"))):
+                self._copy((pixel // 2, tap, half), lambda _: tb.const(self.weights.data_zero, "int8"))
+
+    def _checks(self, at: Sequence[Expr]) -> list[Expr]:
+        checks = []
+        for index, size, (before, after) in zip(at, self.conv.spatial, self.conv.padding, strict=True):
+            checks += [tb.binary("ge", index, 0)] * bool(before)
+            checks += [tb.binary("lt", index, size)] * bool(after)
+        return checks
+
+    def _copy(self, place: tuple[Expr, Expr, Expr], value: Callable[[Expr], Expr]) -> None:
+        stmts, (pair, tap, half) = self.ctx.stmts, place
+        whole, rest = divmod(self.conv.channels, BYTES)
+        with stmts.loop(whole, "chunk") as chunk, stmts.loop(BYTES, "lane", "vectorized") as lane:
+            stmts.store(self.patch, [pair, tap + chunk, half + lane], value(chunk * BYTES + lane))
+        if rest:
+            with stmts.loop(rest, "lane") as lane:
+                stmts.store(self.patch, [pair, tap + whole, half + lane], value(lane + whole * BYTES))
+            # what is multiplied with zeros
+            with stmts.loop(BYTES - rest, "lane") as lane:
+                stmts.store(self.patch, [pair, tap + whole, half + rest + lane], tb.const(0, "int8"))
+
+    def _block(self, image: Expr, first: Expr, pixels: int, block: Expr, width: int) -> None:
+        """Write the sums of a block of filters, and their stores."""
+        stmts, pairs = self.ctx.stmts, -(-pixels // 2)
+        vector = dtypes.vector("int32", _SUMS)
+        sums = stmts.local("sums", (pairs,), vector)
+        for pair in range(pairs):
+            stmts.store(sums, [pair], tb.load(self.start, [block, 0], lanes=_SUMS))
+        with stmts.loop(self.steps, "k") as k:
+            factors = stmts.let("w", tb.load(self.packed, [block, k, 0], lanes=_SUMS // 2 * BYTES))
+            for pair in range(pairs):
+                rows = tb.load(self.patch, [pair, k, 0], lanes=_ROWS)
+                total = tb.intrinsic(NAME, tb.load(sums, [pair]), rows, factors, dtype=vector)
+                stmts.store(sums, [pair], total)
+        together, results = (stmts.local(name, (pairs, _SUMS), "int32") for name in ("together", "results"))
+        for pair in range(pairs):
+            stmts.store(together, [pair, 0], tb.load(sums, [pair]))
+        # pixel by pixel, so that what follows is vectorized
+        with stmts.loop(pairs, "pair") as both, stmts.loop(2, "half") as half, stmts.loop(_QUADS, "quad") as quad:
+            for index in range(2):
+                value = tb.load(together, [both, quad * 4 + half * 2 + index])
+                stmts.store(results, [both, half * FILTERS + quad * 2 + index], value)
+        with stmts.loop(pixels, "pixel") as pixel:
+            y, x = self._place(first + pixel)
+            with stmts.loop(width, "c", "vectorized") as c:
+                value = tb.load(results, [pixel // 2, pixel % 2 * FILTERS + c])
+                self.out.store(self.seen(image, y, x, block * FILTERS + c), value)

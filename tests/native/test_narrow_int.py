@@ -136,7 +136,7 @@ def test_helpers_compute_in_types_of_known_width(key: str, tmp_path: Path) -> No
     head = "#include <stdint.h>\n#include <string.h>\n#define MLF_DSP 0\n#define MLF_LITTLE_ENDIAN 0\n"
     # what is inline and not called is not compiled
     functions = "\n".join(dict.fromkeys(texts(key))).replace("static inline", "")
-    source.write_text(head + re.sub(r"#if MLF_DSP\n.*\n#else", "#if !MLF_DSP", functions) + "\n")
+    source.write_text(head + re.sub(r"#if .*\n  return .*__.*\n#else", "#if 1", functions) + "\n")
     assert "__builtin" not in source.read_text()
     assert overflows(source, "-Wno-missing-prototypes") == []
 

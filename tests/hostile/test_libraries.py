@@ -16,9 +16,9 @@ import pytest
 import mlfc
 from mlfc.errors import ArchiveError
 from mlfc.library.toolchain import compile_shared
+from mlfc.objfile import image as elf_image
+from mlfc.objfile.image import GNU_HASH, STRSZ, ElfImage
 from mlfc.runtime.modules.description import read_description
-from mlfc.support import elf_image
-from mlfc.support.elf_image import GNU_HASH, STRSZ, ElfImage
 from mlfc.support.platforms import this_platform
 from tests.hostile.corpus_blobs import LIB, classic, rows, string, u64
 

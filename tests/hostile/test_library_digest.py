@@ -19,9 +19,9 @@ import mlfc
 from benchmarks.library_load import large_model
 from mlfc.errors import ArchiveError
 from mlfc.library.toolchain import compile_shared
+from mlfc.objfile.digest import MAX_RANGES, SYMBOL, check_digest, write_digest
+from mlfc.objfile.image import ElfImage
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
-from mlfc.support.elf_image import ElfImage
-from mlfc.support.library_digest import MAX_RANGES, SYMBOL, check_digest, write_digest
 from tests.conftest import need
 from tests.native.extracted import imported
 

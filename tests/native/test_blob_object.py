@@ -15,9 +15,9 @@ import llvmlite.binding as llvm
 import pytest
 
 from mlfc.errors import OptionError
-from mlfc.library.blob_object import blob_source, object_with_blob, object_with_data
+from mlfc.objfile.write.blob_object import blob_source, object_with_blob, object_with_data
+from mlfc.objfile.write.elf import elf_machine_of
 from mlfc.support.content import Content, to_bytes, write_data
-from mlfc.support.objects.elf import elf_machine_of
 from tests.conftest import WATCHDOG, need
 
 BLOB = bytes(range(256)) * 3 + b"xyz"

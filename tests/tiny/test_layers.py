@@ -11,7 +11,7 @@ import mlfc
 
 ROOT = Path(mlfc.__file__).parent
 LAYERS = (
-    ("errors", "registry", "support"),
+    ("errors", "registry", "support", "objfile"),
     ("target", "relay", "tir"),
     ("ops", "kernels"),
     ("frontend", "transform", "memory", "codegen", "byoc", "isa"),
@@ -23,7 +23,7 @@ LAYERS = (
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-RUNTIME_MAY_USE = {"errors", "registry", "support", "runtime"}
+RUNTIME_MAY_USE = {"errors", "registry", "support", "objfile", "runtime"}
 CRT_MAY_USE = {"errors", "support", "crt"}
 
 

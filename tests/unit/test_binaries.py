@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from mlfc.errors import OptionError
-from mlfc.support.binaries import LIBRARY, OBJECT, misfit, read_head
+from mlfc.objfile.head import LIBRARY, OBJECT, misfit, read_head
 from mlfc.support.platforms import Platform, parse_platform
 
 X86 = Platform("x86_64", "linux", "gnu")

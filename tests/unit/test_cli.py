@@ -23,7 +23,7 @@ from onnx import helper
 
 from mlfc.cli.main import run
 from mlfc.library.toolchain import find_compiler
-from mlfc.support.binaries import read_head
+from mlfc.objfile.head import read_head
 from tests.conftest import WATCHDOG
 
 ROOT = Path(__file__).resolve().parents[2]

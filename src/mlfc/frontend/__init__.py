@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError
-from mlfc.support.binaries import machine_code
+from mlfc.objfile.head import machine_code
 from mlfc.support.cost import limited
 from mlfc.support.plain_file import open_plain
 from mlfc.target.target import parse_target

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from mlfc.crt import crt_files
 from mlfc.errors import ToolchainError
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
-from mlfc.support.binaries import HEAD, OBJECT, misfit
+from mlfc.objfile.head import HEAD, OBJECT, misfit
 from mlfc.support.content import Data, chunks_of
 from mlfc.support.platforms import Platform
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.library.digest import add_digest, constants_in
 from mlfc.library.linker import linker_of
 from mlfc.library.module_tree import PackedTree, pack
 from mlfc.library.parts import Part, parts_of, write_blob, write_blob_source
@@ -28,6 +27,7 @@ from mlfc.library.toolchain import (
     place_binary,
     scratch,
 )
+from mlfc.objfile.write.digest import add_digest, constants_in
 from mlfc.runtime.libraries.factory_body import AOT
 from mlfc.runtime.libraries.module_set import KIND as SET
 from mlfc.runtime.modules.module import Module

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from mlfc.codegen.llvm.objects import ConstantsObject
 from mlfc.errors import ToolchainError
-from mlfc.library.elf import read_elf
-from mlfc.library.elf_symbols import read_symbols
 from mlfc.library.toolchain import OBJECT_SUFFIX
+from mlfc.objfile.elf import read_elf
+from mlfc.objfile.elf_symbols import read_symbols
+from mlfc.objfile.head import OBJECT, misfit
 from mlfc.runtime.libraries.library_context import process_functions
-from mlfc.support.binaries import OBJECT, misfit
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
 
 _ALIGNMENT = 64

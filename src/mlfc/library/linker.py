@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import BinaryIO, cast
 
 from mlfc.errors import ToolchainError
-from mlfc.library.digest import add_digest
 from mlfc.library.toolchain import Compiler, has_zig, link_shared, place_binary, run_tool
 from mlfc.library.windows_exports import write_exports
+from mlfc.objfile.write.digest import add_digest
 from mlfc.support.atomic import atomic_file
 from mlfc.support.content import ArrayContent, FileContent
 from mlfc.support.platforms import this_platform

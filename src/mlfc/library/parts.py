@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mlfc.library.blob_object import blob_source, object_with_blob
 from mlfc.library.build import Buildable, fitting_code, needs_runtime, runtime_code
 from mlfc.library.host import Beside, HostLibrary
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import OBJECT_SUFFIX
+from mlfc.objfile.write.blob_object import blob_source, object_with_blob
 from mlfc.runtime.modules.blob import SYMBOLS
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data, write_data

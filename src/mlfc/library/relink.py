@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from mlfc.errors import ArchiveError
 from mlfc.library.build import buildable, fitting_code, needs_runtime
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
-from mlfc.support.binaries import HEAD, OBJECT, read_head
+from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.support.content import Data, FileContent, ViewContent
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlfc.library.pe_exports import coff_exports
-from mlfc.support.binaries import OBJECT, read_head
+from mlfc.objfile.head import OBJECT, read_head
+from mlfc.objfile.pe import coff_exports
 
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 from typing import BinaryIO, Final
 
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.support.binaries import HEAD, machine_code
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.expansion import ExpandedFile, expanded
 from mlfc.support.plain_file import open_plain
@@ -32,6 +31,7 @@ _PLAIN_NAME = re.compile(r"\w[\w.+-]*(?:/\w[\w.+-]*)*")
 MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
 MIN_MAPPED: Final = 1 << 20
+_MACHINE_CODE = (b"\x7fELF", b"!<arch>\n", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\0asm")
 _END_OF_9999: Final = 253_402_300_799
 _BROKEN = (
     tarfile.TarError,
@@ -261,10 +261,9 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
             tar, bounded = _headers(stack, path)
             reader = TarReader(tar, place, bounded)
         except _BROKEN as error:
-            code = _machine_code(path)
             raise ArchiveError(
-                f"this is {code}, not an archive"
-                if code
+                "this is machine code, not an archive"
+                if _is_machine_code(path)
                 else f"this is not an archive that can be read: {str(error) or type(error).__name__}",
                 place=place,
                 next_step="Give a .tar that mlfc compile wrote",
@@ -273,9 +272,9 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
         yield reader
 
 
-def _machine_code(path: str | os.PathLike[str]) -> str | None:
+def _is_machine_code(path: str | os.PathLike[str]) -> bool:
     with open_plain(path) as file:
-        return machine_code(file.read(HEAD))
+        return file.read(8).startswith(_MACHINE_CODE)
 
 
 def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.TarFile, BoundedFile]:

@@ -10,8 +10,8 @@ from mlfc.archive.read.layout import CODE, HEADERS
 from mlfc.archive.read.opening import Archive
 from mlfc.crt import crt_files
 from mlfc.errors import ToolchainError
-from mlfc.library.elf import read_elf
 from mlfc.library.toolchain import compile_objects
+from mlfc.objfile.elf import read_elf
 
 _INCLUDES = (HEADERS, "runtime/include", "runtime/host")  # as the archive's own Makefile has them
 _NOBITS = 8

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import ArchiveError, UnsupportedError
-from mlfc.library.exported import Export, exports
 from mlfc.library.toolchain import OBJECT_SUFFIX
+from mlfc.objfile import static
+from mlfc.objfile.exports import Export, exports
+from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head
 from mlfc.runtime.libraries.library_file import VERSION_SYMBOL
 from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
-from mlfc.support.binaries import ARCHIVE, HEAD, OBJECT, read_head
 from mlfc.support.former_name import current
 from mlfc.support.hashing import sha256_stream
-from mlfc.support.objects import static
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar

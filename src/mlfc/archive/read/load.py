@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.errors import ArchiveError, MlfcError, OptionError
 from mlfc.library.build import build_library, has_only_objects
+from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.support.binaries import HEAD, OBJECT, read_head
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlfc.errors import ArchiveError
-from mlfc.library.elf_symbols import FUNCTION, NOTYPE, read_symbols
+from mlfc.objfile.elf_symbols import FUNCTION, NOTYPE, read_symbols
 
 _KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
 

@@ -11,9 +11,9 @@ from llvmlite import ir
 from mlfc.codegen.constant_pools import section
 from mlfc.codegen.constants import ALIGNMENT, Constant, ConstantTable
 from mlfc.codegen.llvm.llvm_types import INT8
+from mlfc.objfile.write.blocks import RODATA, DataPiece
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, to_bytes
-from mlfc.support.objects.blocks import RODATA, DataPiece
 from mlfc.tir.ir import Value
 
 _WORD = 4

@@ -14,11 +14,11 @@ from mlfc.codegen.constants import ALIGNMENT
 from mlfc.codegen.llvm.llvm_types import INT8
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.codegen.llvm.optimize import compile_object, optimize_module, parse
+from mlfc.objfile.write.blocks import DataPiece
+from mlfc.objfile.write.coff import coff_machine_of, coff_object
+from mlfc.objfile.write.elf import elf_machine_of, elf_object
+from mlfc.objfile.write.macho import macho_machine_of, macho_object
 from mlfc.support.content import Data, chunks_of, nbytes_of, to_bytes
-from mlfc.support.objects.blocks import DataPiece
-from mlfc.support.objects.coff import coff_machine_of, coff_object
-from mlfc.support.objects.elf import elf_machine_of, elf_object
-from mlfc.support.objects.macho import macho_machine_of, macho_object
 
 
 def is_elf(machine: Machine) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mlfc.errors import OptionError
-from mlfc.library.elf import read_elf
 from mlfc.micro.board.board import Board
+from mlfc.objfile.elf import read_elf
 from mlfc.support.content import Data, chunks_of
 
 SUFFIX = ".o"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import MlfcError, ToolchainError
-from mlfc.library.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
 from mlfc.micro.board.board import Board
 from mlfc.micro.memory.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
 from mlfc.micro.memory.memory_table import (
@@ -29,6 +28,7 @@ from mlfc.micro.memory.memory_table import (
     region_name,
 )
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
+from mlfc.objfile.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
 from mlfc.support.c_names import unique
 
 _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")

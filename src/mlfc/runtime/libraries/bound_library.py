@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from mlfc.objfile.write.elf import elf_machine_of
 from mlfc.runtime.ffi.library_names import is_in_memory, library_in_memory
 from mlfc.runtime.libraries.library_context import process_functions
-from mlfc.support.objects.elf import elf_machine_of
 
 _HEAD, _PROGRAM, _SYMBOL, _DYNAMIC = (
     struct.Struct(f"<{form}") for form in ("HHIQQQIHHHHHH", "IIQQQQQQ", "IBBHQQ", "QQ")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.errors import ArchiveError
+from mlfc.objfile import static
+from mlfc.objfile.digest import check_digest
+from mlfc.objfile.head import HEAD, LIBRARY, misfit
+from mlfc.objfile.image import ElfImage
 from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
-from mlfc.support.binaries import HEAD, LIBRARY, misfit
-from mlfc.support.elf_image import ElfImage
 from mlfc.support.former_name import former
-from mlfc.support.library_digest import check_digest
-from mlfc.support.objects import static
 from mlfc.support.plain_file import open_plain
 
 ABI_VERSION = 1

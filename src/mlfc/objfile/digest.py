@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mlfc.support.elf_image import ElfImage
+from mlfc.objfile.image import ElfImage
 from mlfc.support.former_name import former
 
 SYMBOL = "mlfc_digest"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfc.errors import OptionError
+from mlfc.objfile.write.blocks import ALIGNMENT, RODATA, DataPiece, DataSection, sections_of, string_table
 from mlfc.support.content import Data, Joined, nbytes_of
-from mlfc.support.objects.blocks import ALIGNMENT, RODATA, DataPiece, DataSection, sections_of, string_table
 
 _RELOCATABLE = 1
 _PROGBITS, _SYMTAB, _STRTAB = 1, 2, 3

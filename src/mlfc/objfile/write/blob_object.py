@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mlfc.errors import OptionError
+from mlfc.objfile.write.blocks import ALIGNMENT, DataPiece
+from mlfc.objfile.write.coff import coff_object
+from mlfc.objfile.write.elf import ElfMachine, elf_object
+from mlfc.objfile.write.macho import macho_object
 from mlfc.support.content import Content, Data, chunks_of, nbytes_of
-from mlfc.support.objects.blocks import ALIGNMENT, DataPiece
-from mlfc.support.objects.coff import coff_object
-from mlfc.support.objects.elf import ElfMachine, elf_object
-from mlfc.support.objects.macho import macho_object
 from mlfc.support.platforms import arch_named
 
 _ELF = {

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from mlfc.errors import OptionError
+from mlfc.objfile.write.blocks import DataPiece, DataSection, laid_out, string_table
 from mlfc.support.content import Joined
-from mlfc.support.objects.blocks import DataPiece, DataSection, laid_out, string_table
 
 _HEADER = struct.Struct("<HHIIIHH")
 _SECTION = struct.Struct("<8sIIIIIIHHI")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from mlfc.objfile.write.blocks import ALIGNMENT, DataPiece, laid_out, string_table
 from mlfc.support.content import Joined
-from mlfc.support.objects.blocks import ALIGNMENT, DataPiece, laid_out, string_table
 
 _HEADER = struct.Struct("<IIIIIIII")
 _SEGMENT = struct.Struct("<II16sQQQQIIII")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlfc.support.binaries import HEAD, LIBRARY, read_head
+from mlfc.objfile.digest import MAX_RANGES, Range, write_digest
+from mlfc.objfile.head import HEAD, LIBRARY, read_head
 from mlfc.support.content import ArrayContent, Data, Joined
-from mlfc.support.library_digest import MAX_RANGES, Range, write_digest
 
 # hashing less takes no time
 _LEAST_BYTES = 1 << 16

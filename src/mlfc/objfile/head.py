@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from mlfc.support.objects import static
+from mlfc.objfile import static
 from mlfc.support.platforms import Platform, this_platform
 from mlfc.support.text import with_article
 

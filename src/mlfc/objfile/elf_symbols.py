@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlfc.library.elf import ElfObject, Section, read_elf
+from mlfc.objfile.elf import ElfObject, Section, read_elf
 
 MAX_SYMBOLS = 1_000_000
 _SYMTAB, _DYNSYM = 2, 11

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlfc.errors import UnsupportedError
-from mlfc.library.elf import ElfObject, read_elf
-from mlfc.library.elf_symbols import FUNCTION, Symbol, read_symbols
-from mlfc.library.macho_exports import macho_exports
-from mlfc.library.pe_exports import coff_exports, pe_exports
-from mlfc.library.wasm_exports import wasm_exports
-from mlfc.support.binaries import HEAD, LIBRARY, OBJECT, read_head
+from mlfc.objfile.elf import ElfObject, read_elf
+from mlfc.objfile.elf_symbols import FUNCTION, Symbol, read_symbols
+from mlfc.objfile.head import HEAD, LIBRARY, OBJECT, read_head
+from mlfc.objfile.macho import macho_exports
+from mlfc.objfile.pe import coff_exports, pe_exports
+from mlfc.objfile.wasm import wasm_exports
 from mlfc.support.text import with_article
 
 _NO_BITS = 8

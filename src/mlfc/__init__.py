@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlfc.support.lazy import make_lazy
+from mlfc.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mlfc import errors as errors
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import opencl as opencl
     from mlfc.verify.compare import verify as verify
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "errors": "mlfc.errors",

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from mlfc.library.toolchain import NATIVE, Compiler, has_zig, named_compiler
-from mlfc.target.target import native_cpu
+from mlfc.target.features import native_cpu
 
 _NAMES = re.compile(r"(gcc|clang)(-\d+)?")
 LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")

@@ -79,7 +79,7 @@ import numpy as np
 from cuda.bindings import driver
 import mlfc
 from mlfc.runtime import CudaModule, FunctionInfo
-from mlfc.runtime.devices.device_api import set_device
+from mlfc.runtime.devices.device import set_device
 table = {"twice": FunctionInfo("", ("handle",), ("threadIdx.x", "threadIdx.y"))}
 module = CudaModule("cubin", table, Path(os.environ["MLFC_IMAGE"]).read_bytes())
 apis = [mlfc.cuda(index).api for index in (0, 1)]

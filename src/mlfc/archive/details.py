@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import mlfc
 from mlfc import memory
 from mlfc.codegen import GeneratedCode
 from mlfc.errors import InternalError
 from mlfc.support.content import ArrayContent, sha256_of_each
+from mlfc.support.version import __version__
 from mlfc.tir.ir import KernelCall, Value
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[
     code = code or factory.code
     return {
         **factory.interface(code),
-        "version": mlfc.__version__,
+        "version": __version__,
         "numerics": factory.module.numerics,
         "optimize": factory.optimize,
         "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],

@@ -16,7 +16,7 @@ EXAMPLES = ("mlfc devices", "mlfc compile resnet18.onnx --target opencl")
 def devices(as_json: Json = False) -> None:
     """List the devices that models can run on here, and what would make those of other kinds appear."""
     from mlfc.errors import DeviceError
-    from mlfc.runtime.devices.device_api import devices_of, known_kinds
+    from mlfc.runtime.devices.device import devices_of, known_kinds
 
     found: list[dict[str, Any]] = []
     missing: dict[str, str] = {}

@@ -11,14 +11,14 @@ from mlfc.codegen.c_host import WIDTH, c_function, prototype
 from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
-from mlfc.codegen.external import ExternalPart, external_parts, require_code
+from mlfc.codegen.external import ExternalPart, external_parts
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
 from mlfc.codegen.kernel_functions import kernel_functions
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
-from mlfc.codegen.unit import NOTHING_SHARED, Shared, Unit
+from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
@@ -123,29 +123,8 @@ class GeneratedCode:
         return COPY if kernel == COPY else self.function_names[kernel]
 
 
-def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
-    """Print a module in the language of its target.
-
-    Parameters
-    ----------
-    unit : Unit
-    shared : Shared
-        What lies in files that belong to several modules.
-
-    Returns
-    -------
-    GeneratedCode
-        In C, for AOT ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function),
-        where the constants are large ``<module>_lib2.S`` and its binary file, and the header. For the graph executor
-        ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided like
-        that, too: ``lib/<module>_lib<n>.o``.
-    """
-    if unit.executor == "aot":
-        require_code(unit)
-    if unit.target.kind == "llvm":
-        from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
-
-        return generate_llvm(unit, shared)
+def generate_c(unit: Unit, shared: Shared) -> GeneratedCode:
+    """Print a module in C."""
     return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
 
 

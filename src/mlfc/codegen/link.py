@@ -13,7 +13,8 @@ from mlfc.codegen import c_packed
 from mlfc.codegen.aot_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
-from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate
+from mlfc.codegen.emit import GeneratedCode, banner, blob_files
+from mlfc.codegen.generate import generate
 from mlfc.codegen.kernel_functions import printed_form
 from mlfc.codegen.operators import OperatorsFile
 from mlfc.codegen.system_lib import host_module, system_library

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from mlfc.crt import crt_files
 from mlfc.errors import ToolchainError
@@ -14,6 +15,8 @@ from mlfc.objfile.head import HEAD, OBJECT, misfit
 from mlfc.support.content import Data, chunks_of
 from mlfc.support.platforms import Platform
 
+Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
+"""Takes calling conventions and code, and returns what lies beside it in libraries that are exported."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 # the configuration of libraries comes before that of whole programs

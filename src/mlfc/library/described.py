@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.codegen.abi import library_files
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.unit import Unit
-from mlfc.library.host import Beside
+from mlfc.library.build import Beside
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
 from mlfc.support.content import Data
 

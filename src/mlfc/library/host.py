@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any
 
 from mlfc.byoc.generator import supply_of
 from mlfc.errors import ToolchainError
-from mlfc.library.build import build_library
+from mlfc.library.build import Beside, build_library
+from mlfc.library.export import export_library
 from mlfc.library.toolchain import NATIVE
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
@@ -19,8 +20,6 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
-
-Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 
 
 class HostLibrary(Module):
@@ -92,8 +91,6 @@ class HostLibrary(Module):
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
         """Write the code and what it imports as a library; as `mlfc.library.export.export_library`."""
-        from mlfc.library.export import export_library
-
         return export_library(self, path, *arguments, **options)
 
     def linked_params(self) -> Mapping[str, Array]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mlfc.library.build import Buildable, fitting_code, needs_runtime, runtime_code
-from mlfc.library.host import Beside, HostLibrary
+from mlfc.library.build import Beside, Buildable, fitting_code, needs_runtime, runtime_code
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.write.blob_object import blob_source, object_with_blob
@@ -72,8 +71,9 @@ def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, 
 def _files_of(module: Module, abi: Sequence[str], is_native: bool) -> dict[str, Data]:
     """Return the files of a module that is code: its own, and what it has beside them for libraries."""
     files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
-    if is_native and isinstance(module, HostLibrary):
-        files = module.files_here()
+    files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
+    if is_native and files_here:
+        files = files_here()
     beside: Beside | None = getattr(module, "library_files", None)
     return {**files, **(beside(abi, files) if beside else {})}
 

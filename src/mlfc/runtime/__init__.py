@@ -11,12 +11,12 @@ from mlfc.support.lazy import make_lazy
 
 if TYPE_CHECKING:
     from mlfc.runtime.devices.device import Device as Device
+    from mlfc.runtime.devices.device import DeviceApi as DeviceApi
     from mlfc.runtime.devices.device import cpu as cpu
     from mlfc.runtime.devices.device import cuda as cuda
+    from mlfc.runtime.devices.device import drivers as drivers
     from mlfc.runtime.devices.device import opencl as opencl
-    from mlfc.runtime.devices.device_api import DeviceApi as DeviceApi
-    from mlfc.runtime.devices.device_api import drivers as drivers
-    from mlfc.runtime.devices.device_api import set_device as set_device
+    from mlfc.runtime.devices.device import set_device as set_device
     from mlfc.runtime.devices.kernel_launch import FunctionInfo as FunctionInfo
     from mlfc.runtime.executors.aot_executor import AotExecutor as AotExecutor
     from mlfc.runtime.executors.aot_module import AotModule as AotModule
@@ -59,7 +59,7 @@ _HOMES = {
     "BoundGraph": "mlfc.runtime.executors.graph_module",
     "CudaModule": "mlfc.runtime.modules.cuda_module",
     "Device": "mlfc.runtime.devices.device",
-    "DeviceApi": "mlfc.runtime.devices.device_api",
+    "DeviceApi": "mlfc.runtime.devices.device",
     "FactoryModule": "mlfc.runtime.libraries.factory",
     "FfiFunc": "mlfc.runtime.ffi.ffi_func",
     "FunctionInfo": "mlfc.runtime.devices.kernel_launch",
@@ -81,8 +81,8 @@ _HOMES = {
     "array": "mlfc.runtime.tensor.ndarray",
     "cpu": "mlfc.runtime.devices.device",
     "cuda": "mlfc.runtime.devices.device",
-    "drivers": "mlfc.runtime.devices.device_api",
-    "set_device": "mlfc.runtime.devices.device_api",
+    "drivers": "mlfc.runtime.devices.device",
+    "set_device": "mlfc.runtime.devices.device",
     "get_global_func": "mlfc.runtime.modules.global_funcs",
     "empty": "mlfc.runtime.tensor.ndarray",
     "from_dlpack": "mlfc.runtime.tensor.ndarray",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from mlfc.registry import Registry
+
+LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
+"""How target strings describe a machine to LLVM, in the order in which `target.llvm` names them."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +139,18 @@ class Cpu:
 
 CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")
 CPUS.add("generic", Cpu(Features()))
+
+
+def native_cpu() -> str:
+    """Return the key of CPUS that fits the machine this runs on."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return "generic"
+    try:
+        flags = next(
+            line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("flags")
+        ).split()
+    except (OSError, StopIteration):
+        return "generic"
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(flags):
+        return "x86-64-v4"
+    return "x86-64-v3" if "avx2" in flags else "x86-64"

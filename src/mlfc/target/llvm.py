@@ -12,8 +12,7 @@ import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError, unknown
 from mlfc.support.platforms import parse_platform
-from mlfc.target.features import CPUS, INSTRUCTION_SETS, PLAIN, Features, leading
-from mlfc.target.target import LLVM_OPTIONS, native_cpu
+from mlfc.target.features import CPUS, INSTRUCTION_SETS, LLVM_OPTIONS, PLAIN, Features, leading, native_cpu
 
 TRIPLE, ATTRIBUTES, FLOAT_ABI, ABI = LLVM_OPTIONS
 GENERIC = "generic"

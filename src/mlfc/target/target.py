@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from mlfc.errors import OptionError
 from mlfc.registry import Registry
-from mlfc.target.features import CPUS, Features
+from mlfc.target.features import CPUS, LLVM_OPTIONS, Features, native_cpu
 
 # what TVM's options say that the compiler has no use for
 _SILENT = ("-keys", "-model", "-march", "-device")
@@ -77,7 +75,6 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
     return min(usual, int(text[:9]))
 
 
-LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
 KINDS: Registry[TargetKind] = Registry("target kind")
 KINDS.add("c", TargetKind("c"))
 KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
@@ -178,18 +175,3 @@ def parse_host(text: str, optimize: str = "speed") -> Target:
             f"the target of the host cannot be the device '{text}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
         )
     return host
-
-
-def native_cpu() -> str:
-    """Return the key of CPUS that fits the machine this runs on."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return "generic"
-    try:
-        flags = next(
-            line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("flags")
-        ).split()
-    except (OSError, StopIteration):
-        return "generic"
-    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(flags):
-        return "x86-64-v4"
-    return "x86-64-v3" if "avx2" in flags else "x86-64"

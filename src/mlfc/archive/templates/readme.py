@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import mlfc
 from mlfc.archive.read.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlfc.archive.templates import filled
 from mlfc.archive.templates.demo import FOLDER
@@ -13,6 +12,7 @@ from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.byoc.generator import supply_of
 from mlfc.codegen.constant_pools import section
 from mlfc.support.text import shortened
+from mlfc.support.version import __version__
 
 _FILES = (
     (SOURCES, "generated C: entry and workspace in `lib0`, operators and constants behind it"),
@@ -46,7 +46,7 @@ def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | Non
         "what": "A compiled model" if len(subjects) == 1 else f"{len(subjects)} compiled models",
         "title": ", ".join(item.name for item in subjects[:8]) + (", ..." if len(subjects) > 8 else ""),
         "version": str(VERSION),
-        "writer": mlfc.__version__,
+        "writer": __version__,
         "date": date,
         "modules": "\n".join(_module(item) for item in subjects),
         "build": "\n".join(_build(subjects, library, carried)),

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import mlfc
 from mlfc.archive.details import module_details, storage_details
 from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
@@ -16,6 +15,7 @@ from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.memory import MemoryOptions
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
 from mlfc.support.device_types import TYPE_CODES
+from mlfc.support.version import __version__
 from mlfc.tir.ir import Value
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def archive_metadata(
             for factory in factories
         },
         "mlfc": {
-            "version": mlfc.__version__,
+            "version": __version__,
             "shared": _shared(linked),
             "files": {
                 path: {"bytes": nbytes_of(files[path]), "sha256": digest}
@@ -119,7 +119,7 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
         "mlfc": details,
     }
     if options.runtime:
-        document["external_dependencies"] = [{**_RUNTIME, "version_spec": mlfc.__version__}]
+        document["external_dependencies"] = [{**_RUNTIME, "version_spec": __version__}]
     return document
 
 

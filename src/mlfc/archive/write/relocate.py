@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import mlfc
 from mlfc.archive.read.layout import CODE, Layout, moved
 from mlfc.errors import ArchiveError
 from mlfc.support.content import Data, nbytes_of, sha256_of, to_bytes
+from mlfc.support.version import __version__
 
 Document = dict[str, Any]
 
@@ -72,7 +72,7 @@ def with_manifest(files: Mapping[str, Data], document: Mapping[str, Any], known:
         path: known[path] if path in known else {"bytes": nbytes_of(data), "sha256": sha256_of(data)}
         for path, data in sorted(files.items())
     }
-    details = {"version": mlfc.__version__, **document.get("mlfc", {}), "files": manifest}
+    details = {"version": __version__, **document.get("mlfc", {}), "files": manifest}
     return {**document, "mlfc": details}
 
 

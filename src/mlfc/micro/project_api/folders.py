@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import mlfc.crt
-import mlfc.micro
 from mlfc.micro.project.templates import templates
 
 
 def get_microtvm_template_projects(platform: str) -> Path:
     """Return the folder of a template project; OptionError, with the near names, where there is none."""
-    return Path(mlfc.micro.__file__).parent / "templates" / templates().get(platform).name
+    return Path(__file__).parents[1] / "templates" / templates().get(platform).name
 
 
 def get_standalone_crt_dir() -> Path:

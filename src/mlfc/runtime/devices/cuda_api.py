@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import DeviceError
-from mlfc.runtime.devices.device import Device
-from mlfc.runtime.devices.device_api import DeviceApi, drivers
+from mlfc.runtime.devices.device import Device, DeviceApi, drivers
 from mlfc.runtime.devices.kernel_launch import Launch
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock

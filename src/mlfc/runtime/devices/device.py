@@ -1,20 +1,35 @@
-"""Where tensors live, in DLPack's numbers."""
+"""Where tensors live, in DLPack's numbers, and memory and the order of work there: one face for all kinds.
+
+A kind of device is a `Driver` in `drivers`. Those that come with mlfc are imported when a device of their kind is
+first used, so that nothing here needs a driver's package.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
 
 from mlfc.errors import DeviceError, InputError, OptionError
+from mlfc.registry import Registry
+from mlfc.support.arrays import Array
 from mlfc.support.device_types import TYPE_CODES
 from mlfc.support.display import Displayed
-
-if TYPE_CHECKING:
-    from mlfc.runtime.devices.device_api import DeviceApi
+from mlfc.support.locks import ForkSafeLock
 
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
 # the words of target strings for code of the host
 _HOST_TARGETS = ("c", "llvm")
+_current = threading.local()
+ALIGNMENT = 64
+"""Bytes; what generated code may take for granted of the start of a block."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +56,6 @@ class Device(Displayed):
     @property
     def api(self) -> DeviceApi:
         """What allocates and copies there; raise DeviceError where the device, or its driver, is not there."""
-        from mlfc.runtime.devices.device_api import device_api
-
         return device_api(self)
 
     @property
@@ -61,6 +74,227 @@ class Device(Displayed):
     def synchronize(self) -> None:
         """Wait until all work that was given to the device is done; raise DeviceError if it failed."""
         self.api.synchronize()
+
+
+class DeviceApi(Displayed, ABC):
+    """One device: its memory, and one queue of work in which everything happens in order.
+
+    A handle is the number that a DLTensor's ``data`` holds for memory of the device: an address where the device has
+    addresses (CUDA, the CPU), the ``cl_mem`` for OpenCL, into which only offsets lead.
+
+    Attributes
+    ----------
+    device : Device
+    name : str
+        As the driver has it.
+    driver : str
+        The driver and its version.
+    memory_bytes : int
+        Of the whole device; 0 where nobody knows.
+    """
+
+    device: Device
+    name: str
+    driver: str
+    memory_bytes: int
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"name": self.name, "driver": self.driver, "memory_bytes": self.memory_bytes}
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+
+    @abstractmethod
+    def _allocate(self, nbytes: int, alignment: int) -> int:
+        """Return the handle of a new block of at least one byte."""
+
+    @abstractmethod
+    def _free(self, handle: int) -> None:
+        """Give a block of `_allocate` back."""
+
+    @abstractmethod
+    def _copy_in(self, handle: int, offset: int, data: Array) -> None:
+        """Copy bytes in; they may change as soon as this returns."""
+
+    @abstractmethod
+    def _copy_out(self, handle: int, offset: int, data: Array) -> None:
+        """Copy bytes out, behind all work before; they are there when this returns."""
+
+    @abstractmethod
+    def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+        """Copy within the device, in the order of the queue."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work is done; raise DeviceError if any of it failed."""
+
+    @abstractmethod
+    def mark(self) -> Any:
+        """Put a mark into the queue, for `nanoseconds`."""
+
+    @abstractmethod
+    def nanoseconds(self, start: Any, end: Any) -> int:
+        """Return the device's time between two marks, once it has passed both."""
+
+    def allocate(self, nbytes: int, alignment: int = ALIGNMENT) -> int:
+        """Return the handle of a new block, whose content is arbitrary.
+
+        Raises
+        ------
+        DeviceError
+            If there is no room for it.
+        """
+        if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
+            raise InputError(f"there are no blocks of {nbytes} bytes aligned to {alignment}", place=str(self.device))
+        handle = self._allocate(max(1, nbytes), alignment)
+        self._sizes[handle] = nbytes
+        return handle
+
+    def free(self, handle: int) -> None:
+        """Give a block back; work in the queue still has it."""
+        if handle not in self._sizes:
+            raise self._unknown(handle)
+        del self._sizes[handle]
+        self._free(handle)
+
+    def owns(self, handle: int) -> bool:
+        """Tell whether a handle is of a block that was allocated here and is not free."""
+        return handle in self._sizes
+
+    def copy_in(self, handle: int, offset: int, array: Array) -> None:
+        """Copy an array to a block, `offset` bytes behind its start.
+
+        Raises
+        ------
+        InputError
+            If it does not lie within a block that was allocated here.
+        DeviceError
+            If the driver fails.
+        """
+        self._require(handle, offset, array.nbytes)
+        if array.nbytes:
+            self._copy_in(handle, offset, _bytes_of(np.ascontiguousarray(array)))
+
+    def copy_out(self, handle: int, offset: int, array: Array) -> None:
+        """Copy from a block to an array, behind all work that the queue holds; raise as `copy_in` does."""
+        self._require(handle, offset, array.nbytes)
+        if not array.nbytes:
+            return
+        if array.flags.c_contiguous:
+            self._copy_out(handle, offset, _bytes_of(array))
+            return
+        whole = np.empty(array.shape, array.dtype)
+        self._copy_out(handle, offset, _bytes_of(whole))
+        array[...] = whole
+
+    def copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+        """Copy between two blocks of this device, in the order of the queue; raise as `copy_in` does."""
+        self._require(source, source_offset, nbytes)
+        self._require(target, target_offset, nbytes)
+        if nbytes:
+            self._copy(source, source_offset, target, target_offset, nbytes)
+
+    def _size_of(self, handle: int) -> int | None:
+        """Return the bytes that a handle leads to; None for what is no memory of this device."""
+        return self._sizes.get(handle)
+
+    def _unknown(self, handle: int) -> InputError:
+        return InputError(f"{handle:#x} is no memory that was allocated there", place=str(self.device))
+
+    def _require(self, handle: int, offset: int, nbytes: int) -> None:
+        size = self._size_of(handle)
+        if size is None:
+            raise self._unknown(handle)
+        if offset < 0 or nbytes < 0 or offset + nbytes > size:
+            raise InputError(
+                f"bytes {offset} to {offset + nbytes} do not lie in a block of {size:,} bytes", place=str(self.device)
+            )
+
+
+class DeviceBlock:
+    """Memory of a device that is given back when nobody has it any more.
+
+    Attributes
+    ----------
+    device : Device
+    handle : int
+    byte_offset : int
+        0.
+    """
+
+    byte_offset = 0
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device = device
+        api = device.api
+        self.handle = api.allocate(nbytes)
+        # at the end of the process its driver may be gone before, and takes everything along
+        weakref.finalize(self, _give_back, api, self.handle).atexit = False
+
+
+def _give_back(api: DeviceApi, handle: int) -> None:
+    # a device that is lost has lost its memory, too, and nobody waits for an error here
+    with suppress(DeviceError):
+        api.free(handle)
+
+
+class Driver(Protocol):
+    """A kind of device."""
+
+    def count(self) -> int:
+        """Return how many devices there are; raise DeviceError that says what to install where none can be."""
+
+    def open(self, device: Device) -> DeviceApi:
+        """Return what works with a device that is there."""
+
+
+drivers: Registry[Driver] = Registry("kind of device that can be used here")
+"""By kind, in `Device.kind`'s words."""
+
+_BUILT_IN = {
+    "cpu": "mlfc.runtime.devices.host_api",
+    "opencl": "mlfc.runtime.devices.opencl_api",
+    "cuda": "mlfc.runtime.devices.cuda_api",
+}
+_opened: dict[Device, DeviceApi] = {}
+_opening = ForkSafeLock(reentrant=True)
+
+
+def known_kinds() -> tuple[str, ...]:
+    """Return the kinds of devices that have a driver."""
+    return tuple(sorted({*drivers, *_BUILT_IN}))
+
+
+def driver_of(kind: str) -> Driver:
+    """Return the driver of a kind of device; raise DeviceError if there is none."""
+    if kind not in drivers and kind in _BUILT_IN:
+        import_module(_BUILT_IN[kind])
+    if kind not in drivers:
+        raise DeviceError(
+            f"devices of the kind '{kind}' cannot be used here", next_step=f"Kinds: {', '.join(known_kinds())}"
+        )
+    return drivers.get(kind)
+
+
+def device_api(device: Device) -> DeviceApi:
+    """Return what works with a device; the same object each time.
+
+    Raises
+    ------
+    DeviceError
+        If the device or its driver is not there; it says what to install.
+    """
+    found = _opened.get(device)
+    if found is not None:
+        return found
+    with _opening:
+        if device not in _opened:
+            driver = driver_of(device.kind)
+            count = driver.count()
+            if device.index >= count:
+                raise DeviceError(f"there is no device {device}: there {'is' if count == 1 else 'are'} {count}")
+            _opened[device] = driver.open(device)
+        return _opened[device]
 
 
 def device(kind: str, index: int = 0) -> Device:
@@ -121,3 +355,23 @@ def opencl(index: int = 0) -> Device:
 def cuda(index: int = 0) -> Device:
     """Return a GPU of the CUDA driver."""
     return device("cuda", index)
+
+
+def devices_of(kind: str) -> tuple[DeviceApi, ...]:
+    """Return what works with each device of a kind; raise DeviceError, which says what to install, without any."""
+    return tuple(device_api(device(kind, index)) for index in range(driver_of(kind).count()))
+
+
+def set_device(type_code: int, index: int) -> None:
+    """Choose the device on which this thread's kernels of a kind run: what host code calls as ``__tvm_set_device``."""
+    setattr(_current, kind_of_code(type_code), index)
+
+
+def current_index(kind: str) -> int:
+    """Return the device that `set_device` chose in this thread; 0 without a choice."""
+    index: int = getattr(_current, kind, 0)
+    return index
+
+
+def _bytes_of(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any
 
 from mlfc.errors import DeviceError
-from mlfc.runtime.devices.device import Device
-from mlfc.runtime.devices.device_api import DeviceApi, drivers
+from mlfc.runtime.devices.device import Device, DeviceApi, drivers
 from mlfc.runtime.devices.kernel_launch import Launch
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock

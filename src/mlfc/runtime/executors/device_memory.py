@@ -8,8 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from mlfc.errors import InternalError, RunError
-from mlfc.runtime.devices.device import Device
-from mlfc.runtime.devices.device_api import DeviceApi, DeviceBlock
+from mlfc.runtime.devices.device import Device, DeviceApi, DeviceBlock
 from mlfc.runtime.executors.graph_json import Graph, numpy_dtype
 from mlfc.runtime.executors.graph_memory import GraphMemory, HostMemory, array_shape
 from mlfc.support.arrays import Array

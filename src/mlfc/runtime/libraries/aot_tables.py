@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlfc.errors import ArchiveError
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+from mlfc.runtime.modules.module import Function
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.arrays import Array
 from mlfc.support.ndarray_bytes import decode_ndarray
 from mlfc.support.tensor_info import TensorInfo
-
-if TYPE_CHECKING:
-    from mlfc.runtime.libraries.library_module import LibraryModule
 
 _PREFIX, _SUFFIX = "tvmgen_", "_get_c_metadata"
 _OF_ALL = "get_c_metadata"
@@ -86,7 +84,22 @@ class AotTables:
     constants: Array
 
 
-def names_of_models(library: LibraryModule) -> Iterator[str]:
+class Functions(Protocol):
+    """A library whose functions have names."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+
+    @property
+    def registered_names(self) -> Iterable[str]:
+        """The functions that its code registers."""
+
+    def find_function(self, name: str) -> Function | None:
+        """Return a function of this name, or None."""
+
+
+def names_of_models(library: Functions) -> Iterator[str]:
     """Yield the modules of which a library has tables, as far as its names tell."""
     for name in library.registered_names:
         found = _REGISTERED.fullmatch(name)
@@ -97,7 +110,7 @@ def names_of_models(library: LibraryModule) -> Iterator[str]:
         yield _read(tables(), library.path).prefix.removeprefix(_PREFIX)
 
 
-def tables_of(library: LibraryModule, name: str) -> AotTables | None:
+def tables_of(library: Functions, name: str) -> AotTables | None:
     """Return the tables of a module; None if the library has none of it.
 
     Raises

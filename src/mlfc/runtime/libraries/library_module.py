@@ -16,8 +16,10 @@ from mlfc.runtime.ffi.ffi_host import needs_host, require_host
 from mlfc.runtime.ffi.library_names import loadable
 from mlfc.runtime.ffi.packed_func import PackedFunc
 from mlfc.runtime.ffi.symbol_lookup import defining_file, may_be_function
+from mlfc.runtime.libraries.aot_tables import tables_of
 from mlfc.runtime.libraries.bound_library import bind_functions, lacks_functions
 from mlfc.runtime.libraries.library_context import CONTEXT, fill_context, is_taken, take_error
+from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
 from mlfc.runtime.modules.module import MAIN, Function, Module
 from mlfc.support.former_name import former
@@ -146,11 +148,7 @@ class LibraryModule(Module):
         details = self.description().get(name)
         if details is not None and details["executor"] == "aot":
             return AotModule(self.path, details)
-        from mlfc.runtime.libraries.aot_tables import tables_of
-
         if tables_of(self, name) is not None:
-            from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
-
             return PackedAotModule(self, name)
         return None
 

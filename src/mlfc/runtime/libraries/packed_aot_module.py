@@ -6,8 +6,7 @@ from mlfc.errors import ArchiveError
 from mlfc.runtime.devices.device import cpu
 from mlfc.runtime.executors.aot_module import AotModule, BoundCall, aligned, filled
 from mlfc.runtime.ffi.packed_func import PackedFunc
-from mlfc.runtime.libraries.aot_tables import AotTables, tables_of
-from mlfc.runtime.libraries.library_module import LibraryModule
+from mlfc.runtime.libraries.aot_tables import AotTables, Functions, tables_of
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
@@ -23,6 +22,7 @@ class PackedAotModule(AotModule):
     Parameters
     ----------
     library : LibraryModule
+        Or what else has named functions.
     name : str
         Of the module.
 
@@ -32,7 +32,7 @@ class PackedAotModule(AotModule):
         If the library has no such entry, or no tables that say what it takes.
     """
 
-    def __init__(self, library: LibraryModule, name: str) -> None:
+    def __init__(self, library: Functions, name: str) -> None:
         tables = tables_of(library, name)
         prefix = f"tvmgen_{name}" if tables is None else tables.prefix
         run, main = (library.find_function(f"{prefix}_{entry}") for entry in ("run", "__tvm_main__"))

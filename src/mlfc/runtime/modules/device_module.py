@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from mlfc.runtime.devices.device_api import current_index
+from mlfc.runtime.devices.device import current_index
 from mlfc.runtime.devices.kernel_launch import HANDLE, CallLayout, FunctionInfo, LoadedKernel
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64

@@ -56,7 +56,7 @@ def get_global_func(name: str) -> Function:
 def find_global_func(name: str) -> Function | None:
     """Return a global function, None if there is none."""
     if name == SET_DEVICE and name not in _functions:
-        from mlfc.runtime.devices.device_api import set_device
+        from mlfc.runtime.devices.device import set_device
 
         _functions[SET_DEVICE] = set_device
     return _functions.get(name)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError
-from mlfc.runtime.devices.device import Device, cpu, device_of_code, require_device
-from mlfc.runtime.devices.device_api import DeviceBlock
+from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code, require_device
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.dlpack import Described, from_capsule, to_capsule
 from mlfc.support import dtypes

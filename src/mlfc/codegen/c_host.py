@@ -178,7 +178,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, host.Field):
         return f"{_within(expr.of, _ATOM)}{'.' if expr.of.type.to is None else '->'}{expr.name}", _ATOM
     if isinstance(expr, host.Element):
-        if not expr.type.fields and _is_zero(expr.index) and _is_plain_pointer(expr.of):
+        if expr.type.bits and _is_zero(expr.index) and _is_plain_pointer(expr.of):
             return f"*{_within(expr.of, _UNARY)}", _UNARY
         return f"{_within(expr.of, _ATOM)}[{c_expression(expr.index)}]", _ATOM
     if isinstance(expr, host.Address):

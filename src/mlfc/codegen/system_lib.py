@@ -153,7 +153,7 @@ def _write_module(writer: Writer, module: HostModule) -> None:
     slots = [tuple(Slot(tensor.field, tensor.nbytes) for tensor in group) for group in (module.inputs, module.outputs)]
     call = f"{prefix}_on_addresses"
     RunFunction(prefix, f"{prefix}_run", slots[0], slots[1], module.pools, module.workspace_io).write(writer, call)
-    writer.lines([*f"static {c_function(_packed_run(module, run, call))}".splitlines(), ""])
+    writer.line(f"static {c_function(_packed_run(module, run, call))}")
     with writer.block(f"static {packed_head(metadata)}"):
         writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
         writer.line(f"out_ret_value->v_handle = (void *)(uintptr_t)&{prefix}_tables;")

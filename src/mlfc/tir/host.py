@@ -61,6 +61,11 @@ def pointer(to: Type) -> Type:
     return Type(to=to)
 
 
+def struct(name: str, *, is_union: bool = False, **fields: Type) -> Type:
+    """Return a struct with these fields, in this order."""
+    return Type(name, fields=tuple(fields.items()), is_union=is_union)
+
+
 VOID, BOOL, CHAR, INT = Type("void"), Type("int", 1), Type("char", 8), Type("int", 32)
 INT32, INT64 = Type("int32_t", 32), Type("int64_t", 64)
 UINT8, UINT16, UINT64 = (Type(f"uint{bits}_t", bits, signed=False) for bits in (8, 16, 64))

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, tensors
 from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.host.tvm import CODES
 from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
 from mlfc.codegen.unit import SHARED_MODULE, Unit
 from mlfc.codegen.writer import Writer, c_string, comment_text
@@ -14,7 +15,6 @@ from mlfc.support import dtypes
 
 _NO_GATE = "NULL"
 _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
-_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bfloat": "kDLBfloat"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,4 +135,4 @@ def c_dtype(dtype: str) -> str:
     if dtype == "bool":  # as TVM has it; who checks takes newer DLPack's form too
         return "{kDLUInt, 1, 1}"
     kind = dtype.rstrip("0123456789")
-    return f"{{{_CODES[kind]}, {dtypes.bits(dtype)}, 1}}"
+    return f"{{{CODES[kind].text}, {dtypes.bits(dtype)}, 1}}"

@@ -13,28 +13,14 @@ from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.checks import REFUSE, checked, expected_table
 from mlfc.codegen.host.packed import mark_unused
-from mlfc.tir.host import (
-    INT,
-    INT64,
-    NULL,
-    UINT8,
-    Body,
-    Choice,
-    Function,
-    Global,
-    Number,
-    Type,
-    const,
-    expr,
-    names,
-    pointer,
-)
+from mlfc.tir import host
+from mlfc.tir.host import Body, Choice, Function, Global, Number, const, expr, names, pointer
 from mlfc.tir.ir import PrimFunc
 
 CONTEXT = Global(tvm.ADDRESS, "__tvm_module_ctx", is_weak=True)
 """Where the loader of the library puts its handle; the runtime that a library carries has it, too."""
 
-IMPORTED = Type("struct mlf_imported", fields=(("function", tvm.ADDRESS), ("context", tvm.ADDRESS)))
+IMPORTED = host.struct("struct mlf_imported", function=tvm.ADDRESS, context=tvm.ADDRESS)
 """A function of an imported module or of the process, and the context in which it was found."""
 
 _AXES = "xyz"
@@ -44,29 +30,29 @@ _TENSOR = pointer(const(tvm.TENSOR))
 def _call() -> Function:
     body = Body()
     parameters = names(
-        name=tvm.TEXT, imported=pointer(IMPORTED), values=pointer(tvm.VALUE), codes=pointer(INT), count=INT
+        name=tvm.TEXT, imported=pointer(IMPORTED), values=pointer(tvm.VALUE), codes=pointer(host.INT), count=host.INT
     )
     name, imported, values, codes, count = parameters
     result = body.declare("result", tvm.VALUE)
-    result_code = body.declare("result_code", INT, tvm.NULLPTR)
+    result_code = body.declare("result_code", host.INT, tvm.NULLPTR)
     function, context = imported["function"], imported["context"]
-    with body.where(function.eq(NULL) | context.ne(CONTEXT)):
-        body.assign(function, NULL)
+    with body.where(function.eq(host.NULL) | context.ne(CONTEXT)):
+        body.assign(function, host.NULL)
         body.requires(tvm.get_function(CONTEXT, name, function.address))
         body.assign(context, CONTEXT)
     body.assign(result["v_int64"], 0)
     called = tvm.call_function(function, values, codes, count, result.address, result_code.address)
-    body.returns(Choice(INT, called.ne(0), expr(-1), expr(0)))
-    return Function("mlf_call", INT, parameters, body.stmts, is_static=True)
+    body.returns(Choice(host.INT, called.ne(0), expr(-1), expr(0)))
+    return Function("mlf_call", host.INT, parameters, body.stmts, is_static=True)
 
 
 def _enter_device() -> Function:
     body = Body()
-    parameters = names(function=tvm.TEXT, args=pointer(const(tvm.VALUE)), count=INT, device_type=INT)
+    parameters = names(function=tvm.TEXT, args=pointer(const(tvm.VALUE)), count=host.INT, device_type=host.INT)
     function, args, count, device_type = parameters
     set_device = body.table("set_device", IMPORTED, count=1)
     first = body.declare("first", _TENSOR, args[0]["v_handle"].cast(_TENSOR))
-    values, codes = body.array("values", tvm.VALUE, 2), body.array("codes", INT, 2)
+    values, codes = body.array("values", tvm.VALUE, 2), body.array("codes", host.INT, 2)
     number = first["device"]["device_id"]
     with body.loop("index", count) as index:
         tensor = body.declare("tensor", _TENSOR, args[index]["v_handle"].cast(_TENSOR))
@@ -81,22 +67,16 @@ def _enter_device() -> Function:
     comment = (
         "makes the device of the tensors that of the launches that follow; a handle is of memory from its first byte on"
     )
-    return Function("mlf_enter_device", INT, parameters, body.stmts, is_static=True, comment=comment)
+    return Function("mlf_enter_device", host.INT, parameters, body.stmts, is_static=True, comment=comment)
 
 
 def _launch() -> Function:
     body = Body()
     parameters = names(
-        name=tvm.TEXT,
-        kernel=pointer(IMPORTED),
-        data=pointer(const(tvm.ADDRESS)),
-        tensors=pointer(const(UINT8)),
-        num_tensors=INT,
-        extents=pointer(const(INT64)),
-        num_extents=INT,
-        values=pointer(tvm.VALUE),
-        codes=pointer(INT),
-    )
+        name=tvm.TEXT, kernel=pointer(IMPORTED), data=pointer(const(tvm.ADDRESS)), tensors=pointer(const(host.UINT8)),
+        num_tensors=host.INT, extents=pointer(const(host.INT64)), num_extents=host.INT, values=pointer(tvm.VALUE),
+        codes=pointer(host.INT),
+    )  # fmt: skip
     name, kernel, data, tensors, num_tensors, extents, num_extents, values, codes = parameters
     with body.loop("index", num_tensors) as index:
         body.assign(values[index]["v_handle"], data[tensors[index]])
@@ -106,7 +86,7 @@ def _launch() -> Function:
         body.assign(codes[num_tensors + index], tvm.ARG_INT)
     body.returns(CALL(name, kernel, values, codes, num_tensors + num_extents))
     comment = "launches a kernel on some of the tensors"
-    return Function("mlf_launch", INT, parameters, body.stmts, is_static=True, comment=comment)
+    return Function("mlf_launch", host.INT, parameters, body.stmts, is_static=True, comment=comment)
 
 
 CALL = _call()
@@ -136,12 +116,13 @@ def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel
     expected = expected_table(body, [(buffer.dtype, buffer.nbytes) for buffer in buffers])
     tables = []
     for number, kernel in enumerate(kernels):
-        tensors = [Number(UINT8, places[buffer]) for buffer in kernel.arguments]
-        sizes = [Number(INT64, size) for size in extents[number]]
-        tables.append((body.table(f"tensors_{number}", UINT8, tensors), body.table(f"extents_{number}", INT64, sizes)))
+        tensors = [Number(host.UINT8, places[buffer]) for buffer in kernel.arguments]
+        sizes = [Number(host.INT64, size) for size in extents[number]]
+        chosen = body.table(f"tensors_{number}", host.UINT8, tensors)
+        tables.append((chosen, body.table(f"extents_{number}", host.INT64, sizes)))
     imported = body.table("kernels", IMPORTED, count=len(kernels))
     data = body.array("data", tvm.ADDRESS, count)
-    values, codes = body.array("values", tvm.VALUE, most), body.array("codes", INT, most)
+    values, codes = body.array("values", tvm.VALUE, most), body.array("codes", host.INT, most)
     mark_unused(body)
     body.requires(checked(name, expected, count, device, data))
     body.requires(ENTER_DEVICE(name, tvm.PACKED_PARAMETERS[0], count, device))
@@ -149,4 +130,4 @@ def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel
         what = (chosen, len(kernel.arguments), lengths, len(extents[number]))
         body.requires(LAUNCH(kernel.name, imported[number].address, data, *what, values, codes))
     body.returns(0)
-    return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)
+    return Function(name, host.INT, tvm.PACKED_PARAMETERS, body.stmts)

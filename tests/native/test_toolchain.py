@@ -40,18 +40,23 @@ def test_other_content_and_other_flags_are_other_libraries() -> None:
     assert ctypes.CDLL(str(compile_cached(other))).answer() == 43
 
 
+def libraries(cache: Path) -> list[str]:
+    """Return what is in the cache beside that of zig, which is the compiler where there is no other."""
+    return [path.name for path in cache.iterdir() if path.name != "zig"]
+
+
 def test_builds_at_the_same_time_leave_one_whole_library(own_cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(lambda _: compile_cached(FILES), range(4)))
     assert len(paths) == 1
-    assert [path.name for path in own_cache.iterdir()] == [paths.pop().name]
+    assert libraries(own_cache) == [paths.pop().name]
 
 
 def test_refused_code_names_the_line_and_leaves_nothing(own_cache: Path, tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"(?s)status 1.*broken\.c:1") as caught:
         compile_cached({"broken.c": b"int f( {\n"})
     assert "Set" in str(caught.value) or "setting CC" in str(caught.value)
-    assert not any(own_cache.iterdir())
+    assert not libraries(own_cache)
     with pytest.raises(ToolchainError):
         compile_shared({"broken.c": b"int f( {\n"}, tmp_path / "x.so")
     assert not (tmp_path / "x.so").exists()

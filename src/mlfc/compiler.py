@@ -109,7 +109,7 @@ def build(
             ram=ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
-    if "stripes" in program.meta:
+    if program.tiling is not None:
         memory_options = replace(memory_options, ram=ram)
     small = optimize == "size"
     unit = codegen.Unit(

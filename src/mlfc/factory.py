@@ -30,6 +30,8 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
 from mlfc.support.display import Displayed
+from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, Value
 
@@ -173,8 +175,8 @@ class Factory(Displayed):
         """
         return export_library(self.runtime, path, *arguments, **options)
 
-    def interface(self, code: codegen.GeneratedCode | None = None) -> dict[str, Any]:
-        """Return what callers must know, as metadata have it: entry, inputs, outputs, memory.
+    def interface(self, code: codegen.GeneratedCode | None = None) -> ModuleInterface:
+        """Return what callers must know: entry, inputs, outputs, memory.
 
         Parameters
         ----------
@@ -182,63 +184,32 @@ class Factory(Displayed):
             The module's code where it is linked with others; default its own.
         """
         code = code or self.code
-        return {
-            "executor": self.executor,
-            "entry": code.entry,
-            "external_workspace": code.external_workspace,
-            "workspace_peers": list(code.workspace_peers),
-            **self._placed(code),
-            **self._timed(code),
-            "inputs": [self._tensor(value) for value in self.program.inputs],
-            "outputs": [self._tensor(value) for value in self.program.outputs],
-            "memory": {
-                "workspace_bytes": code.sizes.workspace,
-                "workspace_lower_bound_bytes": self.plan.lower_bound,
-                "constants_bytes": code.sizes.constants,
-                "io_bytes": code.sizes.io,
-            },
-        }
+        return ModuleInterface(
+            executor=self.executor,
+            entry=code.entry,
+            external_workspace=code.external_workspace,
+            workspace_peers=tuple(code.workspace_peers),
+            workspace_io=self.memory_options.workspace_io,
+            pools=tuple(PoolInfo(pool.name, pool.nbytes, pool.base, pool.lower_bound) for pool in self.plan.spans),
+            tiling=self.program.tiling,
+            constant_pools=codegen.constant_pools(self.unit, code) if self.memory_options.constants else (),
+            inputs=tuple(map(self._tensor, self.program.inputs)),
+            outputs=tuple(map(self._tensor, self.program.outputs)),
+            memory=MemoryInfo(code.sizes.workspace, self.plan.lower_bound, code.sizes.constants, code.sizes.io),
+            operators=self._timed(code) if self.executor == "graph" else None,
+        )
 
-    def _timed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
+    def _timed(self, code: codegen.GeneratedCode) -> tuple[OperatorInfo, ...]:
         """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
-        if self.executor != "graph":
-            return {}
-        operators = [
-            {"function": code.function_of(call.kernel.name), "nodes": list(call.nodes), "macs": call.kernel.macs}
+        return tuple(
+            OperatorInfo(code.function_of(call.kernel.name), tuple(call.nodes), call.kernel.macs)
             for call in self.program.calls
-        ]
-        return {"operators": operators}
+        )
 
-    def _placed(self, code: codegen.GeneratedCode) -> dict[str, Any]:
-        """Return what callers must know of memory that was asked to lie elsewhere; nothing where it was not."""
-        placed: dict[str, Any] = {}
-        if self.memory_options.workspace_io:
-            placed["workspace_io"] = True
-        if self.plan.spans:
-            placed["pools"] = [
-                {
-                    "name": pool.name,
-                    "bytes": pool.nbytes,
-                    "base": pool.base,
-                    "lower_bound_bytes": pool.lower_bound,
-                }
-                for pool in self.plan.spans
-            ]
-        if "stripes" in self.program.meta:
-            placed["stripes"] = self.program.meta["stripes"]
-        if self.memory_options.constants:
-            placed["constant_pools"] = codegen.constant_pools(self.unit, code)
-        return placed
-
-    def _tensor(self, value: Value) -> dict[str, Any]:
+    def _tensor(self, value: Value) -> TensorInfo:
         known = self.module.quantization.get(value.name)
-        return {
-            "name": value.name,
-            "shape": list(value.shape),
-            "dtype": value.dtype,
-            "scale": known and known.scale,
-            "zero_point": known and known.zero_point,
-        }
+        scale, zero_point = (known.scale, known.zero_point) if known else (None, None)
+        return TensorInfo(value.name, tuple(value.shape), value.dtype, scale, zero_point)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

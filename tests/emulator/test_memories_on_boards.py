@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.details import module_details
+from mlfc.archive.details import module_info
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.micro.board.board import Board
@@ -32,7 +32,7 @@ class Firmware(BuiltFirmware):
     """Firmware in a folder of the test's, so that other tools can read it."""
 
     def __init__(self, factory: Factory, board: Board, folder: Path) -> None:
-        details = module_details(factory)
+        details = module_info(factory)
         write_files(folder, project_files(factory.module_name, factory.code.files, details, board))
         build(folder, board, trace=False, cflags="-O2")
         super().__init__(folder, details, board)

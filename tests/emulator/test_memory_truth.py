@@ -22,6 +22,7 @@ from mlfc.micro.memory.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
+from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import edge_inputs, module_of, seeded_inputs
@@ -173,9 +174,8 @@ int32_t tvmgen_m_run(struct tvmgen_m_inputs *in, struct tvmgen_m_outputs *out) {
     ],
 )
 def test_what_has_no_bound_is_said(body: bytes, message: str) -> None:
-    details: dict[str, Any] = {
-        "executor": "aot", "memory": {"workspace_bytes": 0, "io_bytes": 8, "constants_bytes": 0},
-    }  # fmt: skip
+    memory = MemoryInfo(0, 0, constants_bytes=0, io_bytes=8)
+    details = ModuleInterface(entry=None, external_workspace=False, inputs=(), outputs=(), memory=memory)
     code = {"src/m_lib0.c": RECURSIVE % body}
     table = planned_table("m", code, details, find_board("mps2-an386"), ["-O1", "-fno-optimize-sibling-calls"])
     assert table.stack.nbytes is None

@@ -50,7 +50,10 @@ __attribute__((constructor)) static void loaded(void) {
 }
 """
 TENSOR = {"name": "x", "shape": [1, 2], "dtype": "int8", "scale": None, "zero_point": None}
-MODULE = {"executor": "aot", "entry": "f", "inputs": [TENSOR], "outputs": [], "memory": {"workspace_bytes": 0}}
+MEMORY = {"workspace_bytes": 0, "workspace_lower_bound_bytes": 0, "constants_bytes": 0, "io_bytes": 2}
+MODULE = {
+    "executor": "aot", "entry": "f", "external_workspace": False, "inputs": [TENSOR], "outputs": [], "memory": MEMORY,
+}  # fmt: skip
 DESCRIPTION = {"modules": {"m": MODULE}}
 
 
@@ -82,7 +85,7 @@ def test_a_sound_library_is_loaded(tmp_path: Path, mark: Path) -> None:
         ({"blob": classic(LIB, LIB, tree=rows((), ()))}, "twice"),
         ({"blob": classic(LIB, string(b"const_loader") + u64(0, 1, 0, 0), tree=rows((1,), ()))}, "const_loader"),
         ({"version": 7}, "mlfc_abi_version is 7"),
-        ({"description": {"modules": {"m": {}}}}, "there is no executor"),
+        ({"description": {"modules": {"m": {}}}}, "the key 'entry' is missing"),
         ({"description": []}, "it has no modules"),
     ],
 )
@@ -222,25 +225,28 @@ def test_symbols_of_libraries_of_other_makers_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"executor": "vm"}, "there is no executor 'vm'"),
-        ({"entry": None}, "entry has no name"),
-        ({"inputs": {}}, "its inputs are not described"),
-        ({"inputs": [TENSOR, TENSOR]}, "have one name"),
-        ({"inputs": [{**TENSOR, "shape": [1, -2]}]}, "its inputs are not described"),
-        ({"inputs": [{**TENSOR, "shape": [1 << 40, 1 << 40]}]}, "its inputs are not described"),
-        ({"outputs": [{**TENSOR, "dtype": "int9"}]}, "its outputs are not described"),
-        ({"outputs": [{**TENSOR, "dtype": []}]}, "its outputs are not described"),
-        ({"outputs": [{**TENSOR, "scale": "1"}]}, "its outputs are not described"),
-        ({"memory": {"workspace_bytes": True}}, "its memory is not described"),
-        ({"pools": [{}]}, "its pools are not described"),
-        ({"operators": {}}, "its operators are not described"),
-        ({"operators": [{"function": "f", "nodes": ["a"], "macs": -1}]}, "its operators are not described"),
-        ({"operators": [{"function": "f", "nodes": [1], "macs": 1}]}, "its operators are not described"),
-        ({"workspace_peers": [1]}, "that share its workspace"),
+        ({"executor": "vm"}, ".executor: expected one of aot, graph, got 'vm'"),
+        ({"entry": None}, ": its entry has no name"),
+        ({"inputs": {}}, ".inputs: expected a list, got an object"),
+        ({"inputs": [TENSOR, TENSOR]}, ": two of its inputs or outputs have one name"),
+        ({"inputs": [{**TENSOR, "shape": [1, -2]}]}, r".inputs\[0\].shape\[1\]: expected integer"),
+        ({"inputs": [{**TENSOR, "shape": [1 << 40, 1]}]}, r".inputs\[0\].shape\[0\]: expected integer"),
+        ({"inputs": [{**TENSOR, "shape": [1 << 30, 1 << 30]}]}, ": 'x' is too large"),
+        ({"outputs": [{**TENSOR, "dtype": "int9"}]}, r".outputs\[0\].dtype: expected one of"),
+        ({"outputs": [{**TENSOR, "dtype": []}]}, r".outputs\[0\].dtype: expected one of .*, got a list"),
+        ({"outputs": [{**TENSOR, "scale": "1"}]}, r".outputs\[0\].scale: expected number"),
+        ({"memory": {**MEMORY, "workspace_bytes": True}}, ".memory.workspace_bytes: expected integer"),
+        ({"memory": {**MEMORY, "workspace_bytes": 1 << 50}}, ": its memory is too large"),
+        ({"pools": [{}]}, r".pools\[0\]: the key 'name' is missing"),
+        ({"operators": {}}, ".operators: expected a list"),
+        ({"operators": [{"function": "f", "nodes": ["a"], "macs": -1}]}, r".operators\[0\].macs: expected integer"),
+        ({"operators": [{"function": "f", "nodes": [1], "macs": 1}]}, r".operators\[0\].nodes\[0\]: expected string"),
+        ({"workspace_peers": [1]}, r".workspace_peers\[0\]: expected string"),
     ],
 )
 def test_a_description_is_checked(change: dict[str, object], expected: str) -> None:
-    assert read_description(json.dumps(DESCRIPTION).encode(), "x.so") == DESCRIPTION["modules"]
+    known = read_description(json.dumps(DESCRIPTION).encode(), "x.so")
+    assert {name: item.to_json() for name, item in known.items()} == {"m": {**MODULE, "workspace_peers": []}}
     text = json.dumps({"modules": {"m": {**MODULE, **change}}}).encode()
-    with pytest.raises(ArchiveError, match=f"^x.so: mlfc_description: module 'm': .*{expected}"):
+    with pytest.raises(ArchiveError, match=f"^x.so: mlfc_description: module 'm'{expected}"):
         read_description(text, "x.so")

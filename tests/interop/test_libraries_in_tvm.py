@@ -144,5 +144,5 @@ def test_every_library_opens_in_every_generation(
         theirs.run()
         np.testing.assert_array_equal(theirs.get_output(0), expected)
     else:
-        operators = mlfc.load_module(path).lib.description()["hello_graph"]["operators"]
-        assert all(library.function(operator["function"]) is not None for operator in operators)
+        operators = mlfc.load_module(path).lib.description()["hello_graph"].operators
+        assert all(library.function(operator.function) is not None for operator in operators)

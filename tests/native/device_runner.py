@@ -80,7 +80,7 @@ def run_program(program: Program, inputs: Mapping[str, Array], run: RunKernel) -
         own = flat[value.root_start : value.root_start + value.nbytes]
         return own.view(dtypes.to_numpy(buffer.dtype)).reshape(buffer.shape)
 
-    contracts = bool(program.meta.get("contract_floats", True))
+    contracts = program.contracts_floats
     for call in program.calls:
         arguments = [content(*pair) for pair in zip(call.inputs, call.kernel.inputs, strict=True)]
         constants = [content(*pair) for pair in zip(call.constants, call.kernel.constants, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.details import module_details
+from mlfc.archive.details import module_info
 from mlfc.factory import link
 from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import AotModule
@@ -45,7 +45,7 @@ def test_modules_with_one_workspace_wait_for_one_another(tmp_path: Path) -> None
     linked = link(made, share_workspace=True)
     library = compile_shared(linked.files, tmp_path / "all.so")
     modules = [
-        AotModule(library, module_details(factory, code)) for factory, code in zip(made, linked.modules, strict=True)
+        AotModule(library, module_info(factory, code)) for factory, code in zip(made, linked.modules, strict=True)
     ]
     expected = [module.run({"x": X})["y"] for module in modules]
     faults: list[int] = []
@@ -66,6 +66,6 @@ def test_modules_with_one_workspace_wait_for_one_another(tmp_path: Path) -> None
 def test_one_workspace_has_one_lock_however_often_it_is_loaded(tmp_path: Path) -> None:
     made = factories()
     apart = compile_shared(link(made).files, tmp_path / "apart.so")
-    locks = [AotModule(apart, module_details(factory))._lock for factory in made for _ in range(2)]
+    locks = [AotModule(apart, module_info(factory))._lock for factory in made for _ in range(2)]
     # a look inside, because a race is too rare to be waited for
     assert [locks[0] is locks[1], locks[2] is locks[3], locks[0] is locks[2]] == [True, True, False]

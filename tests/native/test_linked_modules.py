@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.details import module_details
+from mlfc.archive.details import module_info
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import Factory, link
@@ -56,10 +56,10 @@ def test_modules_compute_what_they_compute_alone(share_workspace: bool, share_we
     library = compile_shared(linked.files, tmp_path / "all.so")
     for factory in made:
         alone = compile_shared(factory.code.files, tmp_path / f"{factory.module_name}.so")
-        details = module_details(factory)
+        details = module_info(factory)
         expected = AotModule(alone, details).run({"x": X})["y"]
         np.testing.assert_array_equal(AotModule(library, details).run({"x": X})["y"], expected)
-    assert not np.array_equal(AotModule(library, module_details(made[1])).run({"x": X})["y"], expected)
+    assert not np.array_equal(AotModule(library, module_info(made[1])).run({"x": X})["y"], expected)
 
 
 def objects(files: dict, folder: Path) -> list[str]:
@@ -159,5 +159,5 @@ def test_large_shared_weights_lie_in_one_binary_file(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((1, 512)).astype(np.float32)
     expected = x.astype(np.float64) @ weight.data.T.astype(np.float64)
     for factory in made:
-        result = AotModule(library, module_details(factory)).run({"x": x})["y"]
+        result = AotModule(library, module_info(factory)).run({"x": x})["y"]
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)

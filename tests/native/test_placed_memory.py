@@ -192,7 +192,7 @@ def test_blocks_and_constants_lie_in_sections_of_their_memories(models: Path, tm
         sizes.update(sections(tmp_path / f"{name}.o"))
     for pool in factory.plan.spans:
         assert int(sizes[f".bss.noinit.tvm.{pool.name}"], 16) == pool.nbytes
-    known = {pool["name"]: pool["bytes"] for pool in factory.interface()["constant_pools"]}
+    known = {pool.name: pool.nbytes for pool in factory.interface().constant_pools}
     assert set(known) == {"tcm", "flash"}
     for name, nbytes in known.items():
         # each constant begins at a multiple of 64
@@ -231,7 +231,7 @@ def test_files_of_constants_that_do_not_fit_are_refused(models: Path, tmp_path: 
     factory = imported(models / "ad01_int8.tflite", "ad", constants=[ConstantPool("xip", external=True)])
     details = factory.interface()
     files = dict(factory.code.files)
-    path = details["constant_pools"][0]["file"]
+    path = details.constant_pools[0].file
     for change, said in (({path: b"short"}, "is 5 bytes long"), ({}, "is missing")):
         given = {**{key: data for key, data in files.items() if key != path}, **change}
         with pytest.raises(ArchiveError, match=said):

@@ -11,7 +11,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.describe.code_size import object_sizes
-from mlfc.archive.details import module_details
+from mlfc.archive.details import module_info
 from mlfc.archive.validate.validate import validate
 from mlfc.factory import Factory
 from mlfc.micro.board.board import find_board
@@ -103,7 +103,7 @@ def test_projects_compile_for_what_the_model_was(imported: Callable[..., Factory
     board = find_board("mps2-an386")
     for goal, level in (("speed", "-O3"), ("size", "-O2")):
         factory = imported("hello_world_int8", "cortex-m4", optimize=goal)
-        details = module_details(factory)
+        details = module_info(factory)
         made = project_files(factory.module_name, factory.code.files, details, board)
         assert f"CFLAGS ?= {level}\n".encode() in to_bytes(made["Makefile"])
         assert f'"{level}"'.encode() in to_bytes(toolchain_files(board, factory.code.files, details)["toolchain.cmake"])

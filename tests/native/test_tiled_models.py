@@ -33,7 +33,7 @@ def test_results_are_the_same(models: Path, file: str, target: str, ram: int, wo
     mod, params = mlfc.import_model(DIGITS if file == DIGITS.name else models / f"{file}.tflite")
     whole = mlfc.build(mod, target, params, module_name="whole", workspace_io=workspace_io)
     tiled = mlfc.build(mod, target, params, module_name="tiled", workspace_io=workspace_io, ram=ram)
-    assert tiled.program.meta["stripes"]["count"] > 1
+    assert tiled.program.tiling.count > 1
     assert tiled.plan.size < whole.plan.size
     # a row that is computed twice would show here
     assert sum(call.kernel.macs for call in tiled.program.calls) == sum(
@@ -109,7 +109,7 @@ def test_odd_chains_give_what_they_give_whole(
     tiled = 0
     for ram in (900, 1300, 1900):
         factory = mlfc.build(module, target, module_name="tiled", ram=ram)
-        tiled += "stripes" in factory.program.meta
+        tiled += factory.program.tiling is not None
         path = mlfc.export_model_library_format(factory, tmp_path / "tiled.tar")
         assert [str(fault) for fault in validate(path)] == []
         np.testing.assert_array_equal(mlfc.load(path).run(inputs)["y"], expected)

@@ -51,9 +51,6 @@ NAMES = {
 """Whole names of files, classes, functions and attributes, and what to say instead."""
 
 ALLOWED = {
-    ("memory/blocks.py", "lead"),  # a key of archives
-    ("support/module_info.py", "lead"),
-    ("support/module_info.py", "stripes"),
     ("micro/memory/stack_bound.py", "jumps"),  # instructions that jump
     ("micro/memory/stack_bound.py", "reached"),  # functions that calls reach
 }

@@ -13,6 +13,7 @@ from mlfc.errors import ArchiveError, InternalError, MlfcError, OptionError, Pro
 from mlfc.micro.board import board as board_room
 from mlfc.micro.board.board import boards, find_board, parse_board
 from mlfc.micro.firmware.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
+from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from mlfc.target.target import parse_target
 from tests.unit.test_cli import succeeded
 
@@ -90,7 +91,8 @@ def test_unknown_boards_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["src/$(touch owned).c", "src/a b.c", "src/a;b.c", "src/`x`.c", "-o.c"])
 def test_names_that_make_would_act_on_are_refused(name: str) -> None:
-    details = {"inputs": [], "outputs": [], "operators": [], "external_workspace": False}
+    memory = MemoryInfo(0, 0, 0, 0)
+    details = ModuleInterface(entry=None, external_workspace=False, inputs=(), outputs=(), memory=memory)
     with pytest.raises(ArchiveError, match="Makefile"):
         project_files("m", {name: b""}, details, find_board("mps2-an386"))
 

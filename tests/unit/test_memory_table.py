@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mlfc
-from mlfc.archive.details import module_details, storage_details
+from mlfc.archive.details import full_module_info
 from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, find_board, parse_board
 from mlfc.micro.firmware.fit import check_fit, overflow_error
@@ -17,6 +18,7 @@ from mlfc.micro.memory.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read
 from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project
+from mlfc.support.module_info import ConstantPoolInfo, ModuleInfo, PoolInfo
 
 BOARDS = Path(mlfc.__file__).parent / "micro" / "boards"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
@@ -148,39 +150,39 @@ def test_other_faults_of_a_linker_are_left_to_others(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def details() -> dict[str, Any]:
+def details() -> ModuleInfo:
     module, params = mlfc.import_model(DIGITS)
     factory = mlfc.build(module, "c -mcpu=cortex-m4", params, module_name="digits")
-    return {**module_details(factory), **storage_details(factory)}
+    return full_module_info(factory)
 
 
-def test_the_plan_says_workspace_tensors_and_constants(details: dict[str, Any]) -> None:
+def test_the_plan_says_workspace_tensors_and_constants(details: ModuleInfo) -> None:
     table = plan_table(details, find_board("mps3-an547"))
-    memory = details["memory"]
-    assert table.total(WORKSPACE, "ram") == memory["workspace_bytes"]
-    assert table.total(IO, "ram") == memory["io_bytes"]
-    assert table.total(CONSTANTS, "code") == memory["constants_bytes"]
+    memory = details.memory
+    assert table.total(WORKSPACE, "ram") == memory.workspace_bytes
+    assert table.total(IO, "ram") == memory.io_bytes
+    assert table.total(CONSTANTS, "code") == memory.constants_bytes
     use = {region.name: region.used for region in table.regions}
-    assert use["ram"] == memory["workspace_bytes"] + memory["io_bytes"]
-    assert use["code"] == memory["constants_bytes"]
+    assert use["ram"] == memory.workspace_bytes + memory.io_bytes
+    assert use["code"] == memory.constants_bytes
     assert all(region.free == region.nbytes - region.used for region in table.regions)
 
 
-def test_pools_count_in_the_regions_of_their_names(details: dict[str, Any]) -> None:
-    pools = [{"name": "dtcm", "bytes": 300, "base": 0}, {"name": "elsewhere", "bytes": 20, "base": 300}]
-    constants = [{"name": "dtcm", "bytes": 100, "file": None}]
-    placed = {**details, "pools": pools, "constant_pools": constants, "workspace_io": True}
+def test_pools_count_in_the_regions_of_their_names(details: ModuleInfo) -> None:
+    pools = (PoolInfo("dtcm", 300, 0, 0), PoolInfo("elsewhere", 20, 300, 0))
+    constants = (ConstantPoolInfo("dtcm", 100, None),)
+    placed = replace(details, pools=pools, constant_pools=constants, workspace_io=True)
     table = plan_table(placed, find_board("mps3-an547"))
     assert (table.total(WORKSPACE, "dtcm"), table.total(WORKSPACE, "ram"), table.total(IO)) == (300, 20, 0)
-    rest = details["memory"]["constants_bytes"] - 100
+    rest = details.memory.constants_bytes - 100
     assert (table.total(CONSTANTS, "dtcm"), table.total(CONSTANTS, "code")) == (100, rest)
     # constants in RAM are copied from flash
     assert {region.name: region.used for region in table.regions}["code"] == rest + 100
 
 
-def test_the_graph_executor_reads_its_constants_in_flash(details: dict[str, Any]) -> None:
+def test_the_graph_executor_reads_its_constants_in_flash(details: ModuleInfo) -> None:
     board = find_board("mps2-an386")
-    assert plan_table({**details, "executor": "graph"}, board).rows == plan_table(details, board).rows
+    assert plan_table(replace(details, executor="graph"), board).rows == plan_table(details, board).rows
 
 
 def table_of(*rows: Row, stack: int | None = None, **options: Any) -> MemoryTable:
@@ -207,10 +209,10 @@ def test_a_difference_names_its_row() -> None:
 
 
 def test_a_reserve_that_is_smaller_than_the_bound_is_refused() -> None:
-    check_fit(table_of(stack=512, reserve=512), {})
-    check_fit(table_of(stack=513), {})
+    check_fit(table_of(stack=512, reserve=512), None)
+    check_fit(table_of(stack=513), None)
     with pytest.raises(BudgetError, match="up to 513 bytes of stack, and firmware reserves 512"):
-        check_fit(table_of(stack=513, reserve=512), {})
+        check_fit(table_of(stack=513, reserve=512), None)
 
 
 def test_projects_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_projects_that_do_not_fit_are_refused_before_anything_is_written(tmp_pat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_limit_stands_for_the_region(details: dict[str, Any]) -> None:
+def test_a_limit_stands_for_the_region(details: ModuleInfo) -> None:
     table = plan_table(details, find_board("mps2-an386"))
     used = table.regions[1].used
     check_fit(table, details, {"ram": used})
@@ -234,20 +236,20 @@ def test_a_limit_stands_for_the_region(details: dict[str, Any]) -> None:
         check_fit(table, details, {"ram": used - 1})
 
 
-def test_pools_that_no_memory_is_named_after_are_told(details: dict[str, Any]) -> None:
-    pools = [{"name": "dtcm", "bytes": 8}, {"name": "dctm", "bytes": 16}]
-    rows = plan_table({**details, "pools": pools}, find_board("stm32h743")).rows
+def test_pools_that_no_memory_is_named_after_are_told(details: ModuleInfo) -> None:
+    pools = (PoolInfo("dtcm", 8, 0, 0), PoolInfo("dctm", 16, 8, 0))
+    rows = plan_table(replace(details, pools=pools), find_board("stm32h743")).rows
     found = {row.region: row.note for row in rows if row.what == WORKSPACE}
     assert found == {"dtcm": "", "axi_sram": "the pool dctm, after which no memory is named"}
 
 
-def test_smaller_code_is_offered_where_it_may_help(details: dict[str, Any]) -> None:
+def test_smaller_code_is_offered_where_it_may_help(details: ModuleInfo) -> None:
     table = table_of(Row(WORKSPACE, "ram", 100), Row(CONSTANTS, "flash", 64), Row("code of the model", "flash", 50))
     hints = []
     for region, limit, goal in (
         ("flash", 64, "speed"), ("flash", 63, "speed"), ("flash", 64, "size"), ("ram", 99, "speed"),
     ):  # fmt: skip
         with pytest.raises(BudgetError) as caught:
-            check_fit(table, {**details, "optimize": goal}, {region: limit})
+            check_fit(table, replace(details, optimize=goal), {region: limit})
         hints.append("--optimize size" in str(caught.value))
     assert hints == [True, False, False, False]

@@ -77,7 +77,7 @@ def test_plans_of_tiles_are_proved_and_listed(models: Path, workspace_io: bool) 
     factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
     program, plan = factory.program, factory.plan
     assert plan.size + (0 if workspace_io else 27_650) <= 41_473
-    assert ("stripes" in program.meta) is not workspace_io  # with its inputs inside it fits without
+    assert (program.tiling is not None) is not workspace_io  # with its inputs inside it fits without
     blocks = memory.blocks(program, plan)
     # every byte in every half of a call belongs to one block
     for call in range(len(program.calls)):

@@ -1,16 +1,25 @@
-"""The object ``mlfc`` of a module: what the format has no place for."""
+"""Makes a module's `ModuleInfo`: what the format has no place for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mlfc import memory
 from mlfc.codegen import GeneratedCode
 from mlfc.errors import InternalError
 from mlfc.support.content import ArrayContent, sha256_of_each
+from mlfc.support.module_info import (
+    BlockInfo,
+    CallInfo,
+    ConstantInfo,
+    ModuleInfo,
+    NamedBytes,
+    PeakInfo,
+    ReachInfo,
+)  # fmt: skip
 from mlfc.support.version import __version__
 from mlfc.tir.ir import KernelCall, Value
 
@@ -23,7 +32,7 @@ _PEAK_TENSORS = 5
 _hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 
 
-def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[str, Any]:
+def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
     """Return the facts that running and describing a module takes: interface, memory, operators.
 
     Parameters
@@ -33,87 +42,78 @@ def module_details(factory: Factory, code: GeneratedCode | None = None) -> dict[
         The module's code where it is linked with others; default its own.
     """
     code = code or factory.code
-    return {
-        **factory.interface(code),
-        "version": __version__,
-        "numerics": factory.module.numerics,
-        "optimize": factory.optimize,
-        "operators": [_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)],
-        "peak": _peak(factory, code),
-        "source": dict(factory.module.source),
-    }
+    return ModuleInfo.of(
+        factory.interface(code),
+        version=__version__,
+        numerics=factory.module.numerics,
+        optimize=factory.optimize,
+        operators=tuple(_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)),
+        peak=_peak(factory, code),
+        source=dict(factory.module.source),
+    )
 
 
-def storage_details(factory: Factory) -> dict[str, Any]:
-    """Return the facts that checking and comparing a module takes: its plan and its constants, each content once."""
-    return {"plan": plan_blocks(factory) if factory.executor == AOT else None, "constants": constants(factory)}
+def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
+    """Return `module_info` with what checking and comparing takes: the plan, and the constants, each content once."""
+    plan = plan_blocks(factory) if factory.executor == AOT else None
+    return replace(module_info(factory, code), plan=plan, constants=constants(factory))
 
 
-def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> dict[str, Any]:
+def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> CallInfo:
     touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
-    return {
-        "function": code.function_of(call.kernel.name),
-        "nodes": list(call.nodes),
+    return CallInfo(
+        function=code.function_of(call.kernel.name),
+        nodes=tuple(call.nodes),
         # a device's scratch is among the tensors of the graph
-        "workspace_bytes": call.kernel.scratch_bytes if call.kernel.device is None else 0,
-        "macs": call.kernel.macs,
-        "bytes": sum(value.nbytes for value in touched),
-        "live_bytes": factory.plan.live[index],
-        **({"device": call.output.root.device or "cpu"} if code.device else {}),
-    }
+        workspace_bytes=call.kernel.scratch_bytes if call.kernel.device is None else 0,
+        macs=call.kernel.macs,
+        nbytes=sum(value.nbytes for value in touched),
+        live_bytes=factory.plan.live[index],
+        device=(call.output.root.device or "cpu") if code.device else None,
+    )
 
 
-def _peak(factory: Factory, code: GeneratedCode) -> dict[str, Any] | None:
+def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:
     plan = factory.plan
     if plan.peak_call is None or not plan.lower_bound:
         return None
     row = memory.report(factory.program, plan)[plan.peak_call]
-    return {
-        "function": code.function_of(row.function),
-        "nodes": list(row.nodes),
-        "live_bytes": row.live_bytes,
-        "tensors": [{"name": name, "bytes": size} for name, size in row.tensors[:_PEAK_TENSORS]],
-    }
+    tensors = tuple(NamedBytes(name, size) for name, size in row.tensors[:_PEAK_TENSORS])
+    return PeakInfo(code.function_of(row.function), tuple(row.nodes), row.live_bytes, tensors)
 
 
-def plan_blocks(factory: Factory) -> list[dict[str, Any]]:
+def plan_blocks(factory: Factory) -> tuple[BlockInfo, ...]:
     """Return every block of the workspace by its first call: where it lies and which calls need it."""
-    return [
-        {
-            "name": block.name,
-            "bytes": block.nbytes,
-            "offset": block.offset,
-            "first": block.first,
-            "last": block.last,
-            "reuses": block.reuses,
-            **({"reaches": [asdict(item) for item in block.reaches]} if block.reaches else {}),
-        }
+    return tuple(
+        BlockInfo(
+            block.name,
+            block.nbytes,
+            block.offset,
+            block.first,
+            block.last,
+            block.reuses,
+            tuple(ReachInfo(item.block, item.distance) for item in block.reaches),
+        )
         for block in memory.blocks(factory.program, factory.plan)
-    ]
+    )
 
 
-def constants(factory: Factory) -> list[dict[str, Any]]:
+def constants(factory: Factory) -> tuple[ConstantInfo, ...]:
     """Return what the module's constants are, each content once, in the order of first use."""
     if factory.executor == GRAPH:
         named = factory.graph_constants
         _hash_contents(named.values())
-        return [{**_constant(name, value), "source": value.name} for name, value in named.items()]
+        return tuple(_constant(name, value, value.name) for name, value in named.items())
     used = factory.unit.used_constants()
     _hash_contents(used)
     distinct: dict[tuple[str, str], Value] = {}
     for value in used:
         distinct.setdefault((value.dtype, content_hash(value)), value)
-    return [_constant(value.name, value) for value in distinct.values()]
+    return tuple(_constant(value.name, value) for value in distinct.values())
 
 
-def _constant(name: str, value: Value) -> dict[str, Any]:
-    return {
-        "name": name,
-        "bytes": value.nbytes,
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "sha256": content_hash(value),
-    }
+def _constant(name: str, value: Value, source: str | None = None) -> ConstantInfo:
+    return ConstantInfo(name, value.nbytes, value.dtype, tuple(value.shape), content_hash(value), source)
 
 
 def content_hash(value: Value) -> str:

@@ -235,12 +235,12 @@ def _write(
 
 
 def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
-    from mlfc.archive.write.metadata import module_details
+    from mlfc.archive.details import module_info
 
-    details = {factory.module_name: module_details(factory) for factory in factories}
+    details = {factory.module_name: module_info(factory) for factory in factories}
     if as_json:
         modules = {
-            name: {key: item[key] for key in ("entry", "memory", "stripes") if key in item}
+            name: {key: value for key, value in item.to_json().items() if key in ("entry", "memory", "stripes")}
             for name, item in details.items()
         }
         print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
@@ -248,17 +248,17 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
     rows = [
         (
             name,
-            item["memory"]["workspace_bytes"],
-            item["memory"]["workspace_lower_bound_bytes"],
-            item["memory"]["constants_bytes"],
-            item["memory"]["io_bytes"],
+            item.memory.workspace_bytes,
+            item.memory.workspace_lower_bound_bytes,
+            item.memory.constants_bytes,
+            item.memory.io_bytes,
         )
         for name, item in details.items()
     ]
     for factory, item in zip(factories, details.values(), strict=True):
-        if "stripes" in item:
-            typer.echo(printable(tiling_line(item["stripes"], len(item["operators"]))))
-        on_device = device_line(item["operators"], factory.target.device)
+        if item.tiling:
+            typer.echo(printable(tiling_line(item.tiling.to_json(), len(item.operators))))
+        on_device = device_line([call.to_json() for call in item.operators], factory.target.device)
         if on_device:
             typer.echo(printable(on_device))
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,7 @@ def _operators(measured: Profile, wanted: DrivenRun, *, counts_instructions: boo
         return as_rows(measured.operators, wanted.top)
     # an emulated instruction takes a nanosecond
     counts = [round(item.nanoseconds) for item in measured.operators]
-    rows = instruction_rows([asdict(item) for item in measured.operators], counts, wanted.top)
+    rows = instruction_rows(measured.operators, counts, wanted.top)
     if not wanted.as_json:
         print_instructions(rows, len(counts))
     return rows

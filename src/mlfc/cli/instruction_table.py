@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlfc.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from mlfc.runtime.executors.profile import OperatorTime
+    from mlfc.support.module_info import OperatorInfo
 
 _COLUMNS = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
 
 
-def instruction_rows(operators: Sequence[Mapping[str, Any]], counts: Sequence[int], top: int) -> list[dict[str, Any]]:
+def instruction_rows(
+    operators: Sequence[OperatorInfo | OperatorTime], counts: Sequence[int], top: int
+) -> list[dict[str, Any]]:
     """Return the operators with most instructions, all of them where `top` is 0.
 
     Parameters
     ----------
-    operators : sequence of mapping
-        ``function``, ``nodes`` and ``macs`` of each, in the order of execution.
+    operators : sequence of OperatorInfo or OperatorTime
+        In the order of execution.
     counts : sequence of int
         The instructions of each; empty where nobody counted.
     top : int
     """
     total = sum(counts) or 1
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "index": index,
-            "function": entry["function"],
-            "nodes": list(entry["nodes"]),
-            "macs": entry["macs"],
+            "function": entry.function,
+            "nodes": list(entry.nodes),
+            "macs": entry.macs,
             "instructions": count,
             "share": count / total,
-            "per_mac": count / entry["macs"] if entry["macs"] else None,
+            "per_mac": count / entry.macs if entry.macs else None,
         }
         for index, (entry, count) in enumerate(zip(operators, counts, strict=False))
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.support.content import Data
+    from mlfc.support.module_info import ModuleInfo
 
 _COLUMNS = ("region", "what", "bytes", "how it is known")
 
@@ -69,7 +70,7 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
 
 def planned_memory(
     artifact: Path, board: Board, module: str | None, shape: list[str] | None
-) -> tuple[MemoryTable, Mapping[str, Any]]:
+) -> tuple[MemoryTable, ModuleInfo]:
     """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
     from mlfc.archive.read.module_parts import read_parts
     from mlfc.micro.board.core_match import check_objects
@@ -89,13 +90,13 @@ def planned_memory(
     return _measured(parts.record.name, parts.code, parts.record.details, board), parts.record.details
 
 
-def _details(factory: Factory) -> dict[str, Any]:
-    from mlfc.archive.details import module_details, storage_details
+def _details(factory: Factory) -> ModuleInfo:
+    from mlfc.archive.details import full_module_info
 
-    return {**module_details(factory), **storage_details(factory)}
+    return full_module_info(factory)
 
 
-def _measured(name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board) -> MemoryTable:
+def _measured(name: str, code: Mapping[str, Data], details: ModuleInfo, board: Board) -> MemoryTable:
     from mlfc.micro.firmware.planned_memory import planned_table
 
     with stage(f"compiling {name} alone for {board.name}"):

@@ -97,7 +97,7 @@ def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: b
     dialect : str
         ``opencl``: each kernel stands behind a line ``// Function: <name>`` and is a program by itself; or ``cuda``.
     contracts : bool
-        Whether a float product and a sum may become one operation; `Program.meta` says it.
+        Whether a float product and a sum may become one operation; `Program.contracts_floats` says it.
     """
     chosen = _DIALECTS[dialect]
     printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]

@@ -23,6 +23,7 @@ from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
 from mlfc.support.content import Data, nbytes_of
+from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.tir.ir import COPY, PrimFunc
 
 _HASH = 17
@@ -214,8 +215,8 @@ def aot_code(
     )
 
 
-def constant_pools(unit: Unit, code: GeneratedCode) -> list[dict[str, object]]:
-    """Return the memories of a module's constants that hold any, as metadata have them.
+def constant_pools(unit: Unit, code: GeneratedCode) -> tuple[ConstantPoolInfo, ...]:
+    """Return the memories of a module's constants that hold any.
 
     Parameters
     ----------
@@ -231,8 +232,8 @@ def constant_pools(unit: Unit, code: GeneratedCode) -> list[dict[str, object]]:
     for name, nbytes in held.items():
         path = code.loaded.get(name)
         size = nbytes_of(code.files[path]) if path else nbytes
-        pools.append({"name": name, "bytes": size, "file": path})
-    return pools
+        pools.append(ConstantPoolInfo(name, size, path))
+    return tuple(pools)
 
 
 def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Data]:

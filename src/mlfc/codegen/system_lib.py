@@ -7,10 +7,9 @@ own in C, and a module serves both kinds of callers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from mlfc.codegen.abi.entry import c_dtype
 from mlfc.codegen.c_host import c_function, packed_head
@@ -26,6 +25,7 @@ from mlfc.codegen.writer import Writer, c_string
 from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support import dtypes
 from mlfc.support.c_names import names_in_tables, unique
+from mlfc.support.module_info import ModuleInterface
 from mlfc.tir.host import INT, INT32, Body, Function, declaration, pointer
 
 _LONGEST_NAME = 1000
@@ -106,20 +106,17 @@ def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
     return HostModule(unit.module, groups[0], groups[1], given, unit.workspace_io)
 
 
-def described_module(name: str, details: Mapping[str, Any]) -> HostModule:
-    """Return a module of an archive by its ``mlfc`` object; raise OptionError if its caller must load constants."""
-    require_no_loaded([pool["name"] for pool in details.get("constant_pools", ()) if pool["file"]], name)
-    described = (*details["inputs"], *details["outputs"])
-    fields = unique((item["name"] for item in described), RESERVED)
-    made = [
-        HostTensor(item["name"], field, tuple(item["shape"]), item["dtype"])
-        for item, field in zip(described, fields, strict=True)
-    ]
-    size = details["memory"]["workspace_bytes"]
-    pools = details.get("pools", [{"name": DEFAULT_POOL, "bytes": size}] if size else [])
-    given = tuple((pool["name"], pool["bytes"]) for pool in pools) if details["external_workspace"] else ()
-    count = len(details["inputs"])
-    return HostModule(name, tuple(made[:count]), tuple(made[count:]), given, bool(details.get("workspace_io")))
+def described_module(name: str, details: ModuleInterface) -> HostModule:
+    """Return a module of an archive by its interface; raise OptionError if its caller must load constants."""
+    require_no_loaded([pool.name for pool in details.constant_pools if pool.file], name)
+    described = (*details.inputs, *details.outputs)
+    fields = unique((item.name for item in described), RESERVED)
+    made = [HostTensor(item.name, field, item.shape, item.dtype) for item, field in zip(described, fields, strict=True)]
+    size = details.memory.workspace_bytes
+    pools = tuple((pool.name, pool.nbytes) for pool in details.pools) or (((DEFAULT_POOL, size),) if size else ())
+    given = pools if details.external_workspace else ()
+    count = len(details.inputs)
+    return HostModule(name, tuple(made[:count]), tuple(made[count:]), given, details.workspace_io)
 
 
 def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ()) -> str:

@@ -69,7 +69,7 @@ class Unit:
     @property
     def contracts(self) -> bool:
         """Whether a product and a sum of floats may become one fused multiply-add."""
-        return bool(self.program.meta.get("contract_floats", True))
+        return self.program.contracts_floats
 
     @property
     def kernels_in_code(self) -> tuple[PrimFunc, ...]:

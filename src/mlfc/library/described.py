@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mlfc.codegen.abi import library_files
 from mlfc.codegen.emit import GeneratedCode
@@ -12,12 +11,13 @@ from mlfc.codegen.unit import Unit
 from mlfc.library.build import Beside
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
 from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
 
 _FILE = "src/mlfc_description.c"
 
 
 def beside_code(
-    units: Sequence[Unit], codes: Sequence[GeneratedCode], descriptions: Mapping[str, Mapping[str, Any]]
+    units: Sequence[Unit], codes: Sequence[GeneratedCode], descriptions: Mapping[str, ModuleInterface]
 ) -> Beside:
     """Return what `HostLibrary` asks for what lies beside its code.
 
@@ -25,7 +25,7 @@ def beside_code(
     ----------
     units, codes
         Of the modules in the library.
-    descriptions : mapping of str to mapping
+    descriptions : mapping of str to ModuleInterface
         What each of them is, by name: `Factory.interface`.
     """
 
@@ -35,8 +35,8 @@ def beside_code(
     return beside
 
 
-def _description(modules: Mapping[str, Mapping[str, Any]]) -> bytes:
-    text = json.dumps({"modules": modules}, sort_keys=True).encode()
+def _description(modules: Mapping[str, ModuleInterface]) -> bytes:
+    text = json.dumps({"modules": {name: item.to_json() for name, item in modules.items()}}, sort_keys=True).encode()
     # numbers, because C promises string literals of no more than 4,095 characters
     numbers = ",".join(map(str, (*text, 0)))
     return (

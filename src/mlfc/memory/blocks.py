@@ -16,13 +16,13 @@ from mlfc.tir.ir import KernelCall, Program, Value
 
 @dataclass(frozen=True)
 class OverlappedInput:
-    """An input that an output overwrites in part: the output starts at least `lead` bytes before it.
+    """An input that an output overwrites in part: the output starts at least `distance` bytes before it.
 
-    The distance is negative where the output is made of later bytes of the input. Archives call it ``lead``.
+    The distance is negative where the output is made of later bytes of the input.
     """
 
     block: int
-    lead: int
+    distance: int
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class _Graph:
         self.made = [call.output.root.nbytes if call.output.root in held else 0 for call in program.calls]
         self.kept = returned
         self.start = sum(value.root.nbytes for value in program.inputs if value.root in held)
-        self._overlaps = bool(program.meta.get("overlap"))
+        self._overlaps = program.overlaps
         self._saved: dict[tuple[int, Value], int] = {}
 
     def search(self) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ def plan(
     if keep is not None:
         ranges = tuple(item for item in ranges if keep(item))
     by_value = {item.value: item for item in ranges if item.value is not None}
-    overlap = bool(program.meta.get("overlap"))
+    overlap = program.overlaps
     choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
     num_calls = len(program.calls)
     distances = overlap_distances(program, by_value, choice)

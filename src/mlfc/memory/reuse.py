@@ -63,10 +63,10 @@ def overlap_distances(
 
     What has been written of the one must end before what is still accessed of the other. So outputs reach into the
     inputs of their call, and what is made in parts reaches into what is read in parts.
-    Only for programs whose meta say that memory is worth it: C compilers know less of pointers that may overlap.
+    Only for programs that say that memory is worth it: C compilers know less of pointers that may overlap.
     Distances are rounded up to what the alignment of both blocks makes of them.
     """
-    if not program.meta.get("overlap"):
+    if not program.overlaps:
         return {}
     uses = {root: found for root, found in uses_of(program).items() if root in ranges}
     fixed = {(reuse.source, call.output.root) for call, reuse in zip(program.calls, choice, strict=True) if reuse}

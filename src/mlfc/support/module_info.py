@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from mlfc.support.records import Limits, Record, Says
 from mlfc.support.tensor_info import Dtype, TensorInfo, Text
@@ -66,15 +66,15 @@ class ConstantPoolInfo(Record):
 
 @dataclass(frozen=True)
 class RowTilingInfo(Record):
-    """Layers that are computed in stripes of rows, and what that saved and cost."""
+    """Layers that are tiled by rows, and what that saved and cost."""
 
     nodes: Annotated[
         tuple[Annotated[tuple[Text, ...], Limits(max_items=100000)], ...],
         Limits(max_items=10000),
         Says("of each layer"),
     ]
-    rows: Annotated[Count, Says("of the last layer in one stripe")]
-    count: Annotated[Count, Says("of stripes")]
+    rows: Annotated[Count, Says("of the last layer in one tile")]
+    count: Annotated[Count, Says("of tiles")]
     calls_without: Index
     workspace_bytes_without: Bytes
 
@@ -124,7 +124,7 @@ class ReachInfo(Record):
     """An input of which an output takes bytes that are read no more."""
 
     block: Annotated[Index, Says("the place of the input in this list")]
-    lead: Annotated[
+    distance: Annotated[
         int,
         Limits(minimum=-(1 << 40), maximum=1 << 40),
         Says("how many bytes before the input the output starts at least"),
@@ -207,7 +207,7 @@ class BuildInfo(Record):
         Limits(max_items=100),
         Says("external code generators that were asked, in this order", omitted=True),
     ] = ()
-    ram: Annotated[Bytes | None, Says("bytes for which layers were put into stripes", omitted=True)] = None
+    ram: Annotated[Bytes | None, Says("bytes for which layers were tiled", omitted=True)] = None
     pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
     constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
     toolchain: Annotated[ToolchainInfo | None, Says("what compiled the objects in the archive; null without objects")]
@@ -235,10 +235,10 @@ class ModuleInterface(Record):
             omitted=True,
         ),
     ] = False
-    stripes: Annotated[
+    tiling: Annotated[
         RowTilingInfo | None,
         Says(
-            "layers that are computed in stripes of rows; absent where none are",
+            "layers that are tiled by rows; absent where none are",
             "what `--ram` has cost and saved",
             omitted=True,
         ),
@@ -318,6 +318,11 @@ class ModuleInfo(ModuleInterface):
         BuildInfo | None, Says("what it was compiled with", "with `src/`, what compiling it again takes", omitted=True)
     ] = None
     source: Annotated[Mapping[str, Text], Says("`format`, `name`, `sha256` of the model file", "which model this is")]
+
+    @classmethod
+    def of(cls, interface: ModuleInterface, **facts: Any) -> ModuleInfo:
+        """Return what an interface and these further facts say together."""
+        return cls(**{**vars(interface), **facts})
 
 
 @dataclass(frozen=True)

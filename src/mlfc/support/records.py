@@ -24,8 +24,8 @@ R = TypeVar("R", bound="Record")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _JSON_NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
-# whose own names would hide Python's
-_KEYS = {"nbytes": "bytes"}
+# of fields whose names would hide Python's, or are better now than when the format got them
+_KEYS = {"nbytes": "bytes", "tiling": "stripes", "distance": "lead"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Index arithmetic is int32. `Select` evaluates only the branch it takes, so a gua
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.support import dtypes
+from mlfc.support.module_info import RowTilingInfo
 
 BINARY = (
     "add", "sub", "mul", "div",  # div: floats only
@@ -439,10 +440,12 @@ class Program:
 
     Attributes
     ----------
-    meta : dict
-        ``contract_floats``: whether a float product and a sum may become one fused multiply-add (default: they may).
-        ``overlap``: whether outputs may reach into the place of inputs that die (default: they may not).
-        ``stripes``: which layers are tiled by rows, and what that saves (default: none).
+    contracts_floats : bool
+        Whether a float product and a sum may become one fused multiply-add.
+    overlaps : bool
+        Whether outputs may reach into the place of inputs that die.
+    tiling : RowTilingInfo or None
+        Which layers are tiled by rows, and what that saves.
     """
 
     name: str
@@ -451,7 +454,9 @@ class Program:
     constants: tuple[Value, ...]
     kernels: tuple[PrimFunc, ...]
     calls: tuple[KernelCall, ...]
-    meta: dict[str, Any] = field(default_factory=dict)
+    contracts_floats: bool = True
+    overlaps: bool = False
+    tiling: RowTilingInfo | None = None
 
     def __repr__(self) -> str:
         return f"<Program {self.name} of {len(self.calls)} calls>"

@@ -102,10 +102,8 @@ class _ProgramBuilder:
         constants = tuple(value for value in self._constants.values() if value in read)
         return Program(
             name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
-            {
-                "contract_floats": not self._rounding_sensitive,
-                "overlap": not self._features.vector_bytes and self._placement is None,
-            },
+            contracts_floats=not self._rounding_sensitive,
+            overlaps=not self._features.vector_bytes and self._placement is None,
         )  # fmt: skip
 
     def _declare(

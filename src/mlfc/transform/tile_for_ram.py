@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from mlfc import memory
 from mlfc.errors import BudgetError
@@ -13,6 +12,7 @@ from mlfc.memory import Planned
 from mlfc.relay import ir
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
+from mlfc.support.module_info import RowTilingInfo
 from mlfc.tir.ir import Program
 from mlfc.transform.lower_tiled import TiledChain
 from mlfc.transform.row_tiling import RowTile, TiledLayer, find_chains, schedule
@@ -49,20 +49,20 @@ def tile_for_ram(
         except BudgetError:  # of a pool
             continue
         if trial[1].workspace_bytes < best[1].workspace_bytes:
-            best = replace(trial[0], meta={**trial[0].meta, "stripes": _facts(tiled, whole)}), trial[1]
+            best = replace(trial[0], tiling=_facts(tiled, whole)), trial[1]
         if best[1].workspace_bytes <= limit:
             break
     return best
 
 
-def _facts(tiled: TiledChain, whole: Planned) -> dict[str, Any]:
-    return {
-        "nodes": [list(layer.call.span.nodes) for layer in tiled.layers],
-        "rows": tiled.rows,
-        "count": -(-tiled.layers[-1].out_rows // tiled.rows),
-        "calls_without": len(whole[0].calls),
-        "workspace_bytes_without": whole[1].workspace_bytes,
-    }
+def _facts(tiled: TiledChain, whole: Planned) -> RowTilingInfo:
+    return RowTilingInfo(
+        nodes=tuple(tuple(layer.call.span.nodes) for layer in tiled.layers),
+        rows=tiled.rows,
+        count=-(-tiled.layers[-1].out_rows // tiled.rows),
+        calls_without=len(whole[0].calls),
+        workspace_bytes_without=whole[1].workspace_bytes,
+    )
 
 
 def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledChain]:

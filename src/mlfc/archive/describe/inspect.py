@@ -47,7 +47,7 @@ def describe(archive: Archive) -> dict[str, Any]:
         "form": record.form,
         "style": record.style,
         "writer": _writer(record),
-        "shared": (record.details or {}).get("shared"),
+        "shared": record.details.shared.to_json() if record.details and record.details.shared else None,
         "modules": {name: _module(archive, module) for name, module in record.modules.items()},
         "files": _files(archive),
     }
@@ -55,7 +55,7 @@ def describe(archive: Archive) -> dict[str, Any]:
 
 def _writer(record: ArchiveRecord) -> str | None:
     if record.details:
-        return f"mlfc {record.details['version']}"
+        return f"mlfc {record.details.version}"
     versions = {
         str(item["version_spec"])
         for module in record.modules.values()
@@ -74,7 +74,7 @@ def _files(archive: Archive) -> list[dict[str, Any]]:
 
 
 def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
-    details = module.details or {}
+    details = module.details.to_json() if module.details else {}
     graph = _graph(archive, module)
     operators = module_operators(module, graph, archive.path)
     inputs, outputs = (_tensors(module, kind, graph) for kind in ("inputs", "outputs"))
@@ -112,10 +112,10 @@ def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
 
 def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list[dict[str, Any]]:
     listed: tuple[TensorRecord, ...] = tuple(tensor for main in module.main for tensor in getattr(main, kind))
-    details = (module.details or {}).get(kind)
-    if details:
+    if module.details:
         sizes = {tensor.name: tensor.nbytes for tensor in listed}
-        return [{**tensor, "bytes": sizes.get(tensor["name"])} for tensor in details]
+        infos = module.details.inputs if kind == "inputs" else module.details.outputs
+        return [{**info.to_json(), "bytes": sizes.get(info.name)} for info in infos]
     return [
         {
             "name": tensor.name,
@@ -143,12 +143,11 @@ def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | Non
 
 
 def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dict[str, Any]]) -> dict[str, int | None]:
-    told = (module.details or {}).get("memory", {})
     tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
     scratch = [operator["workspace_bytes"] for operator in operators if operator["workspace_bytes"] is not None]
     found = {
         "workspace_bytes": sum(main.workspace_bytes for main in module.main),
-        "workspace_lower_bound_bytes": told.get("workspace_lower_bound_bytes"),
+        "workspace_lower_bound_bytes": module.details.memory.workspace_lower_bound_bytes if module.details else None,
         "constants_bytes": sum(main.constants_bytes for main in module.main),
         # TVM counts intermediates of AOT models among the inputs and outputs; the tensors' own sizes are right
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
@@ -162,8 +161,9 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
 
 def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] | None:
     """Return the module's weights, the largest first; None where they are only in the C."""
-    listed = (module.details or {}).get("constants")
-    if listed is None:
+    told = module.details and module.details.constants
+    listed = [constant.to_json() for constant in told or ()]
+    if told is None:
         path = module.files.params
         if module.executor != "graph" or path is None or not path.endswith(_PARAMS):
             return None

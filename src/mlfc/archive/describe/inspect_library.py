@@ -19,6 +19,7 @@ from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
 from mlfc.support.former_name import current
 from mlfc.support.hashing import sha256_stream
+from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
@@ -77,7 +78,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "functions": _functions(symbols, described),
                 "trees": trees,
             },
-            "modules": {name: {key: item.get(key) for key in _KEPT} for name, item in described.items()},
+            "modules": {name: _told(item.to_json()) for name, item in described.items()},
             "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
         }
 
@@ -121,7 +122,7 @@ def _tree(blob: memoryview, abi: str, place: str) -> list[dict[str, Any]]:
     ]
 
 
-def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Any]:
+def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, ModuleInterface]:
     if DESCRIPTION_SYMBOL not in symbols:
         return {}
     text, end, _ = bytes(symbols[DESCRIPTION_SYMBOL].content[:_MAX_DESCRIPTION]).partition(b"\0")
@@ -130,7 +131,11 @@ def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Any]
     return read_description(text, place)
 
 
-def _functions(symbols: Mapping[str, Export], described: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]]:
+def _told(interface: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: interface[key] for key in _KEPT}
+
+
+def _functions(symbols: Mapping[str, Export], described: Mapping[str, ModuleInterface]) -> dict[str, Sequence[str]]:
     """Return the names that callers of each convention use; plain C functions are those of the header."""
     names = sorted(name for name, item in symbols.items() if item.is_function)
     classic = [
@@ -138,9 +143,9 @@ def _functions(symbols: Mapping[str, Export], described: Mapping[str, Mapping[st
         for name in names
         for module, item in described.items()
         if (name == f"tvmgen_{module}___tvm_main__")
-        or (item.get("executor") == "graph" and name.startswith(f"tvmgen_{module}_"))
+        or (item.executor == "graph" and name.startswith(f"tvmgen_{module}_"))
     ]
-    entries = {str(item.get("entry")) for item in described.values()}
+    entries = {item.entry for item in described.values()}
     return {
         "c": [name for name in names if name in entries],
         "classic": list(dict.fromkeys(classic)),

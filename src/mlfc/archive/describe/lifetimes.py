@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlfc.errors import ArchiveError
 from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
+from mlfc.support.module_info import BlockInfo
 
 MAX_LISTED = 200_000
 """Tensors of all calls together; beyond it only sums are of use to anybody."""
@@ -75,11 +75,9 @@ class GraphMemory:
     results: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def plan_blocks(plan: Sequence[Mapping[str, Any]], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:
+def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:
     """Return the blocks of an AOT module's workspace; ArchiveError where a life is not within the calls."""
-    blocks = tuple(
-        BlockLifetime(item["name"], item["bytes"], item["offset"], item["first"], item["last"]) for item in plan
-    )
+    blocks = tuple(BlockLifetime(item.name, item.nbytes, item.offset, item.first, item.last) for item in plan)
     for block in blocks:
         if not 0 <= block.first <= block.last < num_calls:
             raise ArchiveError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlfc.archive.describe.lifetimes import BlockLifetime, GraphMemory, live_during, plan_blocks, span_bytes
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.memory.report import SCRATCH_NAME
+from mlfc.support.module_info import PoolInfo
 
 
 def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
     operators = _listed(module, graph)
     blocks = _blocks(module, graph, len(operators), place)
     live = None if blocks is None else live_during(blocks, len(operators))
-    pools = sorted((module.details or {}).get("pools", ()), key=lambda pool: -pool["base"])
+    pools = sorted(module.details.pools if module.details else (), key=lambda pool: -pool.base)
     result = []
     for index, operator in enumerate(operators):
         tensors = None if live is None else [_tensor(block, pools) for block in live[index]]
@@ -58,7 +59,7 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
 def module_peak(module: ModuleRecord, operators: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the call during which most bytes are live: ``call``, its index, and what `module_operators` says of it."""
     known = [(operator["live_bytes"], -index) for index, operator in enumerate(operators) if operator["live_bytes"]]
-    told: dict[str, Any] | None = (module.details or {}).get("peak")
+    told = module.details.peak.to_json() if module.details and module.details.peak else None
     if not known:
         return told and {**told, "call": None}
     call = -max(known)[1]
@@ -72,9 +73,9 @@ def module_peak(module: ModuleRecord, operators: Sequence[dict[str, Any]]) -> di
 
 
 def _listed(module: ModuleRecord, graph: GraphMemory | None) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] | None = (module.details or {}).get("operators")
+    told = module.details.operators if module.details else None
     if told is not None and (graph is None or len(told) == len(graph.calls)):
-        return told
+        return [call.to_json() for call in told]
     scratch = {item.name: sum(item.workspace.values()) for item in module.operator_functions}
     calls: list[tuple[str, int | None]] = [(name, None) for name in scratch]
     if graph is not None:
@@ -90,7 +91,7 @@ def _blocks(
 ) -> tuple[BlockLifetime, ...] | None:
     if graph is not None:
         return graph.blocks if num_calls == len(graph.calls) else None
-    plan = (module.details or {}).get("plan")
+    plan = module.details.plan if module.details else None
     return None if plan is None else plan_blocks(plan, num_calls, f"{place}: module '{module.name}'")
 
 
@@ -98,10 +99,10 @@ def _intensity(macs: int | None, nbytes: int | None) -> float | None:
     return round(macs / nbytes, 3) if macs is not None and nbytes else None
 
 
-def _tensor(block: BlockLifetime, pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _tensor(block: BlockLifetime, pools: Sequence[PoolInfo]) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
     if block.storage_id is not None:
         shown["storage_id"] = block.storage_id
     if pools:
-        shown["pool"] = next((pool["name"] for pool in pools if pool["base"] <= block.offset), None)
+        shown["pool"] = next((pool.name for pool in pools if pool.base <= block.offset), None)
     return shown

@@ -98,13 +98,13 @@ def profiled_factory(
     flags : sequence of str
         What the C compiler is told beside what it is always told.
     """
+    from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
-    from mlfc.archive.write.metadata import module_details
 
     model = load_factory(factory, devices) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
-    details = module_details(factory)
+    details = module_info(factory)
     loaded = loaded_pools(details, factory.code.files)
     if has_only_objects(factory.code.files):
         from mlfc.library.llvm_library import traced_code

@@ -198,9 +198,9 @@ def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
 
 def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> AotModule | GraphModule:
     """Return the module that `build` made, ready to run in this process."""
-    from mlfc.archive.details import module_details
+    from mlfc.archive.details import module_info
 
-    details = module_details(factory)
+    details = module_info(factory)
     if not factory.graph_json:
         return AotModule(factory.lib.executable(), details, loaded_pools(details, factory.code.files))
     from mlfc.runtime.executors.graph_module import GraphModule

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mlfc.support.module_info import ArchiveInfo, FileInfo, ModuleInfo
+
 TVM, RFC = "tvm", "rfc"
 FULL_MODEL, OPERATOR = "full-model", "operator"
 
@@ -130,8 +132,8 @@ class ModuleRecord:
     operators : mapping of str to tuple of OperatorBuffer
         Of operator style alone.
     external_dependencies : tuple of mapping
-    details : mapping or None
-        The checked object ``mlfc``, where mlfc wrote the archive.
+    details : ModuleInfo or None
+        The object ``mlfc``, where mlfc wrote the archive.
     files : ModuleFiles
     """
 
@@ -144,7 +146,7 @@ class ModuleRecord:
     storages: tuple[Storage, ...] | None = None
     operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)
     external_dependencies: tuple[Mapping[str, Any], ...] = ()
-    details: Mapping[str, Any] | None = None
+    details: ModuleInfo | None = None
     files: ModuleFiles = ModuleFiles()
 
     @property
@@ -165,7 +167,8 @@ class ModuleRecord:
     def _in_order(self, kind: str, tensors: list[TensorRecord]) -> tuple[TensorRecord, ...]:
         """Return tensors in the order in which callers give or take them, where the archive says it."""
         if self.details is not None:
-            places = {tensor["name"]: place for place, tensor in enumerate(self.details[kind])}
+            infos = self.details.inputs if kind == "inputs" else self.details.outputs
+            places = {info.name: place for place, info in enumerate(infos)}
             tensors = sorted(tensors, key=lambda tensor: places[tensor.name])
         return tuple(tensors)
 
@@ -184,15 +187,17 @@ class ArchiveRecord:
         `FULL_MODEL` or `OPERATOR`.
     modules : mapping of str to ModuleRecord
         In the order of their names.
-    manifest : mapping or None
-        By path, ``bytes`` and ``sha256`` of every other member, where the archive lists them.
-    details : mapping or None
-        The whole checked object ``mlfc`` of the archive, where mlfc wrote it: version, files, shared code.
+    details : ArchiveInfo or None
+        The object ``mlfc`` of the archive, where mlfc wrote it: version, files, shared code.
     """
 
     version: int
     form: str
     style: str
     modules: Mapping[str, ModuleRecord]
-    manifest: Mapping[str, Mapping[str, Any]] | None = None
-    details: Mapping[str, Any] | None = None
+    details: ArchiveInfo | None = None
+
+    @property
+    def manifest(self) -> Mapping[str, FileInfo] | None:
+        """Every other member by path, where the archive lists them."""
+        return self.details.files if self.details else None

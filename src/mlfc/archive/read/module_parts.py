@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlfc.archive.read.layout import CODE, REGISTRIES, header_path
 from mlfc.archive.read.model import ModuleRecord
@@ -101,7 +101,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
             if FORMER_TRACE in archive.tar.sizes and member in files.sources:
                 code[short] = current_hooks(archive.tar.view(member))
             elif archive.record.manifest is not None:
-                digests[short] = archive.record.manifest[member]["sha256"]
+                digests[short] = archive.record.manifest[member].sha256
         imports = _imports(archive, record)
         for part in imports:
             if isinstance(part, ExternalCode):
@@ -154,7 +154,7 @@ def _params(archive: Archive, path: str) -> Mapping[str, Array]:
 
 def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
     """Return the modules that the code imports, as the import tree in the details says."""
-    tree: Sequence[Mapping[str, Any]] = (record.details or {}).get("module_tree", ())
+    tree = record.details.module_tree if record.details else ()
     if len(tree) < 2:
         return ()
     loaded: dict[int, Module] = {}
@@ -162,13 +162,13 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
     roots: list[Module] = []
     for index, entry in enumerate(tree[1:], 1):
         place = f"{archive.path}: modules.{record.name}.mlfc.module_tree[{index}]"
-        parent, files = entry["parent"], entry["files"]
+        parent, files = entry.parent, entry.files
         if not isinstance(parent, int) or not 0 <= parent < index:
             raise ArchiveError("a module's parent must stand before it", place=place, next_step=_AGAIN)
         if len(files) != 1 or files[0] not in record.files.devices:
             raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
         if files[0] not in by_file:
-            by_file[files[0]] = _device_module(archive, entry["type_key"], files[0])
+            by_file[files[0]] = _device_module(archive, entry.type_key, files[0])
         loaded[index] = module = by_file[files[0]]
         try:
             if parent == 0:

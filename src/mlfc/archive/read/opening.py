@@ -27,6 +27,7 @@ from mlfc.errors import ArchiveError
 from mlfc.support.former_name import current_keys
 from mlfc.support.hashing import sha256_stream
 from mlfc.support.json_text import parse_json
+from mlfc.support.module_info import FileInfo
 from mlfc.support.tar import TarReader, open_tar
 
 MAX_METADATA = 16 << 20
@@ -82,13 +83,13 @@ class Archive:
             else:
                 yield from self._content_faults(name, listed[name])
 
-    def _content_faults(self, name: str, expected: Mapping[str, Any]) -> Iterator[str]:
-        if self.tar.sizes[name] != expected["bytes"]:
-            said = f"{self.metadata_path} says {expected['bytes']:,} bytes"
+    def _content_faults(self, name: str, expected: FileInfo) -> Iterator[str]:
+        if self.tar.sizes[name] != expected.nbytes:
+            said = f"{self.metadata_path} says {expected.nbytes:,} bytes"
             yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
             return
         with self.tar.open(name) as file:
-            if sha256_stream(file) != expected["sha256"]:
+            if sha256_stream(file) != expected.sha256:
                 yield f"{name}: its content is not what {self.metadata_path} says (SHA-256 differs)"
 
 

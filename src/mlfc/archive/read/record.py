@@ -19,6 +19,10 @@ from mlfc.archive.read.model import (
     TensorRecord,
 )
 from mlfc.archive.read.upgrade import is_operator_style
+from mlfc.support.module_info import ArchiveInfo, ModuleInfo
+from mlfc.support.tensor_info import TensorInfo
+
+_AGAIN = "Export the archive again"
 
 
 def archive_record(
@@ -38,20 +42,22 @@ def archive_record(
     layout : Layout
     """
     known = tuple(paths)
-    details = document.get("mlfc")
-    manifest = None if details is None else details["files"]
+    info = ArchiveInfo.read(document["mlfc"], "mlfc", _AGAIN) if "mlfc" in document else None
     if is_operator_style(document):
         module = _operator_module(document, known, layout)
-        return ArchiveRecord(version, form, OPERATOR, {module.name: module}, manifest, details)
+        return ArchiveRecord(version, form, OPERATOR, {module.name: module}, info)
     objects: Mapping[str, Mapping[str, Any]] = document["modules"]
     files = files_of_modules(objects, known, layout)
     modules = {name: _module(objects[name], files[name]) for name in sorted(objects)}
-    return ArchiveRecord(version, form, FULL_MODEL, modules, manifest, details)
+    return ArchiveRecord(version, form, FULL_MODEL, modules, info)
 
 
 def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
     memory = module["memory"]
-    details = module.get("mlfc")
+    details = None
+    if "mlfc" in module:
+        own = {"executor": module["executors"][0], **module["mlfc"]}
+        details = ModuleInfo.read(own, f"modules.{module['model_name']}.mlfc", _AGAIN)
     sids = memory.get("sids")
     return ModuleRecord(
         name=module["model_name"],
@@ -84,32 +90,32 @@ def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout
     )
 
 
-def _main(entry: Mapping[str, Any], details: Mapping[str, Any] | None) -> MainMemory:
+def _main(entry: Mapping[str, Any], details: ModuleInfo | None) -> MainMemory:
     return MainMemory(
         device=entry["device"],
         workspace_bytes=entry["workspace_size_bytes"],
         constants_bytes=entry["constants_size_bytes"],
         io_bytes=entry["io_size_bytes"],
-        inputs=_tensors(entry.get("inputs", {}), None if details is None else details["inputs"]),
-        outputs=_tensors(entry.get("outputs", {}), None if details is None else details["outputs"]),
+        inputs=_tensors(entry.get("inputs", {}), details.inputs if details else None),
+        outputs=_tensors(entry.get("outputs", {}), details.outputs if details else None),
     )
 
 
-def _tensors(sizes: Mapping[str, Any], details: Iterable[Mapping[str, Any]] | None) -> tuple[TensorRecord, ...]:
+def _tensors(sizes: Mapping[str, Any], details: Iterable[TensorInfo] | None) -> tuple[TensorRecord, ...]:
     """Return the tensors in the order of the C structs where the archive says it, else by name."""
     if details is None:
         return tuple(TensorRecord(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
     return tuple(
         TensorRecord(
-            name=tensor["name"],
-            dtype=tensor["dtype"],
-            nbytes=sizes[tensor["name"]]["size"],
-            shape=tuple(tensor["shape"]),
-            scale=tensor.get("scale"),
-            zero_point=tensor.get("zero_point"),
+            name=tensor.name,
+            dtype=tensor.dtype,
+            nbytes=sizes[tensor.name]["size"],
+            shape=tensor.shape,
+            scale=tensor.scale,
+            zero_point=tensor.zero_point,
         )
         for tensor in details
-        if tensor["name"] in sizes
+        if tensor.name in sizes
     )
 
 

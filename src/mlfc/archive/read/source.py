@@ -113,7 +113,7 @@ def _check_content(archive: Archive, path: str) -> None:
     """Raise ArchiveError if a file is not what the archive's list of files says, where there is one."""
     manifest = archive.record.manifest
     if manifest is not None and (
-        path not in manifest or manifest[path]["sha256"] != sha256_of(ViewContent(archive.tar.view(path)))
+        path not in manifest or manifest[path].sha256 != sha256_of(ViewContent(archive.tar.view(path)))
     ):
         raise ArchiveError(
             f"{path}: its content is not what the list of files says (SHA-256 differs)",

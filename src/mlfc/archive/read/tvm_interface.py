@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from mlfc.archive.read.c_header import Header, parse_header
 from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.errors import ArchiveError
+from mlfc.support.module_info import MemoryInfo, ModuleInterface, PoolInfo
 from mlfc.support.tensor_info import TensorInfo
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -20,7 +20,7 @@ _PARAMETER = re.compile(r"%([^\s,()]+?):\s*(?:Tensor\[\(([0-9, ]*)\),\s*(\w+)\]|
 _SIGNATURE = "def @main("
 
 
-def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> dict[str, Any]:
+def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> ModuleInterface:
     """Return the description of a module's C entry for `AotModule`.
 
     Parameters
@@ -57,15 +57,15 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
     pools = _pools(header, prefix, place)
     inputs = _tensors(header, f"{prefix}_inputs", main.inputs if main else (), shapes, place)
     outputs = _tensors(header, f"{prefix}_outputs", main.outputs if main else (), {}, place)
-    return {
-        "entry": entry,
-        "inputs": inputs,
-        "outputs": outputs,
-        "external_workspace": bool(pools),
-        "pools": pools,
-        "workspace_io": f"{prefix}_map_inputs" in header.functions,
-        "memory": {"workspace_bytes": main.workspace_bytes if main else 0},
-    }
+    return ModuleInterface(
+        entry=entry,
+        inputs=inputs,
+        outputs=outputs,
+        external_workspace=bool(pools),
+        pools=pools,
+        workspace_io=f"{prefix}_map_inputs" in header.functions,
+        memory=MemoryInfo(main.workspace_bytes if main else 0, 0, 0, 0),
+    )
 
 
 def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -110,7 +110,7 @@ def _tensors(
     known: Sequence[TensorRecord],
     shapes: dict[str, tuple[tuple[int, ...], str]],
     place: str,
-) -> list[dict[str, Any]]:
+) -> tuple[TensorInfo, ...]:
     by_field = {_identifier(tensor.name): tensor for tensor in known}
     tensors = []
     for field in header.structs.get(struct, ()):
@@ -125,16 +125,16 @@ def _tensors(
         info = TensorInfo(tensor.name if tensor else field.name, relay[0] if relay else (), dtype)
         if tensor and (relay is None or info.nbytes != tensor.nbytes or relay[1] != dtype):
             info = TensorInfo(tensor.name, tensor.shape or _flat(tensor), dtype)
-        tensors.append({"name": info.name, "shape": list(info.shape), "dtype": info.dtype})
-    return tensors
+        tensors.append(info)
+    return tuple(tensors)
 
 
 def _flat(tensor: TensorRecord) -> tuple[int, ...]:
     return (tensor.nbytes // max(1, TensorInfo(tensor.name, (), tensor.dtype).nbytes),)
 
 
-def _pools(header: Header, prefix: str, place: str) -> list[dict[str, Any]]:
-    """Return name and bytes of each pool that the caller passes in, in the order of the struct."""
+def _pools(header: Header, prefix: str, place: str) -> tuple[PoolInfo, ...]:
+    """Return each pool that the caller passes in, in the order of the struct."""
     pools = []
     for field in header.structs.get(f"{prefix}_workspace_pools", ()):
         macro = f"{prefix}_{field.name}_WORKSPACE_POOL_SIZE".upper()
@@ -145,8 +145,8 @@ def _pools(header: Header, prefix: str, place: str) -> list[dict[str, Any]]:
                 place=place,
                 next_step="Run it as firmware, which provides the pool",
             )
-        pools.append({"name": field.name, "bytes": int(text)})
-    return pools
+        pools.append(PoolInfo(field.name, int(text), base=0, lower_bound_bytes=0))
+    return tuple(pools)
 
 
 def _identifier(name: str) -> str:

@@ -62,7 +62,7 @@ def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
         )
         for name in subject.passed_pools
     ]
-    sizes = {pool["name"]: pool["bytes"] for pool in subject.details.get("constant_pools", ())}
+    sizes = {pool.name: pool.nbytes for pool in subject.details.constant_pools}
     for name, path in subject.loaded.items():
         if sizes[name] > LARGEST_MACRO:
             raise OptionError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from mlfc.archive.read.layout import CODE, HEADERS, METADATA, OBJECTS, SOURCES, VERSION
 from mlfc.archive.templates import filled
@@ -11,6 +10,7 @@ from mlfc.archive.templates.demo import FOLDER
 from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.byoc.generator import supply_of
 from mlfc.codegen.constant_pools import section
+from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.support.text import shortened
 from mlfc.support.version import __version__
 
@@ -104,7 +104,7 @@ def _file_rows(paths: Sequence[str]) -> Iterable[str]:
 
 
 def _module(item: Subject) -> str:
-    source, sizes = item.details["source"], item.details["memory"]
+    source, sizes = item.info.source if item.info else {}, item.details.memory
     executor = "compiled ahead of time" if item.is_aot else "for the graph executor"
     lines = [f"## Module `{item.name}`", "", f"Target `{item.target}`, {executor}.{_origin(source)}", ""]
     lines += ["| | name | in C | shape | dtype | real value |", "|---|---|---|---|---|---|"]
@@ -114,11 +114,11 @@ def _module(item: Subject) -> str:
     lines += ["", "| memory | bytes | |", "|---|---:|---|"]
     where = "in the library" if item.is_aot else f"in `{item.params_path}`, and RAM where the executor copies them"
     lines += [
-        f"| workspace | {sizes['workspace_bytes']:,} | RAM, {_workspace_place(item)} |",
-        *(f"| of it {pool['name']} | {pool['bytes']:,} | |" for pool in item.details.get("pools", ())),
-        f"| inputs and outputs | {sizes['io_bytes']:,} | {_tensor_place(item)} |",
-        f"| constants | {sizes['constants_bytes']:,} | flash, {where}; machine code comes on top |",
-        *(_constant_row(pool) for pool in item.details.get("constant_pools", ())),
+        f"| workspace | {sizes.workspace_bytes:,} | RAM, {_workspace_place(item)} |",
+        *(f"| of it {pool.name} | {pool.nbytes:,} | |" for pool in item.details.pools),
+        f"| inputs and outputs | {sizes.io_bytes:,} | {_tensor_place(item)} |",
+        f"| constants | {sizes.constants_bytes:,} | flash, {where}; machine code comes on top |",
+        *(_constant_row(pool) for pool in item.details.constant_pools),
         "",
         *_peak(item),
         *(_call(item) if item.is_aot else _graph_call(item) if item.is_program else _hosted_call(item)),
@@ -129,7 +129,7 @@ def _module(item: Subject) -> str:
 def _workspace_place(item: Subject) -> str:
     if not item.is_aot:
         return "allocated by the executor"
-    if item.details["external_workspace"]:
+    if item.details.external_workspace:
         return "passed in by the caller"
     if item.workspace_peers:
         peers = ", ".join(f"`{name}`" for name in item.workspace_peers[:8]) + (
@@ -143,13 +143,13 @@ def _tensor_place(item: Subject) -> str:
     return "in the workspace" if item.maps_tensors else "RAM, yours"
 
 
-def _constant_row(pool: dict[str, Any]) -> str:
-    file = pool["file"]
-    place = f"you load `{CODE}/{file}`" if file else f"section `{section(pool['name'])}`"
-    return f"| of them {pool['name']} | {pool['bytes']:,} | {place} |"
+def _constant_row(pool: ConstantPoolInfo) -> str:
+    file = pool.file
+    place = f"you load `{CODE}/{file}`" if file else f"section `{section(pool.name)}`"
+    return f"| of them {pool.name} | {pool.nbytes:,} | {place} |"
 
 
-def _origin(source: dict[str, str]) -> str:
+def _origin(source: Mapping[str, str]) -> str:
     name, digest = source.get("name"), source.get("sha256")
     text = f" The model: {_plain(name)}" if name else ""
     return f"{text}, SHA-256 `{digest}`." if text and digest else f"{text}." if text else ""
@@ -165,11 +165,11 @@ def _tensor_row(kind: str, tensor: DemoTensor, place: str) -> str:
 
 
 def _peak(item: Subject) -> list[str]:
-    peak = item.details["peak"]
+    peak = item.info.peak if item.info else None
     if peak is None:
         return []
-    nodes = _plain(shortened(", ".join(peak["nodes"]) or peak["function"], 120))
-    return [f"Most workspace is live during {nodes}: {peak['live_bytes']:,} bytes.", ""]
+    nodes = _plain(shortened(", ".join(peak.nodes) or peak.function, 120))
+    return [f"Most workspace is live during {nodes}: {peak.live_bytes:,} bytes.", ""]
 
 
 def _call(item: Subject) -> list[str]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from mlfc.archive.details import AOT, module_details
+from mlfc.archive.details import AOT, module_info
 from mlfc.archive.read.layout import CODE, Layout
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import RESERVED, tensors
 from mlfc.codegen.c_types import scalar_type
 from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support.c_names import unique
+from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -78,8 +79,7 @@ class Subject:
     name : str
         As in symbols and file names.
     target : str
-    details : mapping
-        What `archive.details.module_details` says.
+    details : ModuleInterface
     inputs, outputs : tuple of Tensor
     workspace_peers : tuple of str
         Modules that work in the same memory.
@@ -92,11 +92,13 @@ class Subject:
     modules : tuple of str
         Kinds of the runtime modules that run parts of it.
     vectors : tuple of Vector
+    info : ModuleInfo or None
+        Of a module that was just compiled, what else is known of it.
     """
 
     name: str
     target: str
-    details: Mapping[str, Any]
+    details: ModuleInterface
     inputs: tuple[DemoTensor, ...]
     outputs: tuple[DemoTensor, ...]
     workspace_peers: tuple[str, ...]
@@ -106,16 +108,17 @@ class Subject:
     generators: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     vectors: tuple[Vector, ...] = ()
+    info: ModuleInfo | None = None
 
     @property
     def is_aot(self) -> bool:
         """Whether it has the C interface; else it is one for the graph executor."""
-        return bool(self.details["executor"] == AOT)
+        return self.details.executor == AOT
 
     @property
     def device(self) -> str | None:
         """The kind of device that runs operators of it, if one does."""
-        kinds = (operator.get("device") for operator in self.details["operators"])
+        kinds = (call.device for call in self.info.operators) if self.info else ()
         return next((kind for kind in kinds if kind not in (None, "cpu")), None)
 
     @property
@@ -126,24 +129,24 @@ class Subject:
     @property
     def maps_tensors(self) -> bool:
         """Whether inputs and outputs lie in the workspace."""
-        return bool(self.details.get("workspace_io"))
+        return self.details.workspace_io
 
     @property
     def pools(self) -> tuple[str, ...]:
         """The memories of the workspace."""
-        default = [{"name": DEFAULT_POOL}] if self.details["memory"]["workspace_bytes"] else []
-        return tuple(pool["name"] for pool in self.details.get("pools", default))
+        default = (DEFAULT_POOL,) if self.details.memory.workspace_bytes else ()
+        return tuple(pool.name for pool in self.details.pools) or default
 
     @property
     def passed_pools(self) -> tuple[str, ...]:
         """The memories of the workspace that the caller passes in."""
-        return self.pools if self.details["external_workspace"] else ()
+        return self.pools if self.details.external_workspace else ()
 
     @property
     def loaded(self) -> Mapping[str, str]:
         """The memories that the caller loads with constants, and the files that hold these."""
-        pools = self.details.get("constant_pools", ())
-        return {pool["name"]: f"{CODE}/{pool['file']}" for pool in pools if pool["file"]}
+        pools = self.details.constant_pools
+        return {pool.name: f"{CODE}/{pool.file}" for pool in pools if pool.file}
 
     def pool_size(self, pool: str) -> str:
         """Return the macro with the bytes of a memory that the caller passes in."""
@@ -158,13 +161,13 @@ class Subject:
 
 def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
-    details = module_details(factory, code)
+    details = module_info(factory, code)
     inputs, outputs = tensors(factory.program.inputs, factory.program.outputs)
-    described = {item["name"]: item for item in (*details["inputs"], *details["outputs"])}
+    described = {item.name: item for item in (*details.inputs, *details.outputs)}
 
     def tensor(name: str, field: str) -> DemoTensor:
         item = described[name]
-        return DemoTensor(name, field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        return DemoTensor(name, field, item.shape, item.dtype, item.scale, item.zero_point)
 
     return Subject(
         factory.module_name,
@@ -179,6 +182,7 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         _external(code, modules=False),
         _external(code, modules=True),
         vectors,
+        details,
     )
 
 
@@ -187,13 +191,13 @@ def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.generator for part in code.external if part.is_module is modules))
 
 
-def described_subject(name: str, details: Mapping[str, Any]) -> Subject:
-    """Describe an AOT module of an archive by its checked ``mlfc`` object, as far as calling it takes."""
-    described = (*details["inputs"], *details["outputs"])
-    fields = unique((item["name"] for item in described), RESERVED)
+def described_subject(name: str, details: ModuleInterface) -> Subject:
+    """Describe an AOT module of an archive as far as calling it takes."""
+    described = (*details.inputs, *details.outputs)
+    fields = unique((item.name for item in described), RESERVED)
     tensors = tuple(
-        DemoTensor(item["name"], field, tuple(item["shape"]), item["dtype"], item["scale"], item["zero_point"])
+        DemoTensor(item.name, field, item.shape, item.dtype, item.scale, item.zero_point)
         for item, field in zip(described, fields, strict=True)
     )
-    count = len(details["inputs"])
+    count = len(details.inputs)
     return Subject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())

@@ -50,8 +50,8 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
         place = f"{archive.metadata_path}: {name}"
         functions = [function.name for function in module.operator_functions] + list(module.operators)
         if module.details is not None:
-            functions += [operator["function"] for operator in module.details["operators"]]
-            functions += [module.details["entry"]] if module.details["entry"] else []
+            functions += [operator.function for operator in module.details.operators]
+            functions += [module.details.entry] if module.details.entry else []
         for function in functions:
             if function not in seen and function != COPY:
                 seen.add(function)
@@ -61,7 +61,8 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
             if node.function is not None and node.function not in (NOP, COPY) and node.function not in seen:
                 seen.add(node.function)
                 yield path, node.function
-    for function in ((archive.record.details or {}).get("shared") or {}).get("functions", ()):
+    shared = archive.record.details.shared if archive.record.details else None
+    for function in shared.functions if shared else ():
         if function not in seen:
             seen.add(function)
             yield f"{archive.metadata_path}: shared", function
@@ -111,14 +112,15 @@ def _tensor_faults(
 def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Iterator[Fault]:
     """Yield a static workspace of another size than the metadata say; TVM's archives have none that could differ."""
     details = module.details
-    if details is None or module.executor != "aot" or details["external_workspace"] or module.files.objects:
+    if details is None or module.executor != "aot" or details.external_workspace or module.files.objects:
         return
-    shared = (parsed.archive.record.details or {}).get("shared") or {}
-    expected = {DEFAULT_POOL: details["memory"]["workspace_bytes"]}
-    if name in shared.get("workspace_modules", ()):
-        expected = {_SHARED_WORKSPACE: shared["workspace_bytes"]}
-    elif details.get("pools"):
-        expected = {pool_array(pool["name"]): pool["bytes"] for pool in details["pools"]}
+    archive = parsed.archive.record.details
+    shared = archive.shared if archive else None
+    expected = {DEFAULT_POOL: details.memory.workspace_bytes}
+    if shared and name in shared.workspace_modules:
+        expected = {_SHARED_WORKSPACE: shared.workspace_bytes}
+    elif details.pools:
+        expected = {pool_array(pool.name): pool.nbytes for pool in details.pools}
     for array, nbytes in expected.items():
         sizes = {
             path: parsed.c_code[path].arrays[known]

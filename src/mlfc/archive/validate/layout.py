@@ -59,8 +59,8 @@ def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: 
             at = bisect_left(present, folder)
             if not any(path.startswith(folder) for path in present[at : at + 1]):
                 yield folder
-    build = (module.details or {}).get("build") or {}
-    if build.get("test_vectors", 0):
+    build = module.details and module.details.build
+    if build and build.test_vectors:
         yield from (path for path in vector_paths(name) if path not in archive.tar.sizes)
 
 

@@ -67,7 +67,7 @@ def _file_faults(archive: Archive, path: str, params: Params) -> Iterator[str]:
 
 def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> Iterator[str]:
     """Yield tensors that are not those of the graph and of the metadata."""
-    constants = {item["name"]: item for item in (module.details or {}).get("constants", ())}
+    constants = {item.name: item for item in (module.details and module.details.constants) or ()}
     for name, array in params.items():
         dtype = dtypes.from_numpy(array.dtype)
         if graph is not None:
@@ -79,7 +79,7 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
                 yield f"tensor '{name[:80]}' is of {dtype}, the graph says {entry.dtype}"
             if entry.shape != array.shape:
                 yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph says {entry.shape}"
-        if name in constants and sha256_of(ArrayContent(array)) != constants[name]["sha256"]:
+        if name in constants and sha256_of(ArrayContent(array)) != constants[name].sha256:
             yield f"tensor '{name[:80]}' is not the one of the metadata (SHA-256 differs)"
     if graph is not None and module.main:
         listed = [[tensor.name for tensor in main.inputs] for main in module.main]

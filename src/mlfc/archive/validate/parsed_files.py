@@ -49,8 +49,8 @@ class ParsedFiles:
     @cached_property
     def imports(self) -> list[Module]:
         """The sound modules of other kinds, in the order of their files."""
-        trees = [(module.details or {}).get("module_tree", ()) for module in self.archive.record.modules.values()]
-        kinds = {path: entry["type_key"] for tree in trees for entry in tree[1:] for path in entry["files"]}
+        trees = [module.details.module_tree for module in self.archive.record.modules.values() if module.details]
+        kinds = {path: entry.type_key for tree in trees for entry in tree[1:] for path in entry.files}
         found = []
         for path, kind in sorted(kinds.items()):
             if path in self.archive.tar.sizes:

@@ -10,10 +10,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import Any
 
 from mlfc.archive.validate.fault import Fault
 from mlfc.archive.validate.parsed_files import ParsedFiles
+from mlfc.support.module_info import BlockInfo, PoolInfo, ReachInfo
 
 
 def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
@@ -21,14 +21,14 @@ def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
     archive = parsed.archive
     for name, module in archive.record.modules.items():
         details = module.details
-        if details is None or details.get("plan") is None:
+        if details is None or details.plan is None:
             continue
         place = f"{archive.metadata_path}: {name}: plan"
-        blocks = details["plan"]
-        pools = details.get("pools")
-        size = max(pool["base"] + pool["bytes"] for pool in pools) if pools else details["memory"]["workspace_bytes"]
-        wrong = dict(_single_faults(blocks, len(details["operators"]), size))
-        for cause in pool_faults(pools or (), blocks, details["memory"]["workspace_bytes"]):
+        blocks = details.plan
+        pools = details.pools
+        size = max(pool.base + pool.nbytes for pool in pools) if pools else details.memory.workspace_bytes
+        wrong = dict(_single_faults(blocks, len(details.operators), size))
+        for cause in pool_faults(pools, blocks, details.memory.workspace_bytes):
             yield Fault("plan", place, cause)
         for cause in wrong.values():
             yield Fault("plan", place, cause)
@@ -36,58 +36,56 @@ def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
             yield Fault("plan", place, cause)
 
 
-def _single_faults(blocks: Sequence[Mapping[str, Any]], calls: int, size: int) -> Iterator[tuple[int, str]]:
+def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterator[tuple[int, str]]:
     """Yield the number of a block and what is wrong with it by itself."""
     for index, block in enumerate(blocks):
-        shown, reused = _shown(block, index), block["reuses"]
-        if not 0 <= block["first"] <= block["last"] < calls:
-            yield index, f"{shown} lives from call {block['first']} to call {block['last']} of {calls}"
-        elif block["offset"] + block["bytes"] > size:
-            yield index, f"{shown} ends at byte {block['offset'] + block['bytes']} of a workspace of {size}"
+        shown, reused = _shown(block, index), block.reuses
+        if not 0 <= block.first <= block.last < calls:
+            yield index, f"{shown} lives from call {block.first} to call {block.last} of {calls}"
+        elif block.offset + block.nbytes > size:
+            yield index, f"{shown} ends at byte {block.offset + block.nbytes} of a workspace of {size}"
         elif reused is not None and not (0 <= reused < len(blocks) and reused != index):
             yield index, f"{shown} takes the place of block {reused}, which there is not"
         else:
-            for entry in block.get("reaches", ()):
+            for entry in block.reaches:
                 cause = reach_fault(blocks, index, entry)
                 if cause:
                     yield index, f"{shown} {cause}"
 
 
-def reach_fault(blocks: Sequence[Mapping[str, Any]], index: int, entry: Mapping[str, int]) -> str | None:
+def reach_fault(blocks: Sequence[BlockInfo], index: int, entry: ReachInfo) -> str | None:
     """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
-    number, distance = entry["block"], entry["lead"]
+    number, distance = entry.block, entry.distance
     if number >= len(blocks) or number == index:
         return f"reaches into block {number}, which there is not"
     block, other = blocks[index], blocks[number]
-    if other["last"] != block["first"]:
+    if other.last != block.first:
         return f"reaches into block {number}, which is not read for the last time where it is written"
-    if block["offset"] + distance > other["offset"]:
+    if block.offset + distance > other.offset:
         return f"starts less than {distance} bytes before block {number}, into which it reaches"
     return None
 
 
-def pool_faults(
-    pools: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any]], workspace: int
-) -> Iterator[str]:
+def pool_faults(pools: Sequence[PoolInfo], blocks: Sequence[BlockInfo], workspace: int) -> Iterator[str]:
     """Yield pools that lie over each other or do not add up to the workspace, and blocks that lie in no single pool."""
     if not pools:
         return
-    ordered = sorted(pools, key=lambda pool: pool["base"])
+    ordered = sorted(pools, key=lambda pool: pool.base)
     for pool, following in pairwise(ordered):
-        if pool["base"] + pool["bytes"] > following["base"]:
-            yield f"the pools '{pool['name'][:80]}' and '{following['name'][:80]}' overlap"
-    total = sum(pool["bytes"] for pool in pools)
+        if pool.base + pool.nbytes > following.base:
+            yield f"the pools '{pool.name[:80]}' and '{following.name[:80]}' overlap"
+    total = sum(pool.nbytes for pool in pools)
     if total != workspace:
         yield f"the pools have {total} bytes together, the workspace {workspace}"
-    bases = [pool["base"] for pool in ordered]
+    bases = [pool.base for pool in ordered]
     for index, block in enumerate(blocks):
-        at = bisect_right(bases, block["offset"]) - 1
-        end = ordered[at]["base"] + ordered[at]["bytes"] if at >= 0 else 0
-        if block["bytes"] and block["offset"] + block["bytes"] > end:
+        at = bisect_right(bases, block.offset) - 1
+        end = ordered[at].base + ordered[at].nbytes if at >= 0 else 0
+        if block.nbytes and block.offset + block.nbytes > end:
             yield f"{_shown(block, index)} does not lie within a pool"
 
 
-def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) -> Iterator[str]:
+def overlaps(blocks: Sequence[BlockInfo], skipped: Mapping[int, str]) -> Iterator[str]:
     """Yield blocks that share bytes with another one while both are needed, but for the blocks in `skipped`.
 
     Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
@@ -98,10 +96,10 @@ def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) ->
     handed_over = {number for numbers in given_up.values() for number in numbers}
     lives = []
     for index, block in enumerate(blocks):
-        if index in skipped or not block["bytes"]:
+        if index in skipped or not block.nbytes:
             continue
         takes = bool(given_up[index])
-        start, end = 2 * block["first"] + takes, 2 * block["last"] + (index not in handed_over)
+        start, end = 2 * block.first + takes, 2 * block.last + (index not in handed_over)
         lives.append((start, end, index))
     alive: list[tuple[int, int, int]] = []
     deaths: list[tuple[int, tuple[int, int, int]]] = []
@@ -110,7 +108,7 @@ def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) ->
             dead = heappop(deaths)[1]
             del alive[bisect_left(alive, dead)]
         block = blocks[index]
-        item = (block["offset"], block["offset"] + block["bytes"], index)
+        item = (block.offset, block.offset + block.nbytes, index)
         at = bisect_left(alive, item)
         # what is alive never overlaps, so if anything is in the way, a neighbour is
         for other in alive[max(0, at - 1) : at + 1]:
@@ -122,11 +120,11 @@ def overlaps(blocks: Sequence[Mapping[str, Any]], skipped: Mapping[int, str]) ->
             heappush(deaths, (end, item))
 
 
-def _given_up(blocks: Sequence[Mapping[str, Any]], block: Mapping[str, Any]) -> list[int]:
+def _given_up(blocks: Sequence[BlockInfo], block: BlockInfo) -> list[int]:
     """Return the blocks that end where this one begins, because it takes their place or bytes of them."""
-    named = [block["reuses"], *(entry["block"] for entry in block.get("reaches", ()))]
-    return [number for number in named if number is not None and blocks[number]["last"] == block["first"]]
+    named = [block.reuses, *(entry.block for entry in block.reaches)]
+    return [number for number in named if number is not None and blocks[number].last == block.first]
 
 
-def _shown(block: Mapping[str, Any], index: int) -> str:
-    return f"block {index}, '{block['name'][:80]}',"
+def _shown(block: BlockInfo, index: int) -> str:
+    return f"block {index}, '{block.name[:80]}',"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mlfc.archive.details import module_details
+from mlfc.archive.details import module_info
 from mlfc.archive.write.members import linked_code
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
 from mlfc.memory import ConstantPool, Pool
+from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:
 
 def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit: int) -> BudgetError:
     heaviest = max(modules, key=lambda item: item.ram)
-    peak = module_details(heaviest.factory, heaviest.code)["peak"]
+    peak = module_info(heaviest.factory, heaviest.code).peak
     sizes = heaviest.code.sizes
     cause = f"{used:,} bytes of RAM exceed the budget of {limit:,} by {used - limit:,} bytes"
     if len(modules) > 1:
@@ -153,27 +154,27 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
     )
 
 
-def peak_text(peak: Mapping[str, Any]) -> str:
+def peak_text(peak: PeakInfo) -> str:
     """Say of a module's ``peak`` which layer needs most of the workspace, and its largest tensors."""
-    busiest = shortened(", ".join(peak["nodes"]) or peak["function"])
+    busiest = shortened(", ".join(peak.nodes) or peak.function)
     return (
-        f"the peak is in {busiest} with {peak['live_bytes']:,} live bytes; "
-        f"the largest tensors there: {_listed(peak['tensors'])}"
+        f"the peak is in {busiest} with {peak.live_bytes:,} live bytes; "
+        f"the largest tensors there: {_listed(peak.tensors)}"
     )
 
 
-def largest_text(constants: Sequence[Mapping[str, Any]]) -> str:
-    """Name the largest of constants, given by ``name`` and ``bytes``."""
-    return f"the largest: {_listed(sorted(constants, key=lambda item: (-item['bytes'], item['name'])))}"
+def largest_text(constants: Sequence[NamedBytes | ConstantInfo]) -> str:
+    """Name the largest of constants."""
+    return f"the largest: {_listed(sorted(constants, key=lambda item: (-item.nbytes, item.name)))}"
 
 
-def _listed(tensors: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{shortened(item['name'])} ({item['bytes']:,})" for item in tensors[:_LARGEST])
+def _listed(tensors: Sequence[NamedBytes | ConstantInfo]) -> str:
+    return ", ".join(f"{shortened(item.name)} ({item.nbytes:,})" for item in tensors[:_LARGEST])
 
 
 def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetError:
     values = [value for factory in factories for value in factory.program.constants]
-    largest = largest_text([{"name": value.name, "bytes": value.nbytes} for value in values])
+    largest = largest_text([NamedBytes(value.name, value.nbytes) for value in values])
     return BudgetError(
         f"{used:,} bytes of constants exceed the budget of {limit:,} by {used - limit:,} bytes, and the machine code "
         f"comes on top; {largest}",

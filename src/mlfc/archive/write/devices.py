@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlfc.errors import OptionError
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data
+from mlfc.support.module_info import ImportedModule
 
 _HOST = "host"
 _PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
@@ -22,14 +22,13 @@ class ImportTree:
 
     Attributes
     ----------
-    entries : tuple of mapping
-        ``type_key``, ``files`` and ``parent``, the index of the module that imports it; the root, which is the
-        generated code, comes first and has none.
+    entries : tuple of ImportedModule
+        The root, which is the generated code, first.
     files : mapping of str to Data
         Of all but the root, by path in the archive.
     """
 
-    entries: tuple[Mapping[str, Any], ...]
+    entries: tuple[ImportedModule, ...]
     files: Mapping[str, Data]
 
 
@@ -52,7 +51,7 @@ def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence
     OptionError
         For a module that cannot be stored.
     """
-    entries: list[Mapping[str, Any]] = [{"type_key": type_key, "files": sorted(code), "parent": None}]
+    entries = [ImportedModule(type_key, tuple(sorted(code)), parent=None)]
     files: dict[str, Data] = {}
     counts: Counter[str] = Counter()
     stored: dict[int, str] = {}
@@ -65,7 +64,7 @@ def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence
             files[path] = module.save_to_bytes()
             waiting += [(child, len(entries)) for child in reversed(module.imported_modules)]
         # a module that several import is stored once and listed once for each of them
-        entries.append({"type_key": module.type_key, "files": [path], "parent": parent})
+        entries.append(ImportedModule(module.type_key, (path,), parent))
     return ImportTree(tuple(entries), files)
 
 

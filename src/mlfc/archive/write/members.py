@@ -172,7 +172,7 @@ def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:
             digest.update(f"{path}\0{sha256_of(data)}\0".encode())
     for factory in factories:
         for constant in constants(factory):
-            digest.update(f"{constant['name']}\0{constant['sha256']}\0".encode())
+            digest.update(f"{constant.name}\0{constant.sha256}\0".encode())
     return digest.hexdigest()
 
 

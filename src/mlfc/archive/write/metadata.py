@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlfc.archive.details import module_details, storage_details
+from mlfc.archive.details import full_module_info
 from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
-from mlfc.memory import MemoryOptions
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
 from mlfc.support.device_types import TYPE_CODES
+from mlfc.support.module_info import (
+    ArchiveInfo,
+    AskedConstantPool,
+    AskedPool,
+    BuildInfo,
+    FileInfo,
+    ImportedModule,
+    SharedInfo,
+    ToolchainInfo,
+)  # fmt: skip
 from mlfc.support.version import __version__
 from mlfc.tir.ir import Value
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
 
-__all__ = ["ModuleFacts", "archive_metadata", "module_details", "module_metadata", "to_bytes", "utc"]
+__all__ = ["ModuleFacts", "archive_metadata", "module_metadata", "to_bytes", "utc"]
 
 # the name under which microTVM's tools know the C runtime
 _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
@@ -35,14 +44,14 @@ class ModuleFacts:
     ----------
     code : GeneratedCode
         As linked with the archive's other modules.
-    module_tree : sequence of mapping
-        One entry a module of its import tree, the root first: ``type_key``, ``files``, ``parent``.
+    module_tree : sequence of ImportedModule
+        The root first.
     toolchain : mapping or None
         The C compiler, where objects are in the archive.
     """
 
     code: GeneratedCode
-    module_tree: Sequence[Mapping[str, Any]]
+    module_tree: Sequence[ImportedModule]
     toolchain: Mapping[str, str] | None = None
 
 
@@ -75,32 +84,29 @@ def archive_metadata(
             factory.module_name: module_metadata(factory, facts[factory.module_name], options, timestamp)
             for factory in factories
         },
-        "mlfc": {
-            "version": __version__,
-            "shared": _shared(linked),
-            "files": {
-                path: {"bytes": nbytes_of(files[path]), "sha256": digest}
+        "mlfc": ArchiveInfo(
+            version=__version__,
+            files={
+                path: FileInfo(nbytes_of(files[path]), digest)
                 for path, digest in zip(files, sha256_of_each(tuple(files.values())), strict=True)
             },
-        },
-    }
-
-
-def _shared(linked: LinkedCode) -> dict[str, Any]:
-    return {
-        "workspace_bytes": linked.workspace_bytes,
-        "workspace_modules": list(linked.workspace_modules),
-        "constants_bytes": linked.constants_bytes,
-        "functions": list(linked.functions),
+            shared=SharedInfo(
+                linked.workspace_bytes,
+                tuple(linked.workspace_modules),
+                linked.constants_bytes,
+                tuple(linked.functions),
+            ),
+        ).to_json(),
     }
 
 
 def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions, timestamp: int) -> dict[str, Any]:
     """Return the object of one module."""
-    details = module_details(factory, facts.code)
-    details |= storage_details(factory)
-    details["module_tree"] = [dict(entry) for entry in facts.module_tree]
-    details["build"] = _build(factory, facts, options)
+    info = replace(
+        full_module_info(factory, facts.code),
+        module_tree=tuple(facts.module_tree),
+        build=_build(factory, facts, options),
+    )
     memory: dict[str, Any] = {
         "functions": {
             "main": _main(factory, facts.code),
@@ -116,7 +122,7 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
         "style": "full-model",
         "target": [str(target) for target in factory.targets],
         "memory": memory,
-        "mlfc": details,
+        "mlfc": info.to_json(),
     }
     if options.runtime:
         document["external_dependencies"] = [{**_RUNTIME, "version_spec": __version__}]
@@ -168,37 +174,25 @@ def utc(timestamp: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(timestamp))
 
 
-def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> dict[str, Any]:
+def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> BuildInfo:
     """Return what compiling the archive's own source again takes to give the same module."""
-    return {
-        "target": str(factory.target),
-        **({"target_host": str(factory.target_host)} if factory.target_host else {}),
-        "executor": factory.executor,
-        "optimize": factory.optimize,
-        "numerics": factory.module.numerics,
-        "external_workspace": facts.code.external_workspace,
-        **_memory_options(factory.memory_options),
-        **({"byoc": list(factory.module.byoc)} if factory.module.byoc else {}),
-        "toolchain": facts.toolchain and dict(facts.toolchain),
-        "test_vectors": options.test_vectors,
-        "seed": options.seed,
-    }
-
-
-def _memory_options(memory_options: MemoryOptions) -> dict[str, Any]:
-    """Return what was asked of where memory lies; nothing where nothing was."""
-    asked: dict[str, Any] = {}
-    if memory_options.workspace_io:
-        asked["workspace_io"] = True
-    if memory_options.pools:
-        asked["pools"] = [{"name": pool.name, "bytes": pool.nbytes} for pool in memory_options.pools]
-    if memory_options.constants:
-        asked["constants"] = [
-            {"name": pool.name, "bytes": pool.nbytes, "external": pool.external} for pool in memory_options.constants
-        ]
-    if memory_options.ram is not None:
-        asked["ram"] = memory_options.ram
-    return asked
+    asked = factory.memory_options
+    return BuildInfo(
+        target=str(factory.target),
+        target_host=str(factory.target_host) if factory.target_host else None,
+        executor=factory.executor,
+        optimize=factory.optimize,
+        numerics=factory.module.numerics,
+        external_workspace=facts.code.external_workspace,
+        workspace_io=asked.workspace_io,
+        pools=tuple(AskedPool(pool.name, pool.nbytes) for pool in asked.pools),
+        constants=tuple(AskedConstantPool(pool.name, pool.nbytes, pool.external) for pool in asked.constants),
+        ram=asked.ram,
+        byoc=tuple(factory.module.byoc),
+        toolchain=ToolchainInfo(facts.toolchain["compiler"]) if facts.toolchain else None,
+        test_vectors=options.test_vectors,
+        seed=options.seed,
+    )
 
 
 def _sizes(values: Sequence[Value]) -> dict[str, Any]:

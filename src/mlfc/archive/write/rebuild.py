@@ -15,9 +15,10 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.archive.write.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
 from mlfc.compiler import build
-from mlfc.errors import ArchiveError
+from mlfc.errors import ArchiveError, InternalError
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
+from mlfc.support.module_info import BuildInfo, ImportedModule, ModuleInfo
 from mlfc.target.target import parse_target
 
 
@@ -85,58 +86,58 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
     """Return the options with which an archive was exported, as far as it tells; its time is not among them."""
     with open_archive(path) as archive:
         sizes, record = archive.tar.sizes, archive.record
-        shared = (record.details or {}).get("shared", {})
-        records = [module.details.get("build", {}) for module in record.modules.values() if module.details]
+        shared = record.details and record.details.shared
+        builds = [module.details.build for module in record.modules.values() if module.details and module.details.build]
         forms = tuple(
             form for form in PARAMS_FORMS if any(f"parameters/{module}.{form}" in sizes for module in record.modules)
         )
         return ExportOptions(
             runtime=any(name.startswith(f"{archive.layout.runtime}/") for name in sizes),
-            test_vectors=max((item.get("test_vectors", 0) for item in records), default=0),
-            seed=max((item.get("seed", 0) for item in records), default=0),
+            test_vectors=max((item.test_vectors for item in builds), default=0),
+            seed=max((item.seed for item in builds), default=0),
             format_version=record.version if record.version in FORMAT_VERSIONS else VERSION,
             rfc=record.form == RFC,
             params_forms=forms,
-            share_workspace=bool(shared.get("workspace_modules")),
-            share_weights=bool(shared.get("constants_bytes")),
+            share_workspace=bool(shared and shared.workspace_modules),
+            share_weights=bool(shared and shared.constants_bytes),
             system_lib=any(f"{SOURCES}/tvmgen_{module.lower()}.h" in sizes for module in record.modules),
         )
 
 
 def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     module, params = read_source(archive, name)
-    details = archive.record.modules[name].details or {}
-    recorded = details.get("build", details)
-    target = recorded.get("target", " ".join(archive.record.modules[name].targets))
-    chosen = dict(chosen)
-    byoc = chosen.pop("byoc", recorded.get("byoc", ()))
+    record = archive.record.modules[name]
+    if record.details is None:
+        raise InternalError(f"module '{name}' has a source, but was not compiled by mlfc")
+    recorded = _recorded(record.details, " ".join(record.targets))
     asked = {
-        "target": target,
-        "target_host": recorded.get("target_host", "c"),
-        "executor": recorded.get("executor", "aot"),
-        "optimize": recorded["optimize"],
-        "external_workspace": recorded["external_workspace"],
-        **_recorded_placement(recorded),
+        "target": recorded.target,
+        "target_host": recorded.target_host or "c",
+        "executor": recorded.executor,
+        "optimize": recorded.optimize,
+        "external_workspace": recorded.external_workspace,
+        "workspace_io": recorded.workspace_io,
+        "pools": [Pool(pool.name, pool.nbytes) for pool in recorded.pools],
+        "constants": [ConstantPool(pool.name, pool.nbytes, pool.external) for pool in recorded.constants],
+        "ram": recorded.ram,
         **chosen,
     }
+    byoc = tuple(asked.pop("byoc", recorded.byoc))
     if "executor" not in chosen and parse_target(asked["target"]).device:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
         kept = ("target", "target_host", "executor", "optimize", "limit_factor")
         asked = {key: asked[key] for key in kept if key in asked}
-    byoc = asked.pop("byoc", None)
-    module = replace(
-        module, numerics=recorded["numerics"], byoc=tuple(recorded.get("byoc", ()) if byoc is None else byoc)
-    )
+    module = replace(module, numerics=recorded.numerics, byoc=byoc)
     factory = build(module, params=params, module_name=name, **asked)
-    _require_own_modules(archive, name, details, factory)
+    _require_own_modules(archive, name, record.details.module_tree, factory)
     return factory
 
 
-def _require_own_modules(archive: Archive, name: str, details: Mapping[str, Any], factory: Factory) -> None:
+def _require_own_modules(archive: Archive, name: str, tree: Sequence[ImportedModule], factory: Factory) -> None:
     """Raise ArchiveError for modules that a user imported: compiling again does not make them."""
-    stored = Counter(entry["type_key"] for entry in details.get("module_tree", ())[1:])
+    stored = Counter(entry.type_key for entry in tree[1:])
     # kernels of a device are made again, or not needed for another target
     kernels = [str(target).partition(" ")[0] for target in archive.record.modules[name].targets]
     others = stored - Counter(module.type_key for module in factory.lib.imported_modules) - Counter(kernels)
@@ -148,13 +149,15 @@ def _require_own_modules(archive: Archive, name: str, details: Mapping[str, Any]
         )
 
 
-def _recorded_placement(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a module's memory was asked to lie, as `build` takes it."""
-    return {
-        "workspace_io": recorded.get("workspace_io", False),
-        "pools": [Pool(item["name"], item["bytes"]) for item in recorded.get("pools", ())],
-        "constants": [
-            ConstantPool(item["name"], item["bytes"], item["external"]) for item in recorded.get("constants", ())
-        ],
-        "ram": recorded.get("ram"),
-    }
+def _recorded(info: ModuleInfo, target: str) -> BuildInfo:
+    """Return the options of a build, as far as archives of before they were listed tell them."""
+    return info.build or BuildInfo(
+        target=target,
+        executor=info.executor,
+        optimize=info.optimize,
+        numerics=info.numerics,
+        external_workspace=info.external_workspace,
+        toolchain=None,
+        test_vectors=0,
+        seed=0,
+    )

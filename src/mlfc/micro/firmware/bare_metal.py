@@ -9,10 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
 
 from mlfc.crt import TRACE_HEADER, line_headers
-from mlfc.errors import ArchiveError, OptionError
+from mlfc.errors import ArchiveError, InternalError, OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.core_match import check_objects
 from mlfc.micro.board.object_code import core_flags, object_paths
@@ -20,6 +19,7 @@ from mlfc.micro.firmware.linker_script import has_linker_script, linker_script
 from mlfc.micro.firmware.makefile import makefile, optimization_level
 from mlfc.micro.firmware.standalone import standalone_main
 from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
 
 ELF = "firmware.elf"
 # looked at only where firmware is built to trace
@@ -140,7 +140,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
 
 
 def project_files(
-    name: str, code: Mapping[str, Data], details: Mapping[str, Any], board: Board, firmware: Firmware | None = None
+    name: str, code: Mapping[str, Data], details: ModuleInterface | None, board: Board, firmware: Firmware | None = None
 ) -> dict[str, Data]:
     """Return the files of a project that make builds.
 
@@ -150,8 +150,8 @@ def project_files(
         The module's.
     code, board
         As for `bare_metal`.
-    details : mapping
-        The module's checked ``mlfc`` object.
+    details : ModuleInterface or None
+        None only with `firmware`.
     firmware : Firmware or None
         What runs; None for a main that runs the model once and reports.
 
@@ -165,7 +165,11 @@ def project_files(
     ArchiveError, OptionError
         As `bare_metal` does.
     """
-    project = bare_metal(code, board, firmware or Firmware(standalone_main(name, details)))
+    if firmware is None:
+        if details is None:
+            raise InternalError("firmware without a main of its own needs the module's interface")
+        firmware = Firmware(standalone_main(name, details))
+    project = bare_metal(code, board, firmware)
     text = makefile(name, board, project, optimization_level(details))
     return {**project.files, "Makefile": text.encode()}
 

@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mlfc.archive.write.budget import largest_text, peak_text
 from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, Memory
 from mlfc.micro.memory.linker_map import Piece, read_map
 from mlfc.micro.memory.memory_table import CONSTANTS, MemoryTable
+from mlfc.support.module_info import ModuleInfo, ModuleInterface, NamedBytes
 
 _OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
 _NO_STACK = re.compile(r"data and stack do not fit into (\w+)")
@@ -21,14 +21,14 @@ _SMALLER = "Compile with --optimize size, for smaller code. "
 _NEXT = "Make these smaller, quantize the model, or choose a larger board"
 
 
-def check_fit(table: MemoryTable, details: Mapping[str, Any], limits: Mapping[str, int] | None = None) -> None:
+def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:
     """Raise BudgetError where the rows of a region that are known take more than it has.
 
     Parameters
     ----------
     table : MemoryTable
-    details : mapping
-        The module's ``mlfc`` object; its ``constants`` are named where it has them.
+    details : ModuleInterface or None
+        Constants, the peak and the goal are named of a `ModuleInfo`.
     limits : mapping of str to int, optional
         Bytes by region, instead of the region's own.
     """
@@ -45,18 +45,19 @@ def check_fit(table: MemoryTable, details: Mapping[str, Any], limits: Mapping[st
         )
 
 
-def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: Mapping[str, Any]) -> BudgetError:
+def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: ModuleInterface | None) -> BudgetError:
     rows = sorted((row for row in table.rows_of(region) if row.nbytes), key=lambda row: -(row.nbytes or 0))
     cause = f"{used:,} bytes exceed the {limit:,} of '{region}' by {used - limit:,} bytes: "
     cause += ", ".join(f"{row.what} {row.nbytes:,}" for row in rows)
     has_constants = table.total(CONSTANTS, region) > used // 2
-    if has_constants and details.get("constants"):
-        cause += f"; {largest_text(details['constants'])}"
-    elif not has_constants and details.get("peak"):
-        cause += f"; {peak_text(details['peak'])}"
+    info = details if isinstance(details, ModuleInfo) else None
+    if has_constants and info and info.constants:
+        cause += f"; {largest_text(info.constants)}"
+    elif not has_constants and info and info.peak:
+        cause += f"; {peak_text(info.peak)}"
     kind = next(item.kind for item in table.regions if item.name == region)
     is_code_too_much = kind == "flash" and table.total(CONSTANTS, region) <= limit
-    can_shrink = is_code_too_much and details.get("optimize") == "speed"
+    can_shrink = is_code_too_much and info is not None and info.optimize == "speed"
     return BudgetError(cause, place=table.board, next_step=(_SMALLER if can_shrink else "") + _NEXT)
 
 
@@ -90,7 +91,7 @@ def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  #
     return BudgetError(f"{cause}; {largest_text(largest)}" if largest else cause, place=board.name, next_step=_NEXT)
 
 
-def _largest(pieces: tuple[Piece, ...], region: Memory) -> list[dict[str, Any]]:
+def _largest(pieces: tuple[Piece, ...], region: Memory) -> list[NamedBytes]:
     """Return the objects and constants in a region; what overflows it lies behind it, in front of the next."""
     found: Counter[str] = Counter()
     outputs = {piece.output for piece in pieces if region.origin <= piece.address < region.end}
@@ -98,4 +99,4 @@ def _largest(pieces: tuple[Piece, ...], region: Memory) -> list[dict[str, Any]]:
         if piece.output in outputs and piece.file is not None:
             constant = _CONSTANT.fullmatch(piece.section)
             found[constant[1] if constant else Path(piece.file).name] += piece.nbytes
-    return [{"name": name, "bytes": nbytes} for name, nbytes in found.items()]
+    return [NamedBytes(name, nbytes) for name, nbytes in found.items()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from mlfc.support.tensor_info import TensorInfo
 
 _CRT_PARTS = ("include", "src/runtime/crt/common", "src/runtime/crt/graph_executor")
@@ -110,8 +110,8 @@ def _config(graph: Graph, scratch_bytes: int) -> str:
     return "\n".join([*lines, "", "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */", ""])
 
 
-def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> dict[str, Any]:
-    """Return what is known of a graph that another compiler wrote, as the ``mlfc`` object of metadata has it.
+def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
+    """Return what is known of a graph that another compiler wrote.
 
     Parameters
     ----------
@@ -124,19 +124,18 @@ def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> dict[
     def info(name: str, entry: int) -> TensorInfo:
         return TensorInfo(name, graph.entries[entry].shape, graph.entries[entry].dtype)
 
-    inputs = [info(name, entry) for name, entry in graph.arguments.items() if name not in params]
+    inputs = tuple(info(name, entry) for name, entry in graph.arguments.items() if name not in params)
     unnamed = [info(f"output{index}", head) for index, head in enumerate(graph.heads)]
-    ends = (*inputs, *graph_outputs(outputs, unnamed))
-    described = [{"name": item.name, "shape": list(item.shape), "dtype": item.dtype} for item in ends]
-    memory = {
-        "workspace_bytes": sum(own_blocks(graph)) + source.scratch_bytes,
-        "constants_bytes": sum(array.nbytes for array in params.values()),
-        "io_bytes": sum(item.nbytes for item in ends),
-    }
-    return {
-        "executor": "graph", "inputs": described[: len(inputs)], "outputs": described[len(inputs) :], "operators": [],
-        "memory": memory,
-    }  # fmt: skip
+    results = tuple(graph_outputs(outputs, unnamed))
+    memory = MemoryInfo(
+        workspace_bytes=sum(own_blocks(graph)) + source.scratch_bytes,
+        workspace_lower_bound_bytes=0,
+        constants_bytes=sum(array.nbytes for array in params.values()),
+        io_bytes=sum(info.nbytes for info in (*inputs, *results)),
+    )
+    return ModuleInterface(
+        executor="graph", entry=None, external_workspace=False, inputs=inputs, outputs=results, memory=memory
+    )
 
 
 def _param_names(graph: Graph, params: Mapping[str, Array]) -> list[str]:

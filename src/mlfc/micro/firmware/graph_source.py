@@ -98,14 +98,14 @@ def graph_of_parts(parts: ModuleParts) -> GraphSource:
 
 def graph_of_factory(factory: Factory) -> GraphSource:
     """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
-    from mlfc.archive.details import module_details
+    from mlfc.archive.details import module_info
 
     _require_graph(factory.executor, factory.module_name, None)
-    details = module_details(factory)
+    details = module_info(factory)
     return GraphSource(
         factory.module_name, factory.graph_json, parse_graph(factory.graph_json), factory.code.built_files,
         factory.params,
-        max((entry["workspace_bytes"] for entry in details["operators"]), default=0),
+        max((entry.workspace_bytes for entry in details.operators), default=0),
         lambda lib, device: GraphModule.described(factory.graph_json, lib, details, devices=device),
         factory.lib.imported_modules,
     )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.runtime.executors.graph_json import Graph
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.module_info import ModuleInterface
 
 PACKET_BYTES = 2048
 """The firmware's buffer: what a host sends at a time."""
@@ -99,17 +98,14 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     return _firmware(made)
 
 
-def host_driven_aot_firmware(
-    name: str, details: Mapping[str, Any], board: Board, *, allocates: bool = False
-) -> Firmware:
+def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
     """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
 
     Parameters
     ----------
     name : str
         The module's.
-    details : mapping
-        Its checked ``mlfc`` object.
+    details : ModuleInterface
     board : Board
     allocates : bool
         Whether its code takes the workspace from the runtime, as that which TVM compiled does.
@@ -200,13 +196,13 @@ def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
     )
 
 
-def aot_limits(details: Mapping[str, Any], *, allocates: bool) -> DeviceLimits:
+def aot_limits(details: ModuleInterface, *, allocates: bool) -> DeviceLimits:
     """Return what an executor of a module takes of a device: its tensors, and the workspace unless that is static."""
-    tensors = [TensorInfo.from_json(item) for item in (*details["inputs"], *details["outputs"])]
+    tensors = (*details.inputs, *details.outputs)
     workspace = 0
-    if allocates or details["external_workspace"]:
+    if allocates or details.external_workspace:
         # pools are aligned within one block
-        workspace = details["memory"]["workspace_bytes"] + _PAGE * (1 + len(details.get("pools", ())))
+        workspace = details.memory.workspace_bytes + _PAGE * (1 + len(details.pools))
     return DeviceLimits(
         len(tensors),
         max((len(info.shape) for info in tensors), default=0),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.avr import EEPROM
 from mlfc.micro.firmware.linker_script import has_linker_script
+from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 if TYPE_CHECKING:
     from mlfc.micro.firmware.bare_metal import BareMetal
@@ -25,15 +25,15 @@ MAP = "firmware.map"
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
-def optimization_level(details: Mapping[str, Any]) -> str:
+def optimization_level(details: ModuleInterface | None) -> str:
     """Return the flag for the C compiler by what a module was compiled for.
 
     Parameters
     ----------
-    details : mapping
-        The module's checked ``mlfc`` object; empty where it says nothing.
+    details : ModuleInterface or None
+        A `ModuleInfo` says it.
     """
-    return _LEVELS.get(details.get("optimize", "speed"), _LEVELS["speed"])
+    return _LEVELS.get(details.optimize if isinstance(details, ModuleInfo) else "speed", _LEVELS["speed"])
 
 
 def makefile(name: str, board: Board, project: BareMetal, level: str, *, is_selftest: bool = False) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlfc.errors import MlfcError
 from mlfc.micro.board.board import Board
@@ -30,6 +29,7 @@ from mlfc.micro.memory.memory_table import (
 )  # fmt: skip
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
 
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
@@ -38,13 +38,12 @@ _UNKNOWN = "unknown"
 _CONSTANTS_IN_RAM = ("avr",)
 
 
-def plan_table(details: Mapping[str, Any], board: Board) -> MemoryTable:
+def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
     """Return what the plan of a module says, which takes no compiler.
 
     Parameters
     ----------
-    details : mapping
-        The module's checked ``mlfc`` object.
+    details : ModuleInterface
     board : Board
     """
     return MemoryTable(board.name, False, by_region([*_planned_rows(details, board)], board), board.memories)
@@ -53,7 +52,7 @@ def plan_table(details: Mapping[str, Any], board: Board) -> MemoryTable:
 def planned_table(
     name: str,
     code: Mapping[str, Data],
-    details: Mapping[str, Any],
+    details: ModuleInterface,
     board: Board,
     cflags: Sequence[str] | None = None,
 ) -> MemoryTable:
@@ -76,7 +75,7 @@ def planned_table(
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
     measured = _Measured({}, StackBound(None, untold=(THROUGH_POINTERS,)))
-    if details["executor"] == "aot":
+    if details.executor == "aot":
         measured = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
     # the entry and the main function are in every path
     path = [item.function for item in measured.stack.path[2:] or measured.stack.path]
@@ -91,25 +90,25 @@ def planned_table(
     return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack, reserve=reserve)
 
 
-def _planned_rows(details: Mapping[str, Any], board: Board) -> Iterator[Row]:
-    memory = details["memory"]
+def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
+    memory = details.memory
     ram, flash = region_name(board, "ram"), region_name(board, "flash")
-    pools = details.get("pools") or [{"name": None, "bytes": memory["workspace_bytes"]}]
-    for pool in pools:
-        region = region_name(board, "ram", pool["name"])
-        is_elsewhere = None not in (region, pool["name"]) and pool["name"] != region
-        note = f"the pool {pool['name']}, after which no memory is named" if is_elsewhere else ""
-        yield Row(WORKSPACE, region, pool["bytes"], note)
-    if details.get("workspace_io"):
+    pools: list[tuple[str | None, int]] = [(pool.name, pool.nbytes) for pool in details.pools]
+    for name, nbytes in pools or [(None, memory.workspace_bytes)]:
+        region = region_name(board, "ram", name)
+        is_elsewhere = None not in (region, name) and name != region
+        note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
+        yield Row(WORKSPACE, region, nbytes, note)
+    if details.workspace_io:
         yield Row(IO, ram, 0, "in the workspace")
     else:
-        yield Row(IO, ram, memory["io_bytes"])
+        yield Row(IO, ram, memory.io_bytes)
     yield Row(STATE, ram, 0, "modules keep nothing between inferences")
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
-    placed = Counter({home: memory["constants_bytes"]})
-    for pool in details.get("constant_pools") or ():
-        placed[region_name(board, "flash", pool["name"])] += pool["bytes"]
-        placed[home] -= pool["bytes"]
+    placed = Counter({home: memory.constants_bytes})
+    for pool in details.constant_pools:
+        placed[region_name(board, "flash", pool.name)] += pool.nbytes
+        placed[home] -= pool.nbytes
     for region, nbytes in placed.items():
         yield Row(CONSTANTS, region, nbytes)
         if any(item.name == region and item.kind == "ram" for item in board.memories):

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from mlfc.archive.templates.given_pools import given_pools
 from mlfc.archive.templates.subject import described_subject
 from mlfc.codegen.c_interface import RESERVED
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.support.c_names import unique
+from mlfc.support.module_info import ModuleInterface
+from mlfc.support.tensor_info import TensorInfo
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 INPUTS, OUTPUTS, REPORT = "inputs.bin", "outputs.bin", "report.txt"
 
 
-def standalone_main(name: str, details: Mapping[str, Any]) -> str:
+def standalone_main(name: str, details: ModuleInterface) -> str:
     """Return the C file that feeds the model, runs it, and reports.
 
     Parameters
     ----------
     name : str
         The module's.
-    details : mapping
-        The checked ``mlfc`` object of an AOT module.
+    details : ModuleInterface
+        Of an AOT module.
     """
     prefix = f"tvmgen_{name}"
-    inputs, outputs = details["inputs"], details["outputs"]
+    inputs, outputs = details.inputs, details.outputs
     fields = _fields(inputs, outputs)
     macros = [f"{prefix.upper()}_{field.upper()}_SIZE" for field in fields]
     subject = described_subject(name, details)
@@ -66,9 +67,9 @@ def _buffer(name: str, size: str, alignment: int) -> str:
     return f'static uint8_t {name}[{size}] __attribute__((aligned({alignment}), section(".bss.noinit.io")));'
 
 
-def _fields(inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _fields(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> list[str]:
     """Return the fields' names as the header has them: made of all tensors' names together."""
-    return unique((tensor["name"] for tensor in (*inputs, *outputs)), RESERVED)
+    return unique((tensor.name for tensor in (*inputs, *outputs)), RESERVED)
 
 
 def _mapped(fields: Sequence[str], num_inputs: int) -> list[str]:

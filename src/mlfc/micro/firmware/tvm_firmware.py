@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
-from typing import Any
 
 from mlfc.archive.read.module_parts import ModuleParts
 from mlfc.archive.read.tvm_interface import c_interface
@@ -13,7 +12,7 @@ from mlfc.errors import OptionError
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.standalone import standalone_main
 from mlfc.support.content import Data
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.module_info import ModuleInterface
 
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 _CRT_FILES = (
@@ -25,8 +24,8 @@ _BLOCKS = 64
 """That an inference has at once, at most: each is rounded up to a multiple of the alignment."""
 
 
-def aot_details(parts: ModuleParts) -> dict[str, Any]:
-    """Return what is known of a module that TVM compiled, as the ``mlfc`` object of metadata has it.
+def aot_details(parts: ModuleParts) -> ModuleInterface:
+    """Return what is known of a module that TVM compiled.
 
     Raises
     ------
@@ -42,31 +41,30 @@ def aot_details(parts: ModuleParts) -> dict[str, Any]:
             next_step="Compile the model with: mlfc compile MODEL",
         )
     found = c_interface(parts.record, parts.header, parts.relay, parts.place)
-    if found["pools"]:
+    if found.pools:
         raise OptionError(
             f"module '{parts.record.name}' takes its workspace from pools of TVM, which no firmware of ours has",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )
-    ends = {key: [{**item, "scale": None, "zero_point": None} for item in found[key]] for key in ("inputs", "outputs")}
     main = parts.record.main[0] if parts.record.main else None
-    memory = {
-        "workspace_bytes": (main.workspace_bytes if main else 0) + _ALIGNMENT * _BLOCKS,
-        "constants_bytes": main.constants_bytes if main else 0,
-        "io_bytes": sum(TensorInfo.from_json(item).nbytes for items in ends.values() for item in items),
-    }
-    known = {"executor": "aot", "entry": found["entry"], "external_workspace": False}
-    return {**known, **ends, "memory": memory, "operators": []}
+    memory = replace(
+        found.memory,
+        workspace_bytes=found.memory.workspace_bytes + _ALIGNMENT * _BLOCKS,
+        constants_bytes=main.constants_bytes if main else 0,
+        io_bytes=sum(info.nbytes for info in (*found.inputs, *found.outputs)),
+    )
+    return replace(found, external_workspace=False, workspace_io=False, memory=memory)
 
 
-def tvm_firmware(name: str, details: Mapping[str, Any]) -> Firmware:
+def tvm_firmware(name: str, details: ModuleInterface) -> Firmware:
     """Return what a project takes beside the module's code and the board's own files.
 
     Parameters
     ----------
     name : str
         The module's.
-    details : mapping
+    details : ModuleInterface
         As `aot_details` returns them.
     """
     crt = {**crt_files("include"), **crt_files("src/runtime/crt/memory"), **crt_files("src/runtime/crt/common")}
@@ -74,7 +72,7 @@ def tvm_firmware(name: str, details: Mapping[str, Any]) -> Firmware:
         f"crt/{path}": data for path, data in crt.items() if path.startswith("include/") or path in _CRT_FILES
     }
     made["tvm/workspace.c"] = files("mlfc.micro").joinpath("templates", "tvm", "workspace.c").read_bytes()
-    made["tvm/crt_config.h"] = _config(details["memory"]["workspace_bytes"]).encode()
+    made["tvm/crt_config.h"] = _config(details.memory.workspace_bytes).encode()
     return Firmware(standalone_main(name, details), made, ("tvm", "crt/include"))
 
 

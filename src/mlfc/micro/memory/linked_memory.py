@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mlfc.errors import MlfcError, ToolchainError
 from mlfc.micro.board.board import Board
@@ -30,6 +29,7 @@ from mlfc.micro.memory.memory_table import (
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
 from mlfc.objfile.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
 from mlfc.support.c_names import unique
+from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
 
 _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = "tensor_", "workspace"
@@ -94,20 +94,20 @@ class LinkedProgram:
         """Tell whether what lies at an address comes from a library."""
         return any(first <= address < end for first, end in self._libraries)
 
-    def folded(self, constants: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+    def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
         """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
 
         Parameters
         ----------
-        constants : sequence of mapping
+        constants : sequence of ConstantInfo
             All of the module, as its details list them.
         """
         present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
-        symbols = unique(f"constant_{item['name']}" for item in constants)
+        symbols = unique(f"constant_{item.name}" for item in constants)
         return tuple(
-            (str(item["name"]), int(item["bytes"]))
+            (item.name, item.nbytes)
             for item, symbol in zip(constants, symbols, strict=True)
-            if item["bytes"] and symbol not in present
+            if item.nbytes and symbol not in present
         )
 
     def _split(
@@ -135,14 +135,13 @@ def _is_constant(symbol: Symbol) -> bool:
     return _CONSTANT.fullmatch(symbol.name) is not None
 
 
-def linked_table(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> MemoryTable:
+def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board) -> MemoryTable:
     """Return what a linked program takes of a board's memory.
 
     Parameters
     ----------
     program : LinkedProgram
-    details : mapping
-        The module's ``mlfc`` object.
+    details : ModuleInterface
     board : Board
     """
     found: Counter[tuple[str, str | None]] = Counter()
@@ -162,8 +161,9 @@ def linked_table(program: LinkedProgram, details: Mapping[str, Any], board: Boar
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
     # code for the graph executor takes its constants as arguments, so it defines none
-    folded = program.folded(details.get("constants") or ()) if details.get("entry") is not None else ()
-    loaded = sum(pool["bytes"] for pool in details.get("constant_pools") or () if pool["file"] is not None)
+    constants = details.constants if isinstance(details, ModuleInfo) else None
+    folded = program.folded(constants or ()) if details.entry is not None else ()
+    loaded = sum(pool.nbytes for pool in details.constant_pools if pool.file is not None)
     if loaded:
         # a file holds several, and which is not listed
         rest = sum(nbytes for _, nbytes in folded) - loaded
@@ -175,12 +175,12 @@ def _region(address: int, board: Board) -> str | None:
     return next((item.name for item in board.memories if item.origin <= address < item.end), None)
 
 
-def _linked_stack(program: LinkedProgram, details: Mapping[str, Any], board: Board) -> StackBound:
+def _linked_stack(program: LinkedProgram, details: ModuleInterface, board: Board) -> StackBound:
     """Return what an inference takes of the stack by the program's instructions, or why that is not known."""
-    if details.get("entry") is None:
+    if details.entry is None:
         return StackBound(None, untold=(THROUGH_POINTERS,))
     try:
-        return stack_bound(program.elf, details["entry"], board, program.is_library)
+        return stack_bound(program.elf, details.entry, board, program.is_library)
     except MlfcError as error:
         return StackBound(None, untold=(str(error).splitlines()[0],))
 

@@ -15,6 +15,7 @@ from mlfc.micro.project.render import render
 from mlfc.micro.project.steps import install_hint, run_command
 from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate, ToolCommand
 from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
 
 _ELF = "build/firmware.elf"
 _TOOLCHAIN = "toolchain.cmake"
@@ -38,7 +39,7 @@ def languages(sources: Iterable[str]) -> str:
     return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
 
 
-def toolchain_files(board: Board, code: Mapping[str, Data], details: Mapping[str, Any]) -> dict[str, Data]:
+def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInterface) -> dict[str, Data]:
     """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
     if not is_cross(board):
         return {}

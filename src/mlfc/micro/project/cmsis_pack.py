@@ -56,7 +56,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "component": bounded(model.name, _COMPONENT_LIMIT).lstrip("_"),
         "does": WHAT_TYPES_DO[project_type],
         "dcore": _CORES[board.core],
-        "memory": model.details["memory"],
+        "memory": model.details.memory,
     }
     return {
         f"{vendor}.{model.name}.pdsc": render(

@@ -41,7 +41,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "name": model.name,
         "symbol": symbol(model),
         "does": WHAT_TYPES_DO[project_type],
-        "memory": model.details["memory"],
+        "memory": model.details.memory,
     }
     return {
         "CMakeLists.txt": render(

@@ -6,11 +6,10 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlfc.archive.read.layout import CODE
 from mlfc.archive.read.load import artifact_kind
@@ -25,6 +24,7 @@ from mlfc.micro.firmware.tvm_firmware import aot_details
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support.c_names import module_name
 from mlfc.support.content import Data, ViewContent
+from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar
 
@@ -121,8 +121,8 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     return Source(model, members)
 
 
-def details_of(parts: ModuleParts) -> Mapping[str, Any]:
-    """Return a module's ``mlfc`` object, or of one that TVM compiled what is known of it.
+def details_of(parts: ModuleParts) -> ModuleInterface:
+    """Return what is known of a module: a `ModuleInfo` where mlfc compiled it.
 
     Raises
     ------

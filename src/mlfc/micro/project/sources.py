@@ -38,8 +38,8 @@ def library_binaries(model: ProjectModel) -> tuple[str, ...]:
 
 def named_memories(model: ProjectModel) -> tuple[str, ...]:
     """Return the memories, sorted, that the model was compiled for: sections of workspace and constants end in them."""
-    pools = (*model.details.get("pools", ()), *model.details.get("constant_pools", ()))
-    return tuple(sorted({pool["name"] for pool in pools}))
+    workspace = {pool.name for pool in model.details.pools}
+    return tuple(sorted(workspace | {pool.name for pool in model.details.constant_pools}))
 
 
 def symbol(model: ProjectModel) -> str:

@@ -10,6 +10,7 @@ from mlfc.archive.read.layout import CODE
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
 
 PROJECT_TYPES = ("standalone", "selftest", "host_driven")
 """A main that runs the model once, one that checks the archive's test vectors, and a server that a host drives."""
@@ -32,8 +33,8 @@ class ProjectModel:
         ``aot`` or ``graph``.
     code : mapping of str to Data
         Its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile.
-    details : mapping
-        Its checked ``mlfc`` object: inputs, outputs, memory, operators.
+    details : ModuleInterface
+        A `ModuleInfo` where mlfc compiled it.
     vectors : mapping of str to Data
         The archive's test vectors of this module by file name; empty where it has none.
     archive : Data
@@ -47,7 +48,7 @@ class ProjectModel:
     name: str
     executor: str
     code: Mapping[str, Data]
-    details: Mapping[str, Any]
+    details: ModuleInterface
     vectors: Mapping[str, Data]
     archive: Data
     graph: GraphSource | None = None

@@ -51,7 +51,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             folders=LIBRARY_FOLDERS,
             flags=MODEL_FLAGS,
         ),
-        "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details["memory"], io_bytes=interface.nbytes),
+        "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details.memory, io_bytes=interface.nbytes),
         "zephyr/workspace.ld": render("zephyr/workspace.ld", **values),
         **interface_sources(model),
         "app/CMakeLists.txt": render(

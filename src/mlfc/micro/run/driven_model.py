@@ -24,7 +24,7 @@ from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import by_name, require_readable
 from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.module_info import ModuleInterface
 
 
 class DrivenModel(HasModel):
@@ -106,8 +106,7 @@ class DrivenAotModel:
     ----------
     name : str
         The module's.
-    details : mapping
-        Its checked ``mlfc`` object.
+    details : ModuleInterface
     session : Session
 
     Raises
@@ -116,9 +115,9 @@ class DrivenAotModel:
         If the firmware is of another model, or the device fails.
     """
 
-    def __init__(self, name: str, details: Mapping[str, Any], session: Session) -> None:
-        self.inputs = tuple(TensorInfo.from_json(item) for item in details["inputs"])
-        self.outputs = tuple(TensorInfo.from_json(item) for item in details["outputs"])
+    def __init__(self, name: str, details: ModuleInterface, session: Session) -> None:
+        self.inputs = details.inputs
+        self.outputs = details.outputs
         self._executor = session.create_aot_executor(name)
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
@@ -142,7 +141,7 @@ def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: s
         If the compiler or make is missing, or the firmware does not build or fit.
     """
     firmware = host_driven_firmware(source, board)
-    write_files(folder, project_files(source.name, source.code, {}, board, firmware))
+    write_files(folder, project_files(source.name, source.code, None, board, firmware))
     build(folder, board, trace=False, cflags=cflags)
 
 

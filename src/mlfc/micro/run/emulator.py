@@ -30,7 +30,7 @@ from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -78,8 +78,7 @@ class BuiltFirmware:
     Parameters
     ----------
     folder : Path
-    details : mapping
-        The module's checked ``mlfc`` object.
+    details : ModuleInterface
     board : Board
     elf : str
         The program's path in the folder.
@@ -97,16 +96,16 @@ class BuiltFirmware:
     def __init__(
         self,
         folder: Path,
-        details: Mapping[str, Any],
+        details: ModuleInterface,
         board: Board,
         *,
         elf: str = ELF,
         is_traced: bool = False,
         timeout: float = 300.0,
     ) -> None:
-        self.inputs = tuple(TensorInfo.from_json(entry) for entry in details["inputs"])
-        self.outputs = tuple(TensorInfo.from_json(entry) for entry in details["outputs"])
-        self.operators: Sequence[Mapping[str, Any]] = details["operators"]
+        self.inputs = details.inputs
+        self.outputs = details.outputs
+        self.operators: Sequence[OperatorInfo] = details.operators or ()
         self.board = board
         self.program = run_command(board, elf)[0]
         self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
@@ -204,7 +203,7 @@ class EmulatedModule(BuiltFirmware):
         self,
         name: str,
         code: Mapping[str, Data],
-        details: Mapping[str, Any],
+        details: ModuleInterface,
         board: Board,
         *,
         firmware: Firmware | None = None,
@@ -234,12 +233,12 @@ class EmulatedModule(BuiltFirmware):
     def memory(self) -> tuple[MemoryTable, MemoryTable]:
         """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
         name, code, details = self._module
-        if details["executor"] == "graph":
+        if details.executor == "graph":
             raise OptionError(
                 "tables of memory are made of modules for the executor aot",
                 next_step="Compile the model with --executor aot",
             )
-        if "peak" not in details:  # nothing was planned: TVM compiled it
+        if not isinstance(details, ModuleInfo):  # nothing was planned: TVM compiled it
             raise OptionError(
                 f"module '{name}' was not compiled by mlfc, and does not say what it takes",
                 next_step="Compile the model with: mlfc compile MODEL",
@@ -253,9 +252,9 @@ class EmulatedModule(BuiltFirmware):
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
-    from mlfc.archive.details import module_details, storage_details
+    from mlfc.archive.details import full_module_info
 
-    details = {**module_details(factory), **storage_details(factory)}
+    details = full_module_info(factory)
     if factory.executor == "graph":
         source = graph_of_factory(factory)
         options |= {"firmware": _graph_firmware(source, board, options)}
@@ -269,7 +268,7 @@ def emulated_archive(
     from mlfc.archive.read.module_parts import read_parts
 
     parts = read_parts(path, module)
-    details = parts.record.details
+    details: ModuleInterface | None = parts.record.details
     if parts.executor == "graph":
         source = graph_of_parts(parts)
         options |= {"firmware": _graph_firmware(source, board, options)}

@@ -27,6 +27,7 @@ from mlfc.micro.rpc.session import Session
 from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
 from mlfc.micro.run.selftest import SelftestRun, run_built
+from mlfc.support.module_info import ModuleInterface
 
 _READ_BYTES = 4096
 # of applications that stay on their boards after it
@@ -52,7 +53,7 @@ class BuiltProject:
     parts: ModuleParts
 
     @property
-    def details(self) -> Mapping[str, Any]:
+    def details(self) -> ModuleInterface:
         """The module's ``mlfc`` object."""
         return details_of(self.parts)
 

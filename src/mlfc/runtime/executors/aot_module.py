@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -20,7 +20,9 @@ from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import ModuleInterface
 
 _POOL_ALIGNMENT = 64
 
@@ -56,8 +58,7 @@ class AotModule(Displayed):
     ----------
     library : path or NativeCode
         The shared library that the archive's C was compiled to, or code that is in memory already.
-    description : mapping
-        The module's checked ``mlfc`` object of ``metadata.json``: ``entry``, ``inputs``, ``outputs``, ``memory``.
+    description : ModuleInterface
         With ``external_workspace``, the sizes of what the caller passes in are those of ``pools``, or of the workspace.
     loaded : mapping of str to Data, optional
         The contents of the pools of constants that the caller loads, by name.
@@ -73,22 +74,22 @@ class AotModule(Displayed):
     def __init__(
         self,
         library: str | os.PathLike[str] | NativeCode,
-        description: Mapping[str, Any],
+        description: ModuleInterface,
         loaded: Mapping[str, Data] | None = None,
     ) -> None:
-        self.inputs = tuple(TensorInfo.from_json(entry) for entry in description["inputs"])
-        self.outputs = tuple(TensorInfo.from_json(entry) for entry in description["outputs"])
+        self.inputs = description.inputs
+        self.outputs = description.outputs
         self.device: Device = cpu()
         self._pools: Sequence[int] = ()
-        if description.get("external_workspace"):
-            whole = [{"bytes": description["memory"]["workspace_bytes"]}]
-            self._pools = [pool["bytes"] for pool in description.get("pools", whole)]
+        if description.external_workspace:
+            self._pools = [pool.nbytes for pool in description.pools] or [description.memory.workspace_bytes]
         self._constants = [filled(data) for data in (loaded or {}).values()]
+        entry = description.entry or ""
         self._lock = _lock(library, description)
-        self._function = _entry_of(library, description["entry"])
+        self._function = _entry_of(library, entry)
         self._mappers: tuple[Any, ...] = ()
-        if description.get("workspace_io"):
-            self._mappers = tuple(self._mapper(library, description["entry"], kind) for kind in _MAPPED)
+        if description.workspace_io:
+            self._mappers = tuple(self._mapper(library, entry, kind) for kind in _MAPPED)
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs}
@@ -195,12 +196,12 @@ class AotModule(Displayed):
         return BoundCall(run)
 
 
-def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> dict[str, Data]:
+def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict[str, Data]:
     """Return the contents of the pools of constants that the caller of a module loads, by name.
 
     Parameters
     ----------
-    description : mapping
+    description : ModuleInterface
         As for `AotModule`.
     code : mapping of str to Data
         The module's generated code, ``src/...``, with the files of these pools beside it.
@@ -211,18 +212,18 @@ def loaded_pools(description: Mapping[str, Any], code: Mapping[str, Data]) -> di
         If a file is missing or does not have the bytes that the description says.
     """
     loaded = {}
-    for pool in description.get("constant_pools", ()):
-        if pool["file"] is None:
+    for pool in description.constant_pools:
+        if pool.file is None:
             continue
-        data = code.get(pool["file"])
-        if data is None or nbytes_of(data) != pool["bytes"]:
+        data = code.get(pool.file)
+        if data is None or nbytes_of(data) != pool.nbytes:
             found = "missing" if data is None else f"{nbytes_of(data)} bytes long"
             raise ArchiveError(
-                f"the file with the {pool['bytes']} bytes of constants '{pool['name']}' is {found}",
-                place=pool["file"],
+                f"the file with the {pool.nbytes} bytes of constants '{pool.name}' is {found}",
+                place=pool.file,
                 next_step="Export the archive again",
             )
-        loaded[pool["name"]] = data
+        loaded[pool.name] = data
     return loaded
 
 
@@ -253,14 +254,14 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return struct
 
 
-def _lock(library: str | os.PathLike[str] | NativeCode, description: Mapping[str, Any]) -> ForkSafeLock:
+def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> ForkSafeLock:
     """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
     if isinstance(library, (str, os.PathLike)):
         name = os.fspath(library)
         place = name if is_in_memory(name) else os.path.realpath(name)
     else:
         place = library.place
-    key = (place, "" if description.get("workspace_peers") else description["entry"])
+    key = (place, "" if description.workspace_peers else description.entry or "")
     with _locks_guard:
         lock = _locks.get(key)
         if lock is None:

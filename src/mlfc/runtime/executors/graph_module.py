@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from mlfc.support.arrays import Array
 from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import ModuleInterface, OperatorInfo
 
 
 class BoundGraph(Displayed):
@@ -79,8 +82,8 @@ class GraphModule(Displayed):
         With its parameters set.
     inputs, outputs : sequence of TensorInfo, optional
         In the graph's order, where more is known of them than the graph says.
-    operators : sequence of mapping, optional
-        ``function``, ``nodes`` and ``macs`` of each operator in order, for profiles.
+    operators : sequence of OperatorInfo, optional
+        In order, for profiles.
 
     Raises
     ------
@@ -97,7 +100,7 @@ class GraphModule(Displayed):
         cls,
         graph_json: str,
         lib: Module,
-        description: Mapping[str, Any],
+        description: ModuleInterface,
         place: str = "graph JSON",
         devices: Device | Sequence[Device] | None = None,
         params: Mapping[str, Array] | None = None,
@@ -109,8 +112,7 @@ class GraphModule(Displayed):
         graph_json : str
         lib : Module
             The code; it may have the parameters linked.
-        description : mapping
-            The module's checked ``mlfc`` object of ``metadata.json``.
+        description : ModuleInterface
         place : str
             The graph's file, for messages.
         devices : Device or sequence of Device, optional
@@ -118,17 +120,16 @@ class GraphModule(Displayed):
         params : mapping of str to ndarray, optional
             Parameters that the code does not have.
         """
-        inputs, outputs = (tuple(map(TensorInfo.from_json, description[kind])) for kind in ("inputs", "outputs"))
         executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
         executor.link_params(params or {})
-        return cls(executor, inputs, outputs, description.get("operators"))
+        return cls(executor, description.inputs, description.outputs, description.operators)
 
     def __init__(
         self,
         executor: GraphExecutor,
         inputs: Sequence[TensorInfo] | None = None,
         outputs: Sequence[TensorInfo] | None = None,
-        operators: Sequence[Mapping[str, Any]] | None = None,
+        operators: Sequence[OperatorInfo] | None = None,
     ) -> None:
         self.executor = executor
         self.device: Device = executor.device
@@ -204,7 +205,9 @@ class GraphModule(Displayed):
         called = [node for node, _ in self.executor.calls()]
         known = self._operators
         if known is None or len(known) != len(called):
-            known = [{"function": node.function, "nodes": [node.name], "macs": 0} for node in called]
+            from mlfc.support.module_info import OperatorInfo
+
+            known = [OperatorInfo(node.function or "", (node.name,), 0) for node in called]
         return operator_times(known, rows)
 
 

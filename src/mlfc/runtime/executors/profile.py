@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlfc.support.display import Displayed, html_table
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import OperatorInfo
 
 
 @dataclass(frozen=True)
@@ -75,21 +78,19 @@ class Profile(Displayed):
         return html_table("Profile", header, rows)
 
 
-def operator_times(operators: Sequence[Mapping[str, Any]], nanoseconds: Any) -> tuple[OperatorTime, ...]:
+def operator_times(operators: Sequence[OperatorInfo], nanoseconds: Any) -> tuple[OperatorTime, ...]:
     """Return the median time of each operator.
 
     Parameters
     ----------
-    operators : sequence of mapping
-        ``function``, ``nodes`` and ``macs`` of each, in order.
+    operators : sequence of OperatorInfo
+        In order.
     nanoseconds : array_like
         A row for each run, a column for each operator.
     """
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
     return tuple(
-        OperatorTime(
-            index, entry["function"], tuple(entry["nodes"]), entry["macs"], float(median), float(median) / total
-        )
+        OperatorTime(index, entry.function, entry.nodes, entry.macs, float(median), float(median) / total)
         for index, (entry, median) in enumerate(zip(operators, medians, strict=True))
     )

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from mlfc.runtime.executors.aot_module import AotModule, function_of
 from mlfc.runtime.executors.profile import Profile, operator_times
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.support.content import Data
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import ModuleInterface, OperatorInfo
 
 TRACE_FLAGS = (
     "-DMLFC_TRACE=1",
@@ -49,11 +52,11 @@ class ProfiledModule(AotModule):
     def __init__(
         self,
         library: str | os.PathLike[str] | NativeCode,
-        description: Mapping[str, Any],
+        description: ModuleInterface,
         loaded: Mapping[str, Data] | None = None,
     ) -> None:
         super().__init__(library, description, loaded)
-        self._operators: Sequence[Mapping[str, Any]] = description["operators"]
+        self._operators: Sequence[OperatorInfo] = description.operators or ()
         self._time = function_of(library, "mlfc_trace_time", None)
         self._observe = function_of(library, "mlfc_trace_observe", None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlfc.errors import ArchiveError, OptionError, RunError
 from mlfc.runtime.devices.device import Device, cpu, require_device
@@ -28,6 +28,9 @@ from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, ViewContent, to_bytes
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import ModuleInterface
 
 
 class FactoryModule(Module, HasModel):
@@ -196,7 +199,7 @@ class FactoryModule(Module, HasModel):
             next_step="Call the library's functions one by one: factory.lib[name]",
         )
 
-    def _details(self) -> Mapping[str, Any] | None:
+    def _details(self) -> ModuleInterface | None:
         """Return what the code says of the model: its inputs, outputs and operators."""
         found = (module.description().get(self.name) for module in self.lib.walk())
         return next((details for details in found if details is not None), None)

@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mlfc.errors import ArchiveError
 from mlfc.objfile import static
@@ -18,6 +18,9 @@ from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
 from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
 from mlfc.support.former_name import former
 from mlfc.support.plain_file import open_plain
+
+if TYPE_CHECKING:
+    from mlfc.support.module_info import ModuleInterface
 
 ABI_VERSION = 1
 """What libraries of mlfc say in ``mlfc_abi_version``: MLFC_ABI_VERSION of the runtime in them."""
@@ -44,7 +47,7 @@ class LibraryFile:
 
     place: str
     image: ElfImage | None
-    description: Mapping[str, Any] | None
+    description: Mapping[str, ModuleInterface] | None
 
     def tree(self) -> LoadedTree | None:
         """Return the modules that it carries beside itself, whose data stays in the file; None if there are none.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlfc.errors import ToolchainError
 from mlfc.runtime.executors.aot_module import AotModule
@@ -26,6 +26,7 @@ from mlfc.support.former_name import former
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
+    from mlfc.support.module_info import ModuleInterface
 
 _SYSTEM_LIB = "TVMSystemLibEntryPoint"
 
@@ -66,7 +67,7 @@ class LibraryModule(Module):
         path: str | os.PathLike[str],
         environment: Module | None = None,
         *,
-        description: Mapping[str, Any] | None = None,
+        description: Mapping[str, ModuleInterface] | None = None,
     ) -> None:
         super().__init__()
         self._read = description
@@ -106,13 +107,13 @@ class LibraryModule(Module):
 
     def _inputs_of(self, name: str) -> int:
         """Return how many first arguments a function only reads, as far as that is known: the inputs of a model."""
-        models = {key: details for key, details in self.description().items() if details["executor"] == "aot"}
+        models = {key: details for key, details in self.description().items() if details.executor == "aot"}
         if name == MAIN and len(models) == 1:
             (details,) = models.values()
-            return len(details["inputs"])
+            return len(details.inputs)
         for model, details in models.items():
             if name in (model, f"mlfc_packed_{model}", f"tvmgen_{model}___tvm_main__"):
-                return len(details["inputs"])
+                return len(details.inputs)
         return 0
 
     def _main_name(self) -> str | None:
@@ -126,7 +127,7 @@ class LibraryModule(Module):
         address = self.address(symbol)
         return address if address is not None and may_be_function(address) else None
 
-    def description(self) -> Mapping[str, Any]:
+    def description(self) -> Mapping[str, ModuleInterface]:
         """Return what mlfc wrote into the library of its models.
 
         Raises
@@ -137,7 +138,7 @@ class LibraryModule(Module):
         return self._description
 
     @cached_property
-    def _description(self) -> Mapping[str, Any]:
+    def _description(self) -> Mapping[str, ModuleInterface]:
         if self._read is not None:
             return self._read
         address = self.address(DESCRIPTION_SYMBOL)
@@ -146,7 +147,7 @@ class LibraryModule(Module):
     def find_model(self, name: str) -> Runnable | None:
         """Return a model compiled ahead of time, of which the library has a description or TVM's tables."""
         details = self.description().get(name)
-        if details is not None and details["executor"] == "aot":
+        if details is not None and details.executor == "aot":
             return AotModule(self.path, details)
         if tables_of(self, name) is not None:
             return PackedAotModule(self, name)

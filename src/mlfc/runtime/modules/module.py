@@ -12,6 +12,7 @@ from mlfc.support.display import Displayed
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
+    from mlfc.support.module_info import ModuleInterface
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -153,8 +154,8 @@ class Module(Displayed):
         """Call `entry`."""
         return self.entry(*args)
 
-    def description(self) -> Mapping[str, Any]:
-        """Return what the code says of the models in it, by their names: mlfc's details as metadata have them."""
+    def description(self) -> Mapping[str, ModuleInterface]:
+        """Return what the code says of the models in it, by their names."""
         return {}
 
     def find_model(self, name: str) -> Runnable | None:  # noqa: ARG002  (libraries override it)

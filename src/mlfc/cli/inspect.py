@@ -157,6 +157,8 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     source = module["source"]
     if source and source.get("name"):
         typer.echo(printable(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}"))
+    for title, value in module["facts"].items():
+        typer.echo(printable(f"  {title}: {value:,}" if isinstance(value, int) else f"  {title}: {value}"))
     tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in module[kind]]
     if tensors:
         print_table(

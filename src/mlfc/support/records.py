@@ -317,6 +317,14 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
 # documentation
 
 
+def titled(record: Record) -> Iterator[tuple[str, Any]]:
+    """Yield title and value of each field that has a title and is told."""
+    for entry in _items(type(record)):
+        value = getattr(record, entry.name)
+        if entry.says.title and value is not None:
+            yield entry.says.title, value
+
+
 def described(cls: type[Record]) -> Iterator[tuple[str, Says, type[Record] | None]]:
     """Yield the key of each field, ``[]`` behind that of a list, what is said of it, and the record in it, if any."""
     for entry in _items(cls):

@@ -14,6 +14,7 @@ from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of
 from mlfc.support.hashing import sha256_stream
 from mlfc.support.params import load_params
+from mlfc.support.records import titled
 
 _PARAMS = ".params"
 
@@ -27,8 +28,8 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
         ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
         ``executor``, ``target``, ``inputs``, ``outputs``, ``memory``, ``operators``, ``peak``, ``constants``,
         ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``, ``constant_pools``,
-        ``build``, ``source``, ``exported``, and ``untold``, a list of what the archive does not say; such facts are
-        None.
+        ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of what the archive does not
+        say; such facts are None.
 
     Raises
     ------
@@ -99,7 +100,8 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "source": details.get("source"),
         "exported": module.export_datetime,
     }
-    return {**found, "untold": _untold(found)}
+    facts = dict(titled(module.details)) if module.details else {}
+    return {**found, "facts": facts, "untold": _untold(found)}
 
 
 def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:

@@ -10,7 +10,7 @@ import pytest
 
 from mlfc.errors import ArchiveError
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo, ModuleInterface
-from mlfc.support.records import Record, RecordError, definitions
+from mlfc.support.records import Record, RecordError, definitions, titled
 from tests.unit.test_schema import damaged, own_metadata
 
 DOCUMENT = own_metadata()
@@ -71,3 +71,9 @@ def test_a_fault_names_its_place(change: dict[str, Any], path: str, cause: str) 
         ModuleInterface.read({**OBJECTS[ModuleInfo], **change}, "a.so: m", "Export it again")
     assert caught.value.place == f"a.so: m{path}"
     assert cause in caught.value.cause
+
+
+def test_a_field_with_a_title_is_shown() -> None:
+    info = ModuleInfo.from_json({**OBJECTS[ModuleInfo], "parameters": 9})
+    assert dict(titled(info)) == {"parameters of the model": 9}
+    assert dict(titled(ModuleInfo.from_json(OBJECTS[ModuleInfo]))) == {}

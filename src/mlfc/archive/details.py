@@ -48,6 +48,7 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
         numerics=factory.module.numerics,
         optimize=factory.optimize,
         operators=tuple(_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)),
+        parameters=sum(int(array.size) for array in factory.source_params.values()),
         peak=_peak(factory, code),
         source=dict(factory.module.source),
     )

@@ -290,6 +290,15 @@ class ModuleInfo(ModuleInterface):
     operators: Annotated[
         tuple[CallInfo, ...], Says("each call in order", "what runs, and where, what it was, what it costs")
     ] = field()  # that of the base class has a default
+    parameters: Annotated[
+        Bytes | None,
+        Says(
+            "how many numbers the model's own weights have",
+            "how large the model is, whatever the code for it",
+            omitted=True,
+            title="parameters of the model",
+        ),
+    ] = None
     peak: Annotated[
         PeakInfo | None,
         Says("the call during which most bytes are live; null without a workspace", "what to change to save memory"),

@@ -181,13 +181,18 @@ def _c_differences(place: str, before: bytes, after: bytes) -> Iterator[str]:
 
 
 def _pieces(text: str) -> dict[str, str]:
-    """Return the definitions of C without comments, by the name of what they define; the rest as ``top``."""
+    """Return the functions of C without comments, by name; all else as ``top``."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
     found: dict[str, str] = {}
-    for piece in re.split(r"\n(?=\S)", re.sub(r"[ \t]*\n\s*\n*", "\n", text)):
-        head = re.search(r"(\w+)\s*\(", piece) if "{" in piece else None
-        name = head[1] if head else "top"
-        found[name] = found.get(name, "") + piece
+    name, depth = "top", 0
+    for line in filter(str.strip, text.splitlines()):
+        if depth == 0 and not line.startswith("#"):
+            head = re.match(r"[\w*\s]+?(\w+)\(", line)
+            name = head[1] if head and "=" not in line and not line.endswith(";") else "top"
+        found[name] = f"{found.get(name, '')}{line.rstrip()}\n"
+        if not line.startswith("#"):
+            depth += line.count("{") - line.count("}")
+            depth += line.count("(") - line.count(")")
     return found
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import mlfc
 from mlfc.relay import ir
 from mlfc.support import dtypes
+from mlfc.support.module_info import ModuleInterface
 from mlfc.tir.verify import verify
 
 Array = npt.NDArray[Any]
@@ -111,3 +112,10 @@ def assert_close(ours: Array, reference: Array, relative: float, what: str) -> N
     largest = float(np.max(np.abs(reference))) if reference.size else 0.0
     difference = float(np.max(np.abs(ours.astype(np.float64) - reference))) if reference.size else 0.0
     assert difference <= relative * largest, f"{what}: difference {difference:.3g} of {largest:.3g}"
+
+
+def interface(**fields: Any) -> ModuleInterface:
+    """Return what callers must know of a module, by the keys of its JSON; sizes are 0 unless given."""
+    sizes = ("workspace_bytes", "workspace_lower_bound_bytes", "constants_bytes", "io_bytes")
+    memory = {**dict.fromkeys(sizes, 0), **fields.pop("memory", {})}
+    return ModuleInterface.from_json({"external_workspace": False, "workspace_peers": [], **fields, "memory": memory})

@@ -48,7 +48,7 @@ def test_convolutions_are_what_the_host_computes(name: str) -> None:
     # no core multiplies and adds in less than a cycle
     assert run.instructions is None
     assert run.cycles is not None
-    assert run.cycles > sum(entry["macs"] for entry in made.operators)
+    assert run.cycles > sum(entry.macs for entry in made.operators)
 
 
 # of the 8 KiB; the rest is for the stack and what measures

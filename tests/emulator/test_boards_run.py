@@ -53,7 +53,7 @@ def test_measures_are_the_same_every_time_and_add_up(models: Path) -> None:
     assert len(profiled.operators) == len(made.operators)
     assert sum(profiled.operators) == pytest.approx(one.instructions, rel=0.01)
     # a core runs at least an instruction for four multiply-accumulates
-    assert one.instructions > sum(entry["macs"] for entry in made.operators) / 4
+    assert one.instructions > sum(entry.macs for entry in made.operators) / 4
 
 
 def test_ram_is_workspace_tensors_and_stack(models: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from mlfc.errors import InputError, ProblemsError, RunError, ToolchainError
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule, SharedLibrary, cpu
+from tests.harness import interface
 
 SOURCE = b"""
 #include <stdint.h>
@@ -30,8 +32,9 @@ int32_t with_pool(struct inputs *in, struct outputs *out, struct pools *pools) {
   return scaled_sums(in, out);
 }
 const char mlfc_description[] = "{\\"modules\\": {\\"m\\": {\\"executor\\": \\"aot\\", "
-  "\\"entry\\": \\"scaled_sums\\","
-  "\\"memory\\": {\\"workspace_bytes\\": 0},"
+  "\\"entry\\": \\"scaled_sums\\", \\"external_workspace\\": false, \\"workspace_peers\\": [],"
+  "\\"memory\\": {\\"workspace_bytes\\": 0, \\"workspace_lower_bound_bytes\\": 0,"
+  "\\"constants_bytes\\": 0, \\"io_bytes\\": 0},"
   "\\"inputs\\": [], \\"outputs\\": [{\\"name\\": \\"y\\", \\"shape\\": [], \\"dtype\\": \\"int8\\"}]}}}";
 """
 
@@ -40,12 +43,12 @@ def tensor(name: str, shape: list[int], dtype: str) -> dict[str, Any]:
     return {"name": name, "shape": shape, "dtype": dtype}
 
 
-DESCRIPTION = {
-    "entry": "scaled_sums",
-    "memory": {"workspace_bytes": 4096},
-    "inputs": [tensor("a", [3], "int8"), tensor("b", [3], "float32")],
-    "outputs": [tensor("sums", [1, 3], "float32"), tensor("last", [], "int8")],
-}
+DESCRIPTION = interface(
+    entry="scaled_sums",
+    memory={"workspace_bytes": 4096},
+    inputs=[tensor("a", [3], "int8"), tensor("b", [3], "float32")],
+    outputs=[tensor("sums", [1, 3], "float32"), tensor("last", [], "int8")],
+)
 A = np.array([1, -2, 3], np.int8)
 B = np.array([0.5, 0.25, 8], np.float32)
 
@@ -143,13 +146,13 @@ def test_a_failure_of_the_code_is_an_error(module: AotModule) -> None:
 
 
 def test_an_external_workspace_is_given_aligned(library: Path) -> None:
-    module = AotModule(library, {**DESCRIPTION, "entry": "with_pool", "external_workspace": True})
+    module = AotModule(library, replace(DESCRIPTION, entry="with_pool", external_workspace=True))
     np.testing.assert_array_equal(module.run(A, B)["sums"], [A + B])
 
 
 def test_a_missing_symbol_or_library_is_named(library: Path, tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="no_such_entry"):
-        AotModule(library, {**DESCRIPTION, "entry": "no_such_entry"})
+        AotModule(library, replace(DESCRIPTION, entry="no_such_entry"))
     with pytest.raises(ToolchainError, match=r"none\.so"):
         AotModule(tmp_path / "none.so", DESCRIPTION)
 
@@ -167,11 +170,7 @@ def test_importing_the_runtime_imports_no_compiler() -> None:
 
 
 def test_a_workspace_that_no_machine_has_is_refused(library: Path) -> None:
-    description = {
-        **DESCRIPTION,
-        "entry": "with_pool",
-        "external_workspace": True,
-        "memory": {"workspace_bytes": 2**53 - 1},
-    }
+    memory = replace(DESCRIPTION.memory, workspace_bytes=2**53 - 1)
+    description = replace(DESCRIPTION, entry="with_pool", external_workspace=True, memory=memory)
     with pytest.raises(RunError, match="no memory for 9,007,199,254,740,991 bytes"):
         AotModule(library, description).run(A, B)

@@ -25,7 +25,7 @@ from mlfc.relay import ir
 from mlfc.runtime import AotModule
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.verify.litert import Reference
-from tests.harness import module_of, seeded_inputs
+from tests.harness import interface, module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make
 
 TWO = [Pool("fast", 3000), Pool("slow")]
@@ -356,15 +356,16 @@ int32_t m_run(struct pools *pools) {
 
 def test_the_runtime_copies_into_what_is_mapped() -> None:
     tensor = {"shape": [4], "dtype": "uint8"}
-    description = {
-        "entry": "m_run",
-        "memory": {"workspace_bytes": 12},
-        "external_workspace": True,
-        "workspace_io": True,
-        "pools": [{"name": "one", "bytes": 8}, {"name": "two", "bytes": 4}],
-        "inputs": [{"name": "a", **tensor}],
-        "outputs": [{"name": "y", **tensor}, {"name": "z", **tensor}],
-    }
+    sizes = {"base": 0, "lower_bound_bytes": 0}
+    description = interface(
+        entry="m_run",
+        memory={"workspace_bytes": 12},
+        external_workspace=True,
+        workspace_io=True,
+        pools=[{"name": "one", "bytes": 8, **sizes}, {"name": "two", "bytes": 4, **sizes}],
+        inputs=[{"name": "a", **tensor}],
+        outputs=[{"name": "y", **tensor}, {"name": "z", **tensor}],
+    )
     module = AotModule(compile_cached({"src/m.c": MAPPED}), description)
     x = np.array([1, 2, 3, 250], np.uint8)
     for _ in range(2):

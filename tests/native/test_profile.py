@@ -16,7 +16,7 @@ from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
-from tests.harness import module_of
+from tests.harness import interface, module_of
 from tests.native import counting_clocks
 from tests.native.counting_clocks import passed
 from tests.native.programs import chain, generated
@@ -109,12 +109,11 @@ extern char trace_text[64];
 #define MLFC_TRACE_END(index, data, nbytes) \
   ((void)sprintf(trace_text + strlen(trace_text), "%d:%d%c>", index, (int)(nbytes), (data) ? '.' : '0'))
 """
-DESCRIPTION = {
-    "entry": "tvmgen_chain_v1_run",
-    "memory": {},
-    "inputs": [{"name": "x", "shape": [5], "dtype": "float32"}],
-    "outputs": [{"name": "y", "shape": [5], "dtype": "float32"}],
-}
+DESCRIPTION = interface(
+    entry="tvmgen_chain_v1_run",
+    inputs=[{"name": "x", "shape": [5], "dtype": "float32"}],
+    outputs=[{"name": "y", "shape": [5], "dtype": "float32"}],
+)
 
 
 def test_a_header_of_the_users_sees_every_operator_in_order() -> None:

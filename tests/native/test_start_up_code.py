@@ -45,7 +45,7 @@ def test_clang_has_nothing_to_say(name: str, tmp_path: Path) -> None:
 
 
 def test_every_template_says_its_licence() -> None:
-    folder = Path(board_room.__file__).parent / "templates"
+    folder = Path(board_room.__file__).parents[1] / "templates"
     files = [
         path for name in ("common", "cortex_m", "riscv", "avr", "host", "graph") for path in (folder / name).iterdir()
     ]

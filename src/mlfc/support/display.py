@@ -21,7 +21,10 @@ class Displayed:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __repr__(self) -> str:
-        facts = [f"{label}={_short(value)}" for label, value in self._facts().items()]
+        try:
+            facts = [f"{label}={_short(value)}" for label, value in self._facts().items()]
+        except AttributeError:  # it is not whole: a debugger looks at a constructor
+            facts = []
         return f"<{' '.join([type(self).__name__, *facts])}>"
 
     def _repr_html_(self) -> str:

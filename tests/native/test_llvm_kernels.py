@@ -141,6 +141,19 @@ def test_registers_hold_the_tile() -> None:
     assert "%rsp" not in busiest, busiest
 
 
+def test_only_sums_that_are_proven_to_fit_are_promised_not_to_wrap() -> None:
+    data, output = Buffer("data", (8,), "int32"), Buffer("output", (8,), "int32")
+    b = tb.StmtBuilder()
+    with b.loop(8, "i") as i:
+        value = tb.load(data, [i])
+        b.store(output, [i], (value & 255) * 3 + value)
+    module = ll.Module("kernels")
+    machine = machine_of(parse_target("llvm -mtriple=x86_64-linux-gnu"))
+    emit_kernel(module, PrimFunc("sums", (data,), (), output, (), b.finish()), "sums", machine=machine, contracts=False)
+    assert re.search(r"mul nsw i32 .*3", str(module))
+    assert re.search(r"add i32 ", str(module))  # the value may be any
+
+
 def test_a_fence_is_no_instruction() -> None:
     def two(fenced: bool) -> PrimFunc:
         b = tb.StmtBuilder()

@@ -167,7 +167,7 @@ class ExprEmitter:
     def _stays_within(self, expr: ir.Binary) -> bool:
         if expr.dtype != "int32" or self._in_body:
             return False
-        return self._context.ranges.interval(expr, 0).within(*dtypes.limits("int32"))
+        return self._context.ranges.result(expr).within(*dtypes.limits("int32"))
 
     def _sum(self, expr: ir.Binary) -> Value:
         """Return a sum or difference of floats, fused with a product as C compilers fuse within an expression."""

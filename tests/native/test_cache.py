@@ -44,6 +44,7 @@ def passable(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         monkeypatch.setenv("XDG_CACHE_HOME", place)
+        monkeypatch.setattr("tests.session_cache._FOLDER", [])  # which lies in the tests' own folder, too
         yield Path(place)
 
 

@@ -37,8 +37,13 @@ def key_of(parts: Iterable[str | bytes]) -> str:
 
 
 def files_under(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files by relative path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Return the content of all files by relative path; compilers beside may be about to rename some."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
 
 
 def built(key: str, make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:

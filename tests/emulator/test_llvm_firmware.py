@@ -95,5 +95,5 @@ def test_what_objects_cannot_do_is_said(models: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be told apart as they run: it comes as objects"):
         emulated_factory(factory, need_board("mps2-an386"), profile=True)
     path = mlfc.export_model_library_format(factory, tmp_path / "model.tar")
-    with pytest.raises(OptionError, match="comes as objects, which the template zephyr cannot build"):
+    with pytest.raises(OptionError, match="consists of objects, which template zephyr cannot build"):
         generate_project("zephyr", path, tmp_path / "project", {"board": "mps2-an386", "project_type": "standalone"})

@@ -253,4 +253,4 @@ def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path
     built = mlfc_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
     assert built.returncode == 1
     assert "stack reserve" in built.stdout
-    assert "bytes of stack, and firmware reserves 256" in built.stderr
+    assert "bytes, exceeds the reserve by" in built.stderr

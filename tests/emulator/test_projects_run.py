@@ -132,7 +132,7 @@ def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_pa
     assert any("firmware." in argument for argument in tool["arguments"])
     result = mlfc("project", "run", project, cwd=tmp_path)
     assert result.returncode == 2
-    assert f"no emulator is known for the board '{board}'" in result.stderr
+    assert f"board '{board}' has no known emulator" in result.stderr
     if shutil.which(tool["arguments"][0]) is None:  # else it would look for a board
         missing = mlfc("project", "flash", project, cwd=tmp_path)
         assert f"{tool['arguments'][0]} is not on the PATH. {tool['install']}" in missing.stderr

@@ -113,4 +113,4 @@ def test_what_a_self_test_takes_is_said(models: Path, tmp_path: Path) -> None:
         run_selftest(path, find_board("mps2-an386"))
     result = mlfc_program("run", "bare.tar", "--selftest", "--profile", cwd=tmp_path)
     assert result.returncode == 2
-    assert "Leave out --inputs" in result.stderr
+    assert "Remove --inputs" in result.stderr

@@ -228,7 +228,7 @@ BODIES: dict[str, BrokenBlob] = {
     "code_in_no_language": BrokenBlob(
         "classic",
         lambda: classic(LIB, string(b"c") + string(b"x") + string(b"../sh") + u64(0, 0), tree=rows((1,), ())),
-        r"there is no source of the form '../sh'",
+        r"unknown source form '../sh'",
     ),
     "onnx_model_beyond_the_end": BrokenBlob(
         "ffi",

@@ -29,7 +29,7 @@ def refused(data: Any, message: str, **options: Any) -> None:
         ("empty.onnx", b"", "empty"),
         ("text.onnx", b"hello, this is no model", "not an ONNX model|no ONNX graph"),
         ("zeros.onnx", bytes(100), "not an ONNX model|no ONNX graph"),
-        ("python", Path(sys.executable).read_bytes(), "machine code, not a model"),
+        ("python", Path(sys.executable).read_bytes(), "expected a model, got .*machine code"),
         ("latin.relay", b'#[version = "0.0.5"]\n\xff', "UTF-8"),
     ],
 )
@@ -40,14 +40,14 @@ def test_files_that_are_no_models(name: str, content: bytes, message: str, tmp_p
 
 
 def test_places_that_are_no_files(tmp_path: Path) -> None:
-    refused(tmp_path / "missing.onnx", "no such file")
+    refused(tmp_path / "missing.onnx", "file not found")
     refused(tmp_path, "folder")
     refused("a\0b", "cannot be read")
     refused("x" * 10_000, "cannot be read")
 
 
 def test_unknown_numerics() -> None:
-    with pytest.raises(OptionError, match="litert, tflm"):
+    with pytest.raises(OptionError, match="'litert', 'tflm'"):
         mlfc.import_model(b"", numerics="exact")
 
 
@@ -65,14 +65,14 @@ def test_tensor_that_nothing_produces() -> None:
 
 def test_tensor_made_twice() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["y"])]
-    refused(model(nodes, {"x": (1,)}, ["y"]), "'y' is made twice")
+    refused(model(nodes, {"x": (1,)}, ["y"]), "'y' is computed twice")
     network = small_network()
     network.graph.input.append(network.graph.input[0])
     refused(network, "called 'x'")
 
 
 def test_inputs_left_out_and_of_the_wrong_type() -> None:
-    refused(model([helper.make_node("Add", ["x"], ["y"])], {"x": (1,)}, ["y"]), "needs input 1")
+    refused(model([helper.make_node("Add", ["x"], ["y"])], {"x": (1,)}, ["y"]), "requires input 1")
     refused(single("Add", (2,), inputs=[np.array([1], np.int8)]), "node 'n'")
     refused(single("Reshape", (2,), inputs=[np.array([1.5], np.float32)]), "list of integers")
     refused(single("Conv", (1, 2, 4, 4), inputs=[np.zeros((1, 3, 3, 3), np.float32)]), "input channels")
@@ -89,7 +89,7 @@ def test_attribute_of_the_wrong_type() -> None:
         ({"raw_data": b"\0" * 3}, "holds 3 bytes"),
         ({"dims": [1 << 40, 1 << 40]}, "needs"),
         ({"dims": [-4]}, "not the shape"),
-        ({"data_type": 99}, "not an element type"),
+        ({"data_type": 99}, "unknown element type"),
         ({"data_type": TensorProto.STRING}, "STRING is not supported"),
     ],
 )

@@ -95,7 +95,7 @@ def test_several_models_have_no_default_and_say_so(factories: dict[str, Factory]
     root = library_root(list(factories.values()))
     for abi in (("classic", "ffi"), ("ffi",)):
         loaded = mlfc.load_module(export_library(root, tmp_path / "both.so", abi=abi, options=["-O1"]))
-        with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: hello_aot, hello_graph"):
+        with pytest.raises(OptionError, match=r"expected one module, got 2\. Name one of: hello_aot, hello_graph"):
             loaded["default"](cpu(0))
         for name in ("hello_aot", "hello_graph"):
             loaded[name](cpu(0)).run()
@@ -115,7 +115,7 @@ def test_code_for_tvm_ffi_alone_has_no_blob_for_others(
         np.testing.assert_array_equal(next(iter(mlfc.load(path, name).run(X).values())), expected)
     loaded = mlfc.load_module(path)
     if len(names) > 1:
-        with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: hello_aot, other"):
+        with pytest.raises(OptionError, match=r"expected one module, got 2\. Name one of: hello_aot, other"):
             loaded["default"](cpu(0))
         return
     executor = loaded["default"](cpu(0))

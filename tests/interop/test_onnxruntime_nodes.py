@@ -195,7 +195,7 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(top_k())
     archive = tmp_path / "model.tar"
     compiled = ["compile", str(tmp_path / "model.onnx"), "--byoc", "onnxruntime", "-o", str(archive)]
-    cause = "parts of module 'model' are run by onnxruntime, which firmware does not have"
+    cause = "parts of module 'model' require onnxruntime, which firmware does not have"
     refused = CliRunner().invoke(app, [*compiled, "--board", "mps2-an386"])
     assert cause in str(refused.exception)
     assert not archive.exists()
@@ -222,7 +222,7 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
             [node("NonZero", "x", "n"), node("Cast", "n", "y", to=1)],
             "shape of the output 'n' of NonZero depends on data",
         ),
-        ([node("TotallyUnknown", "x", "y")], "ONNX cannot tell the shapes|is no tensor"),
+        ([node("TotallyUnknown", "x", "y")], "ONNX cannot tell the shapes|is not a tensor"),
         (
             [node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=9), either("c", "nowhere", "y")],
             "the tensor 'nowhere', which nothing produces",
@@ -233,7 +233,7 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
         ),
         (
             [helper.make_node("SplitToSequence", ["x"], ["s"]), helper.make_node("SequenceLength", ["s"], ["y"])],
-            "the output 's' of SplitToSequence is no tensor",
+            "the output 's' of SplitToSequence is not a tensor",
         ),
     ],
     ids=["data", "unknown", "captured", "loop", "sequence"],

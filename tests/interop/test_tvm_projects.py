@@ -60,7 +60,7 @@ def test_a_module_of_tvm_runs_without_a_project(shared: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("option", "message"), [("--profile", "nothing of single operators"), ("--memory", "does not say what it takes")]
+    ("option", "message"), [("--profile", "cannot be profiled per operator"), ("--memory", "lacks memory metadata")]
 )
 def test_what_a_module_of_tvm_does_not_tell_is_refused(shared: Path, tmp_path: Path, option: str, message: str) -> None:
     need("arm-none-eabi-gcc", "gcc-arm-none-eabi")

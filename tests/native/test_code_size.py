@@ -50,7 +50,7 @@ def test_sections_are_counted_as_size_counts_them(
 
 
 def test_what_is_no_object_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match="no ELF file"):
+    with pytest.raises(ToolchainError, match="expected an ELF object"):
         object_sizes(b"\xcf\xfa\xed\xfe" + bytes(100), "code.o")
     with pytest.raises(ToolchainError, match="cut off"):
         object_sizes(b"\x7fELF\x02\x01" + bytes(10), "code.o")

@@ -143,7 +143,7 @@ def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: m
 def test_what_targets_of_devices_cannot_be_combined_with() -> None:
     with pytest.raises(OptionError, match="executor 'aot' runs no code of devices"):
         built(network(), executor="aot")
-    with pytest.raises(OptionError, match="target of the host"):
+    with pytest.raises(OptionError, match="expected a host target"):
         built(network(), target_host="opencl")
     targets = built(network(), target_host="c -mcpu=x86-64-v3").targets
     assert list(map(str, targets)) == ["opencl", "c -mcpu=x86-64-v3"]
@@ -273,9 +273,9 @@ def test_firmware_is_not_made_of_what_runs_on_a_device(divided: Factory, tmp_pat
     from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
 
     mlfc.export_model_library_format(divided, tmp_path / "network.tar")
-    with pytest.raises(OptionError, match="parts of module 'network' are run by opencl, which firmware does not have"):
+    with pytest.raises(OptionError, match="parts of module 'network' require opencl, which firmware does not have"):
         graph_of_archive(tmp_path / "network.tar")
-    with pytest.raises(OptionError, match="'network' are run by opencl"):
+    with pytest.raises(OptionError, match="'network' require opencl"):
         graph_of_factory(divided)
 
 

@@ -200,10 +200,10 @@ def test_the_command(command: Callable[..., str], models: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (("--port", "/dev/null"), "are for --host-driven"),
-        (("--tensors", "t.npz"), "are for --host-driven"),
-        (("--host-driven", "--memory"), "no table of memory"),
-        (("--host-driven", "--repeat", "3"), "--repeat is for --profile"),
+        (("--port", "/dev/null"), "require --host-driven"),
+        (("--tensors", "t.npz"), "require --host-driven"),
+        (("--host-driven", "--memory"), "excludes --selftest and --memory"),
+        (("--host-driven", "--repeat", "3"), "--repeat requires --profile"),
         (("--host-driven", "--board", "nowhere"), "unknown board"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_board_at_a_serial_port(models: Path, tmp_path: Path, command: Callabl
             for name, output in model.run(inputs).items():
                 np.testing.assert_array_equal(output, expected[name])
         other = graph_of_factory(mlfc.build(module, HOST.target, params, executor="graph", module_name="other"))
-        with pytest.raises(RunError, match="firmware is of another model"), driven_model(other, HOST, port):
+        with pytest.raises(RunError, match="firmware is for another model"), driven_model(other, HOST, port):
             pass
     finally:
         device.kill()

@@ -25,8 +25,8 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda executor: executor.set_input(0, None), "input_1: "),
     "text": (lambda executor: executor.set_input(0, "text"), "input_1: "),
     "objects": (lambda executor: executor.set_input(0, np.array([object()])), "input_1: .*object"),
-    "no such output": (lambda executor: executor.get_output(1), "there is no output 1: the .* has 1"),
-    "an output's name": (lambda executor: executor.get_output("Identity"), "there is no output Identity"),
+    "no such output": (lambda executor: executor.get_output(1), "output 1 is out of range: the .* has 1"),
+    "an output's name": (lambda executor: executor.get_output("Identity"), "output Identity is out of range"),
     "place of an output": (lambda executor: executor.get_output(0, np.zeros((1, 12))), "float64.* int8"),
 }
 

@@ -113,7 +113,7 @@ HEADER = b"member/         0           0     0     644     8         `\n"
 def test_what_holds_no_code_is_refused(tmp_path: Path) -> None:
     nested = tmp_path / "nested.a"
     nested.write_bytes(b"!<arch>\n" + HEADER + b"!<arch>\n")
-    with pytest.raises(ArchiveError, match=r"nested\.a: there is no object of machine code in it"):
+    with pytest.raises(ArchiveError, match=r"nested\.a: it contains no object file"):
         inspect_library(nested)
 
 

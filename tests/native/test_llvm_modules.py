@@ -133,7 +133,7 @@ def test_everything_runs_without_a_compiler(kws: Path, executor: str) -> None:
     made.set_input(0, next(iter(inputs.values())))
     made.run()
     np.testing.assert_array_equal(made.get_output(0), expected)
-    with pytest.raises(ToolchainError, match="there is no C compiler"):
+    with pytest.raises(ToolchainError, match="no C compiler found"):
         built(kws, "c").runtime.run(inputs)
 
 
@@ -310,7 +310,7 @@ def test_source_is_llvms_and_the_processors(kws: Path) -> None:
     assert 'define signext i32 @"tvmgen_model_run"' in lib.get_source()
     assert 'target triple = "thumbv7em-none-eabi"' in lib.get_source("ll")
     assert "smlad" in lib.get_source("asm")
-    with pytest.raises(OptionError, match="there is no source 'bc'"):
+    with pytest.raises(OptionError, match="unknown source 'bc'"):
         lib.get_source("bc")
 
 

@@ -326,7 +326,7 @@ def test_several_modules_are_chosen_by_name(tmp_path: Path) -> None:
     for name, kind in (("one", "AotExecutorFactory"), ("two", "GraphExecutorFactory")):
         assert mlfc.load_module(archive, name).type_key == kind
         np.testing.assert_allclose(mlfc.load(archive, name).run(X)["y"], expected(X), rtol=1e-5)
-    with pytest.raises(OptionError, match=r"there are 2 modules\. Name one of: one, two"):
+    with pytest.raises(OptionError, match=r"expected one module, got 2\. Name one of: one, two"):
         mlfc.load(archive)
 
 

@@ -202,7 +202,7 @@ def test_memory_that_is_not_there_is_refused(api: DeviceApi) -> None:
             api.copy_in(handle, offset, data)
     api.free(handle)
     for use in (lambda: api.free(handle), lambda: api.copy_out(handle, 0, data), lambda: api.copy_in(12345, 0, data)):
-        with pytest.raises(InputError, match="is no memory that was allocated there"):
+        with pytest.raises(InputError, match="was not allocated on this device"):
             use()
     module = module_of(SIZES, "sizes", ("handle",))
     with pytest.raises(DeviceError, match=rf"sizes: argument 0 is {handle:#x}, no memory of opencl\(0\)"):
@@ -236,7 +236,7 @@ def test_arguments_that_do_not_fit_name_the_kernel(api: DeviceApi) -> None:
         with pytest.raises(InputError, match=r"^sizes: argument 0 is .*, not a tensor on the device, or a handle"):
             kernel(wrong, 1)
     for wrong in (-1, 1 << 32, 2.0, None):
-        with pytest.raises(InputError, match=r"^sizes: .* is no extent of a launch"):
+        with pytest.raises(InputError, match=r"^sizes: expected a launch extent"):
             kernel(handle, wrong)
     with pytest.raises(DeviceError, match=r"groups \(1, 1, 1\) of \(1048576, 1, 1\) items: .*Its groups are not those"):
         module_of(SIZES, "sizes", ("handle",), ("threadIdx.x",))["sizes"](handle, 1 << 20)

@@ -33,7 +33,7 @@ def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
     [
         (lambda module, params: ("model.onnx",), "not an object of the class str. Give the first of the two"),
         (lambda module, params: ((module, params),), "not an object of the class tuple. Give the first of the two"),
-        (lambda module, params: (module, params), r"class dict. The order is build\(module, target, params\)"),
+        (lambda module, params: (module, params), r"got dict. The order is build\(module, target, params\)"),
         (lambda module, params: (module, "c", [params]), "not an object of the class list. Give the second of the two"),
     ],
 )

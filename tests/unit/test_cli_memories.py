@@ -49,7 +49,13 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     wrong = ("--pool", "a=b", "--pool", "Upper=1", "--pool", "x=0", "--constants", "c", "--constants", "c")
     result = mlfc("compile", DIGITS, *wrong, "--board-pools", cwd=tmp_path)
     assert result.returncode == 2
-    for said in ("'a=b' is not", "'Upper' cannot be", "'x' has no bytes", "'c' is given twice", "no board is given"):
+    for said in (
+        "got 'a=b'",
+        "'Upper' cannot be",
+        "'x' has no bytes",
+        "'c' is given twice",
+        "--board-pools requires --board",
+    ):
         assert said in result.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -116,7 +116,7 @@ def test_objects_of_the_model_are_known_by_their_sources() -> None:
 def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "firmware.map"
     path.write_bytes(b"\xff\xfe nothing")
-    with pytest.raises(ToolchainError, match="no map of GNU ld"):
+    with pytest.raises(ToolchainError, match="expected a map file of GNU ld"):
         read_map(path)
 
 
@@ -211,7 +211,7 @@ def test_a_difference_names_its_row() -> None:
 def test_a_reserve_that_is_smaller_than_the_bound_is_refused() -> None:
     check_fit(table_of(stack=512, reserve=512), None)
     check_fit(table_of(stack=513), None)
-    with pytest.raises(BudgetError, match="up to 513 bytes of stack, and firmware reserves 512"):
+    with pytest.raises(BudgetError, match="513 bytes, exceeds the reserve by 1 bytes"):
         check_fit(table_of(stack=513, reserve=512), None)
 
 

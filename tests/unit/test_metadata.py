@@ -259,7 +259,7 @@ def test_modules_for_other_devices_are_stored_with_their_tree(models: Path, tmp_
 
 @pytest.mark.parametrize("key", ["host", "../up", "", "a/b", "Con:"])
 def test_kinds_that_name_no_folder_are_refused(key: str) -> None:
-    with pytest.raises(OptionError, match="no names for a folder"):
+    with pytest.raises(OptionError, match="not valid names of a folder"):
         import_tree("model", "c", [], [Stored(key, b"x")])
 
 

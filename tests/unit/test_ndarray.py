@@ -54,7 +54,7 @@ def test_copies_must_fit() -> None:
     locked.flags.writeable = False
     with pytest.raises(InputError, match="only to be read"):
         target.copyto(from_dlpack(locked))
-    with pytest.raises(InputError, match=r"no tensor of shape \[2, -1\]"):
+    with pytest.raises(InputError, match=r"invalid tensor shape \[2, -1\]"):
         empty((2, -1))
     with pytest.raises(InputError, match="tuple of whole numbers, not 3"):
         empty(3)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def test_a_capsule_is_taken_once() -> None:
     for versions in ({}, {"max_version": (1, 0)}):
         holder = Holder(array(X).__dlpack__(**versions))
         np.testing.assert_array_equal(from_dlpack(holder).numpy(), X)
-        with pytest.raises(ExchangeError, match="taken before"):
+        with pytest.raises(ExchangeError, match="expected an unused tensor"):
             from_dlpack(holder)
 
 
@@ -215,7 +215,7 @@ def test_devices_and_streams_are_looked_at() -> None:
         made.__dlpack__(stream=1)
     with pytest.raises(ExchangeError, match=r"on cpu\(0\) is not on cuda\(0\)"):
         made.__dlpack__(dl_device=(2, 0))
-    with pytest.raises(ExchangeError, match="no device type 99"):
+    with pytest.raises(ExchangeError, match="unknown device type 99"):
         made.__dlpack__(dl_device=(99, 0))
     copied = np.from_dlpack(made, copy=True)
     assert not shares(copied, made)
@@ -233,9 +233,9 @@ def test_what_cannot_be_taken_says_why() -> None:
 
     with pytest.raises(ExchangeError, match="it requires grad"):
         from_dlpack(Refusing())
-    with pytest.raises(ExchangeError, match="of a Lying returns is no tensor"):
+    with pytest.raises(ExchangeError, match="from __dlpack__ of Lying"):
         from_dlpack(Lying())
-    with pytest.raises(ExchangeError, match="a list is no array"):
+    with pytest.raises(ExchangeError, match="expected a DLPack array, got list"):
         from_dlpack([1, 2])
     for values in (X.astype(">f4"), np.array(["a"]), X.astype(np.complex64)):
         with pytest.raises(ExchangeError):

@@ -153,7 +153,7 @@ def test_large_constants_move_with_the_file_that_includes_them(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", FORMS)
 def test_several_modules_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OptionError, match=r"holds one module, and there are 2\. Write version 7"):
+    with pytest.raises(OptionError, match=r"holds one module, got 2\. Write version 7"):
         mlfc.export_model_library_format([dense_factory("a"), dense_factory("b")], tmp_path / "a.tar", **FORMS[name])
     assert list(tmp_path.iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_several_modules_are_refused(tmp_path: Path, name: str) -> None:
     [
         (["c", "llvm"], {"format_version": 5}, "'llvm' has none of its own"),
         (["unheard"], {"format_version": 5}, "'unheard' has none"),
-        (["c", "opencl"], {"rfc": True}, "says one target, and there are 2"),
+        (["c", "opencl"], {"rfc": True}, "holds one target, got 2"),
     ],
 )
 def test_targets_that_a_version_cannot_say_are_refused(

@@ -181,7 +181,10 @@ FAULTS = {
         "Invalid option format: cflags. Please use OPTION=VALUE.",
     ),
     "no_such_model": (("create", "none.tar", "made", "--template", "package"), "none.tar"),
-    "a_library": (("create", sys.executable, "made", "--template", "package"), "a shared library is for this machine"),
+    "a_library": (
+        ("create", sys.executable, "made", "--template", "package"),
+        "expected an archive or a model, got a shared library",
+    ),
     "no_parent": (("create", DIGITS, "no/made", "--template", "package"), "does not exist"),
     "no_project": (("build", "."), "this is not a firmware project"),
     "no_project_to_run": (("run", "."), "this is not a firmware project"),

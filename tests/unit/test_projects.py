@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a_number_below_all": ({"stack_bytes": "-8"}, "'-8' of the option 'stack_bytes'.*not less than 0"),
     "a_huge_number": ({"stack_bytes": "9" * 5000}, "an integer"),
     "neither_true_nor_false": ({"trace": "maybe"}, "'maybe' of the option 'trace'.*true or false"),
-    "a_board_of_a_file_that_is_not_there": ({"board": "none.toml"}, "cannot be read"),
+    "a_board_of_a_file_that_is_not_there": ({"board": "none.toml"}, "cannot read the board file"),
 }
 
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is_written(archive: Path
 
 
 def test_a_board_that_the_template_does_not_serve_is_refused(archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="the template cmake does not serve the board 'arduino_mega'"):
+    with pytest.raises(OptionError, match="template cmake does not support board 'arduino_mega'"):
         generate_project("cmake", archive, tmp_path / "made", {**ON_M4, "board": "arduino_mega"})
 
 

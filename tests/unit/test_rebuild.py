@@ -232,7 +232,7 @@ def test_the_options_of_an_export_are_told(models: Path, tmp_path: Path, options
 def test_an_archive_is_not_taken_for_a_damaged_model(tmp_path: Path) -> None:
     exported(small(), tmp_path / "a.tar")
     (problem,) = mlfc.check(tmp_path / "a.tar")
-    assert "an archive or a tar of objects, not a model" in str(problem)
+    assert "expected a model, got an archive or a tar of objects" in str(problem)
 
 
 def test_relay_text_is_read_by_a_process_that_has_compiled_nothing(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> 
 
     if artifact_kind(artifact) != "model":
         if shape:
-            raise OptionError("--shape is for models; the shapes of an archive are fixed")
+            raise OptionError("option --shape requires a model; the shapes of an archive are fixed")
         return True
     if module is not None:
-        raise OptionError("--module is for archives and shared libraries; a model is one module")
+        raise OptionError("option --module requires an archive or a shared library; a model is a single module")
     return False
 
 

@@ -95,7 +95,7 @@ def check_vectors(
         typer.echo("\n".join(run.lines))
     if not run.passed:
         raise BudgetError(
-            "the board computes something else than the machine that made the test vectors",
+            "the board's results differ from those of the machine that made the test vectors",
             place=f"{artifact} on {board.name}",
             next_step=_search(board, name),
         )

@@ -45,7 +45,7 @@ def write_library(
     wanted = _SUFFIXES.get(emit)
     if (wanted is None and place.suffix in (*_SUFFIXES.values(), ".o")) or (wanted and place.suffix != wanted):
         raise OptionError(
-            f"the name '{place.name}' says that this is another form of a library than --emit {emit}",
+            f"expected a file name for --emit {emit}, got '{place.name}'",
             place="-o",
             next_step=f"Name it {place.stem}{wanted or '.so'}",
         )

@@ -168,7 +168,9 @@ def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:
     if module_name is None:
         return named
     if len(named) != 1:
-        raise OptionError("--module-name names one model", next_step="Write NAME=FILE for each of several")
+        raise OptionError(
+            "option --module-name requires a single model", next_step="Write NAME=FILE for each of several"
+        )
     # the name that the code gets is the name of the file: "../x" names no folder
     return {checked_name(module_name): next(iter(named.values()))}
 
@@ -177,9 +179,9 @@ def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
     archives = [path for path in named.values() if is_archive(path)]
     if archives and (len(named) > 1 or module_name is not None):
         raise OptionError(
-            "an archive is compiled alone and keeps its modules' names",
+            "an archive must be compiled alone, and keeps its module names",
             place=str(archives[0]),
-            next_step="Give no other file and no --module-name",
+            next_step="Remove the other files and --module-name",
         )
     return archives
 
@@ -192,7 +194,7 @@ def _output(
     if from_archive and emit == "mlf":
         raise OptionError("the default output would replace the archive", next_step="Name another file with -o")
     if len(named) != 1:
-        raise OptionError("several models need a name for the output", next_step="Give one with -o")
+        raise OptionError("several models require option -o", next_step="Name the output with -o")
     name = next(iter(named))
     return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
 
@@ -200,9 +202,9 @@ def _output(
 def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
     if target_host is not None and not any(factory.target_host for factory in factories):
         raise OptionError(
-            f"the target '{factories[0].target}' is no device's, so there is no other code beside its own",
+            f"option --target-host requires a device target, got '{factories[0].target}'",
             place="--target-host",
-            next_step="Say --target alone, or compile for a device: --target opencl",
+            next_step="Remove --target-host, or compile for a device: --target opencl",
         )
 
 

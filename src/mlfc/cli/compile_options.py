@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from mlfc.cli.build_file import read_options
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
@@ -272,16 +272,16 @@ def form_of(emit: str | None, output: Path | None) -> str:
         For a form that does not exist, and for an archive under the name of a library or an object.
     """
     if emit is not None and emit not in EMITS:
-        raise OptionError(f"there is no form '{emit}' to emit", next_step=f"Use {', '.join(EMITS)}")
+        raise OptionError(unknown("form", emit, EMITS), place="--emit")
     named = _BY_SUFFIX.get(output.suffix) if output else None
     if output is None or named is None or emit not in (None, "mlf"):
         return emit or "mlf"
     if emit is None and named in LIBRARIES:
         return named
     raise OptionError(
-        f"the name '{output.name}' is none of an archive",
+        f"expected a file name of an archive, got '{output.name}'",
         place="-o",
-        next_step=f"Name it {output.stem}.tar, or say --emit {named}"
+        next_step=f"Name it {output.stem}.tar, or add --emit {named}"
         + (" for objects in a folder" if named == "o" else ""),
     )
 
@@ -298,7 +298,7 @@ def library_options(
     """
     if board is not None and emit in LIBRARIES:
         raise OptionError(
-            f"libraries are for machines with an operating system, not for the board '{board}'",
+            f"a library requires an operating system; board '{board}' has none",
             place=f"--emit {emit}",
             next_step="Make objects with --emit o, an archive with --emit mlf, or firmware with mlfc project create",
         )
@@ -306,7 +306,7 @@ def library_options(
     given = {name: value for name, value in asked.items() if value is not None}
     if given and emit not in LIBRARIES:
         raise OptionError(
-            "--abi, --triple and --cc say how a library is made, and none is made",
+            "options --abi, --triple and --cc require a library",
             next_step=f"Use --emit {', '.join(LIBRARIES[:-1])} or {LIBRARIES[-1]}",
         )
     return given
@@ -335,9 +335,9 @@ def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) ->
     idle = [f"--{name.replace('_', '-')}" for name in _OF_ARCHIVES if name in given]
     if emit != "mlf" and idle:
         raise OptionError(
-            "this says what an archive holds, and no archive is made",
+            "this option requires --emit mlf",
             place=", ".join(idle),
-            next_step=f"Leave it out, or --emit {emit}",
+            next_step=f"Remove it, or remove --emit {emit}",
         )
     if "params_form" in given:
         given["params_forms"] = tuple(dict.fromkeys(("params", *given.pop("params_form"))))

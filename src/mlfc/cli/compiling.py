@@ -68,13 +68,13 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
     for value, flag in ((options.numerics, "--numerics"), (options.shapes, "--shape")):
         if value:
             raise OptionError(
-                "an archive has been imported already, so this cannot be chosen again",
+                "an archive is imported already, so this option has no effect",
                 place=flag,
                 next_step="Compile the model itself",
             )
     executors = parse_executors(options.executors, None)
     if set(executors) - {""}:
-        raise OptionError("an archive takes one executor for all modules", place="--executor")
+        raise OptionError("an archive needs the same executor for all modules", place="--executor")
     with stage(f"compiling {path}"):
         return rebuild(
             path,
@@ -138,7 +138,11 @@ def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, 
         If the user named a target.
     """
     if target is not None:
-        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+        raise OptionError(
+            "options --board and --target exclude each other: a board has its own target",
+            place="--target",
+            next_step="Remove one of them",
+        )
     if ram is None and board.memories:
         ram = max(0, board.ram.nbytes - board.stack_bytes)
     return board.target, ram
@@ -157,11 +161,11 @@ def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[s
         name, equals, executor = text.rpartition("=")
         if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
             raise OptionError(
-                f"'{text}' does not say for which module",
+                f"expected NAME=EXECUTOR, got '{text}'",
                 place="--executor",
                 next_step=f"Write aot, graph, or NAME=graph with a name of: {', '.join(names or ())}",
             )
         if name in chosen:
-            raise OptionError(f"the executor of {name or 'all modules'} is given twice", place="--executor")
+            raise OptionError(f"the executor of {name or 'all modules'} is specified twice", place="--executor")
         chosen[name] = executor
     return chosen

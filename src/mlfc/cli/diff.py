@@ -54,9 +54,7 @@ def _mapped(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         first, colon, second = text.partition(":")
         if not (first and colon and second) or first in modules:
-            raise OptionError(
-                f"'{text}' does not pair a module with another", place="--module", next_step="Write A:B, each A once"
-            )
+            raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Name each module A once")
         modules[first] = second
     return modules
 

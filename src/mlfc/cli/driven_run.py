@@ -51,7 +51,7 @@ def run_driven(
     from mlfc.runtime.tensor.npz import write_npz
 
     if wanted.repeat != 1 and not wanted.profile:
-        raise OptionError("--repeat is for --profile: times would be those of the line")
+        raise OptionError("option --repeat requires --profile; without it, times would measure the serial line")
     source = _source(artifact, module, shape, board.target)
     with (
         stage(f"running {artifact} on {board.name}"),

@@ -16,7 +16,7 @@ from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
 from mlfc.cli.tables import bar, describe_tensor, print_json, print_table
 from mlfc.cli.tiling_line import tiling_line
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ def inspect(
     on_board = chosen_board(board, trust_board)
     if on_board is not None:
         if layers or weights or files or picture is not None:
-            raise OptionError("--board shows the board's memory alone", next_step="Leave out the other options")
+            raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
         _show_board_memory(artifact, on_board, str(board), module, shape, as_json)
         return
     if shape:
-        raise OptionError("--shape is for models, and these need a board", next_step="Add --board NAME")
+        raise OptionError("option --shape requires a model and --board", next_step="Add --board NAME")
     if is_code(artifact):
         if layers or weights or files or picture is not None:
             raise OptionError(
-                "a library does not tell of layers, weights and files",
+                "a library has no details of layers, weights and files",
                 place=str(artifact),
                 next_step="Inspect the archive, or leave out the other options",
             )
@@ -137,7 +137,7 @@ def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
     if wanted is None and len(modules) == 1:
         return next(iter(modules))
     raise OptionError(
-        "there are several modules" if wanted is None else f"there is no module '{wanted}'",
+        f"expected one module, got {len(modules)}" if wanted is None else unknown("module", wanted, modules),
         place="--module",
         next_step=f"Name one of: {', '.join(modules)}",
     )

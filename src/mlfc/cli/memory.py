@@ -82,7 +82,7 @@ def planned_memory(
     parts = read_parts(artifact, module)
     if parts.record.details is None:
         raise OptionError(
-            f"module '{parts.record.name}' was not compiled by mlfc, and does not say what it takes",
+            f"module '{parts.record.name}' was not compiled by mlfc and lacks memory metadata",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )

@@ -49,18 +49,18 @@ def memory_options(
         for text in texts:
             match = _SIZED.fullmatch(text)
             if match is None:
-                problems.append(OptionError(f"'{text}' is not a name and bytes", place=flag, next_step=_FORM))
+                problems.append(OptionError(f"expected NAME or NAME=BYTES, got '{text}'", place=flag, next_step=_FORM))
             else:
                 found.append((match[1], int(match[2]) if match[2] else None))
         return found
 
     wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
     if board_pools and board is None:
-        problems.append(
-            OptionError("no board is given, so its memories are not known", place="--board-pools", next_step=_BOARD)
-        )
+        problems.append(OptionError("option --board-pools requires --board", place="--board-pools", next_step=_BOARD))
     if board_pools and wanted:
-        problems.append(OptionError("the board's memories are the pools", place="--pool", next_step=_ONE))
+        problems.append(
+            OptionError("options --pool and --board-pools exclude each other", place="--pool", next_step=_ONE)
+        )
     memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
     memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
     try:
@@ -81,7 +81,7 @@ def memory_options(
 
 _FORM = "Write NAME or NAME=BYTES"
 _BOARD = "Name one with --board"
-_ONE = "Leave out --pool, or --board-pools"
+_ONE = "Remove one of them"
 
 
 def _of_board(board: Board | None) -> tuple[Pool, ...] | None:

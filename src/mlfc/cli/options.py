@@ -75,11 +75,13 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
         name, equals, extents = text.rpartition("=")
         parts = [part.strip() for part in extents.split(",")] if extents else []
         if not name or not equals or not all(re.fullmatch(r"[1-9][0-9]{0,9}", part) for part in parts):
-            raise OptionError(f"'{text}' is not a shape", place="--shape", next_step="Write NAME=1,3,224,224")
+            raise OptionError(
+                f"expected NAME=1,3,224,224, got '{text}'", place="--shape", next_step="Write NAME=1,3,224,224"
+            )
         if len(parts) > _MAX_DIMENSIONS:
             raise OptionError(f"{len(parts)} dimensions are too many", place="--shape")
         if name in shapes:
-            raise OptionError(f"the shape of '{name}' is given twice", place="--shape")
+            raise OptionError(f"the shape of '{name}' is specified twice", place="--shape")
         shapes[name] = tuple(map(int, parts))
     return shapes
 
@@ -96,7 +98,7 @@ def shapes_by_model(texts: Sequence[str] | None, models: Sequence[str]) -> dict[
         name, _, shape = text.partition(":")
         if name not in given:
             raise OptionError(
-                f"'{text}' does not say for which model",
+                f"expected MODEL:NAME=1,3,224,224, got '{text}'",
                 place="--shape",
                 next_step=f"Write MODEL:NAME=1,3,224,224 with a model of: {', '.join(models)}",
             )
@@ -113,7 +115,7 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
         named = equals and not Path(text).exists()
         if named and not re.fullmatch(r"\w+", name) and Path(path).exists():
             raise OptionError(
-                f"'{name}' cannot name a module", place=text, next_step="Use letters, digits and underscores"
+                f"invalid module name '{name}'", place=text, next_step="Use letters, digits and underscores"
             )
         if not named or not re.fullmatch(r"\w+", name):
             name, path = Path(text).name.partition(".")[0], text

@@ -45,7 +45,7 @@ def run_project(
     from mlfc.support.atomic import check_writable
 
     if top < 0 or not timeout > 0:
-        raise OptionError("--top counts from 0, and --timeout is more than that")
+        raise OptionError("--top must be at least 0, and --timeout greater than 0")
     if outputs is not None:
         check_writable(outputs)
     project = built_project(folder)
@@ -127,10 +127,10 @@ def _show_console(
 
 def _refuse_files(files: tuple[Path | None, Path | None], why: str) -> None:
     if any(files):
-        raise OptionError(why, next_step="Leave out --inputs and --outputs")
+        raise OptionError(why, next_step="Remove --inputs and --outputs")
 
 
 def _failed(project: BuiltProject) -> BudgetError:
     return BudgetError(
-        "the firmware computes something else than the machine that made the test vectors", place=str(project.folder)
+        "the firmware's results differ from those of the machine that made the test vectors", place=str(project.folder)
     )

@@ -94,32 +94,32 @@ def run_model(
 
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
-        raise OptionError("--repeat counts from 1 and --top from 0")
+        raise OptionError("--repeat must be at least 1, and --top at least 0")
     if host_driven and (selftest or memory):
         raise OptionError(
-            "firmware that a host drives runs single operators: it has no self-test and no table of memory",
+            "option --host-driven excludes --selftest and --memory: the host runs single operators",
             place="--host-driven",
-            next_step="Leave out --selftest and --memory",
+            next_step="Remove --selftest and --memory",
         )
     if not host_driven and (port is not None or tensors is not None):
-        raise OptionError("--port and --tensors are for --host-driven", next_step="Add --host-driven")
+        raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
     on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
     if selftest and on_board:
         if inputs or outputs or repeat is not None or profile or shape:
             raise OptionError(
-                "a self-test has inputs and outputs of its own",
+                "option --selftest uses the archive's own inputs and outputs",
                 place="--selftest",
-                next_step="Leave out --inputs, --outputs, --repeat, --profile and --shape",
+                next_step="Remove --inputs, --outputs, --repeat, --profile and --shape",
             )
         check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
         return
     if memory and (board is None or profile):
         raise OptionError(
-            "this shows what firmware takes without the hooks of --profile",
+            "option --memory requires --board and excludes --profile",
             place="--memory",
-            next_step="Give a --board and no --profile",
+            next_step="Add --board, or remove --profile",
         )
     for path in (outputs, tensors):
         if path is not None:
@@ -130,7 +130,7 @@ def run_model(
         run_driven(artifact, on_board, module, shape, given, wanted)
     elif on_board is not None:
         if repeat is not None:
-            raise OptionError("under an emulator every run takes the same instructions: leave out --repeat")
+            raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
         firmware = built_firmware(artifact, on_board, module, shape, profile=profile)
         run_firmware(
             firmware,
@@ -183,11 +183,13 @@ def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
         return ()
     if elsewhere:
         raise OptionError(
-            "--board, --host-driven and --selftest say where the model runs", place="--device", next_step="Leave it out"
+            "option --device excludes --board, --host-driven and --selftest", place="--device", next_step="Leave it out"
         )
     kind, colon, index = text.partition(":")
     if colon and not (index.isascii() and index.isdigit() and len(index) < 4):
-        raise OptionError(f"'{text}' is no device", place="--device", next_step=f"Write {kind}:0")
+        raise OptionError(
+            f"expected a device such as {kind}:0, got '{text}'", place="--device", next_step=f"Write {kind}:0"
+        )
     return (device(kind, int(index or 0)),)
 
 

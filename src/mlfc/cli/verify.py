@@ -104,11 +104,15 @@ def verify(
 
     if artifact is not None and (shape or byoc or (target, optimize, numerics) != ("c", "speed", "litert")):
         raise OptionError(
-            "--target, --optimize, --numerics, --shape and --byoc say how to compile; the artifact is compiled already",
-            next_step="Leave out the artifact or these options",
+            "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
+            next_step="Remove the artifact or these options",
         )
     if board is not None and target != "c":
-        raise OptionError("a board says what its target is", place="--target", next_step="Leave out one of the two")
+        raise OptionError(
+            "options --board and --target exclude each other: a board has its own target",
+            place="--target",
+            next_step="Remove one of them",
+        )
     chosen = chosen_board(board, trust_board)
     warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
     with stage(f"comparing {model}"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from mlfc.errors import InputError, MlfcError, ModelError, OptionError
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, unknown
 from mlfc.objfile.head import machine_code
 from mlfc.support.cost import limited
 from mlfc.support.plain_file import open_plain
@@ -94,7 +94,7 @@ def import_model(
     mlfc.errors.ModelError: model: the file is empty
     """
     if numerics not in NUMERICS:
-        raise OptionError(f"there are no numerics '{numerics}'", next_step=f"Choose one of {', '.join(NUMERICS)}")
+        raise OptionError(unknown("numerics", numerics, NUMERICS))
     content = model_bytes(model)
     if content is not None:
         with limited(len(content), 0, limit_factor):
@@ -150,7 +150,7 @@ def _content(path: Path) -> bytes:
     place = str(path)
     try:
         if path.is_dir():
-            raise ModelError("this is a folder, not a model file", place=place)
+            raise ModelError("expected a model file, got a folder", place=place)
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _SIZE_LIMIT:
@@ -161,7 +161,7 @@ def _content(path: Path) -> bytes:
                 )
             return file.read()
     except FileNotFoundError:
-        raise ModelError("there is no such file", place=place) from None
+        raise ModelError("file not found", place=place) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ModelError(f"the file cannot be read: {reason}", place=place[:200]) from None
@@ -186,16 +186,16 @@ def _dispatch(
         return _relay_text(data, name)
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
         raise ModelError(
-            "this is an archive or a tar of objects, not a model",
+            "expected a model, got an archive or a tar of objects",
             place=name,
-            next_step="Run it as it is; an archive of the model is compiled again with: mlfc compile ARCHIVE",
+            next_step="Run it directly, or recompile an archive with: mlfc compile ARCHIVE",
         )
     code = machine_code(data)
     if code is not None:
         raise ModelError(
-            f"this is {code}, not a model",
+            f"expected a model, got {code}",
             place=name,
-            next_step="Give the model that it was made of",
+            next_step="Use the model it was compiled from",
         )
     from mlfc.frontend.onnx import import_onnx
 

@@ -219,7 +219,7 @@ class _Objects:
 
     def _addon(self, path: Path) -> list[Path]:
         if not path.is_file():
-            raise OptionError("there is no such file to link", place=str(path), next_step="Look at addons")
+            raise OptionError("file to link not found", place=str(path), next_step="Look at addons")
         if path.suffix not in SOURCES:
             return [path.absolute()]
         return self._built(Part({f"addons/{path.name}": path.read_bytes()}, ("addons",)))

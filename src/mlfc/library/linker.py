@@ -103,7 +103,7 @@ def _archiver(compiler: Compiler) -> list[str]:
     if has_zig():
         return [sys.executable, "-m", "ziglang", "ar"]
     raise ToolchainError(
-        "there is no archiver for static libraries",
+        "no archiver for static libraries found",
         place=found or "ar",
         next_step="Install binutils, or run: pip install ziglang. Or set AR to one",
     )

@@ -96,7 +96,7 @@ class LlvmLibrary(HostLibrary):
             For another format.
         """
         if fmt not in _SOURCES:
-            raise OptionError(f"there is no source '{fmt}'", next_step=f"Use {' or '.join(_SOURCES)}")
+            raise OptionError(f"unknown source '{fmt}'", next_step=f"Use {' or '.join(_SOURCES)}")
         objects = (data for _, data in sorted(self.files.items()) if isinstance(data, CompiledObject))
         return "\n".join(map(_SOURCES[fmt], objects))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.runtime.modules.blob import LIBRARY, SYMBOLS, TREE
 from mlfc.runtime.modules.loaders import extent_of
 from mlfc.runtime.modules.module import Module
@@ -70,7 +70,7 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
         that imports code: as one library they would import each other.
     """
     if abi not in SYMBOLS:
-        raise OptionError(f"there is no generation '{abi}' of blobs", next_step=f"Generations: {', '.join(SYMBOLS)}")
+        raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
     _require_storable(root)
     numbered = _in_order(_numbered(root))
     modules = tuple(None if group[0].is_dso_exportable else group[0] for group in numbered.groups)

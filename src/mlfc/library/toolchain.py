@@ -150,7 +150,7 @@ def _find(chosen: str, path: str) -> Compiler:
         if version is not None:
             return Compiler(command, version)
     raise ToolchainError(
-        "there is no C compiler: neither CC, cc, gcc, clang nor the ziglang package is there",
+        "no C compiler found: neither CC, cc, gcc, clang nor the ziglang package",
         next_step="Install gcc or clang, or run: pip install ziglang",
     )
 

@@ -55,7 +55,7 @@ def find_target(triple: str) -> llvm.Target:
         return llvm.Target.from_triple(triple)
     except RuntimeError:
         raise OptionError(
-            f"LLVM knows no triple '{triple[:80]}'",
+            f"unknown LLVM triple '{triple[:80]}'",
             place=TRIPLE,
             next_step="Use one such as x86_64-linux-gnu, aarch64-linux-gnu, thumbv7em-none-eabi, riscv32-unknown-elf "
             "or wasm32-unknown-unknown",
@@ -110,9 +110,9 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
     find_target(triple)
     if ATTRIBUTES in options and not _ATTRIBUTES.fullmatch(options[ATTRIBUTES]):
         raise OptionError(
-            f"'{options[ATTRIBUTES][:80]}' are no features",
+            f"expected features such as +avx2,-fma, got '{options[ATTRIBUTES][:80]}'",
             place=ATTRIBUTES,
-            next_step="Write each with + or -, and commas between them: +avx2,-fma",
+            next_step="Write + or - before each feature, and commas between them",
         )
     name, (cpus, attributes) = llvm_cpu(triple, mcpu), _known(triple)
     if name != GENERIC:
@@ -133,9 +133,7 @@ def _native() -> tuple[str, str]:
 def _triple(mcpu: str, options: dict[str, str]) -> str:
     chosen = options.get(FLOAT_ABI)
     if chosen is not None and chosen not in _FLOAT_ABIS:
-        raise OptionError(
-            f"there is no float ABI '{chosen[:80]}'", place=FLOAT_ABI, next_step=f"Use {', '.join(_FLOAT_ABIS)}"
-        )
+        raise OptionError(unknown("float ABI", chosen, _FLOAT_ABIS), place=FLOAT_ABI)
     given = options.get(TRIPLE)
     if given is None and mcpu in CPUS and (word := CPUS.get(mcpu).architecture):
         return f"{word}-none-{_FLOAT_ABIS[chosen or 'softfp']}"

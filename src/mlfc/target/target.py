@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.target.features import CPUS, LLVM_OPTIONS, Features, native_cpu
 
@@ -135,20 +135,16 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     """
     if not isinstance(text, str):
         raise OptionError(
-            f"a target is text, not an object of the class {type(text).__name__}",
+            f"expected a target as text, got {type(text).__name__}",
             next_step="The order is build(module, target, params): build(module, 'c', params)",
         )
     if optimize not in ("speed", "size"):
-        raise OptionError(f"there is no optimization goal '{optimize}'", next_step="Use speed or size")
+        raise OptionError(unknown("optimization goal", optimize, ("speed", "size")))
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise OptionError(f"the target '{text}' cannot be read: {error}") from None
-    if not words or words[0] not in KINDS:
-        raise OptionError(
-            f"there is no target kind '{words[0] if words else ''}'", next_step=f"Kinds: {', '.join(KINDS)}"
-        )
-    kind, mcpu, options = KINDS.get(words[0]), "generic", {}
+        raise OptionError(f"invalid target '{text}': {error}") from None
+    kind, mcpu, options = KINDS.get(words[0] if words else ""), "generic", {}
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key == "-mcpu":
@@ -158,7 +154,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         elif key not in _SILENT:
             processors = () if kind.device else ("-mcpu",)
             known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
-            raise OptionError(f"the target has no option '{word}'", next_step=f"It has {known}")
+            raise OptionError(f"unknown target option '{word}'", next_step=f"Known: {known}")
     if kind.read is not None:
         mcpu, options, features = kind.read(mcpu, options)
     else:
@@ -172,6 +168,6 @@ def parse_host(text: str, optimize: str = "speed") -> Target:
     host = parse_target(text, optimize)
     if host.device:
         raise OptionError(
-            f"the target of the host cannot be the device '{text}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
+            f"expected a host target, got the device '{text}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
         )
     return host

@@ -100,9 +100,9 @@ def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:
         for name in given:
             if name not in archive.record.modules:
                 raise OptionError(
-                    f"there is no module '{name}'",
+                    f"unknown module '{name}'",
                     place=archive.path,
-                    next_step=f"It has: {', '.join(archive.record.modules)}",
+                    next_step=f"Known: {', '.join(archive.record.modules)}",
                 )
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:

@@ -50,7 +50,7 @@ def object_sizes(data: bytes, place: str) -> dict[str, int]:
         sections = read_elf(data).sections
     except ValueError as error:
         raise ToolchainError(
-            f"the compiler's object is no ELF file, whose sections could be measured: {error}",
+            f"expected an ELF object from the compiler: {error}",
             place=place,
             next_step="Set CC to a compiler for ELF, such as gcc on Linux or arm-none-eabi-gcc",
         ) from None

@@ -106,7 +106,7 @@ def _codes(path: str | os.PathLike[str], view: memoryview) -> tuple[str, list[me
 def _machine(codes: Sequence[memoryview], place: str) -> str:
     heads = [read_head(code[:HEAD]) for code in codes]
     if not heads or heads[0] is None or not heads[0].arches:
-        raise ArchiveError("there is no object of machine code in it", place=place, next_step="Export it again")
+        raise ArchiveError("it contains no object file", place=place, next_step="Export it again")
     return str(Platform(heads[0].arches[0], heads[0].system))
 
 

@@ -49,7 +49,7 @@ def memory_picture(module: Mapping[str, Any], name: str) -> str:
     operators = module["operators"]
     if not operators or any(operator["tensors"] is None for operator in operators):
         raise ArchiveError(
-            f"the archive does not say which tensors of module '{name}' live when, so there is nothing to draw",
+            f"module '{name}' has no tensor lifetimes to draw",
             next_step="Compile the model with: mlfc compile MODEL",
         )
     rectangles = _rectangles(operators)

@@ -121,7 +121,7 @@ class _Reader:
             result[key] = self._value(kind, depth)
             self._elements += 1
             if self._elements > MAX_ELEMENTS:
-                raise self.take.fault(f"there are more than {MAX_ELEMENTS:,} elements", at)
+                raise self.take.fault(f"the document has more than {MAX_ELEMENTS:,} elements", at)
         if self.take.offset - start != size:
             raise self.take.fault(f"a document says {size} bytes but has {self.take.offset - start}", start)
         return result
@@ -141,7 +141,7 @@ class _Reader:
         if kind == _BINARY:
             size, subtype = self.take.unpack(_BINARY_HEADER, "the header of binary data")
             if subtype != _GENERIC:
-                raise self.take.fault(f"binary data of subtype {subtype} are not read here", at)
+                raise self.take.fault(f"unsupported binary subtype {subtype}", at)
             return self.take.bytes(size, "binary data").toreadonly()
         if kind == _BOOL:
             return self._truth(at)

@@ -173,7 +173,7 @@ def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
     document = current_keys(document)
     version = document.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
-        raise ArchiveError("it says no version of the format", place=place, next_step=_AGAIN)
+        raise ArchiveError("the format version is missing", place=place, next_step=_AGAIN)
     if not 1 <= version <= VERSION:
         raise ArchiveError(
             f"this is version {version if abs(version) < 10**9 else 'beyond all'} of the format; "

@@ -161,7 +161,7 @@ def _params(
             raise ArchiveError("a tensor has name, dtype, shape and data", place=where, next_step=_AGAIN)
         name = tensor["name"]
         if not isinstance(name, str) or name in params:
-            raise ArchiveError("its name is no text, or there twice", place=where, next_step=_AGAIN)
+            raise ArchiveError("its name is not a string, or is duplicated", place=where, next_step=_AGAIN)
         params[name] = _array(tensor, data_of(tensor["data"]), f"{place}, tensor '{shortened(name)}'")
     return params
 

@@ -116,7 +116,7 @@ def _check_content(archive: Archive, path: str) -> None:
         path not in manifest or manifest[path].sha256 != sha256_of(ViewContent(archive.tar.view(path)))
     ):
         raise ArchiveError(
-            f"{path}: its content is not what the list of files says (SHA-256 differs)",
+            f"{path}: its SHA-256 differs from the list of files",
             place=archive.path,
             next_step="Export the archive again",
         )

@@ -80,7 +80,7 @@ def _shared_faults(shared: SharedInfo, modules: Mapping[str, ModuleRecord]) -> I
     for name in shared.workspace_modules:
         module = modules.get(name)
         if module is None:
-            yield f"workspace_modules: there is no module '{name}'"
+            yield f"workspace_modules: unknown module '{name}'"
         elif any(main.workspace_bytes > shared.workspace_bytes for main in module.main):
             yield f"workspace_bytes: {shared.workspace_bytes} is less than module '{name}' needs"
     for name in _twice(shared.workspace_modules):

@@ -78,7 +78,7 @@ def _path(name: str, module: Module, counts: Counter[str]) -> str:
         )
     if key == _HOST or not _PART_OF_A_PATH.fullmatch(key) or not _PART_OF_A_PATH.fullmatch(suffix):
         raise OptionError(
-            f"'{key}' and '{suffix}' are no names for a folder and files of an archive",
+            f"'{key}' and '{suffix}' are not valid names of a folder and files in an archive",
             place=name,
             next_step="Use letters, digits, underscores and hyphens in type keys and formats",
         )

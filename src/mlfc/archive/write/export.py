@@ -203,9 +203,9 @@ def source_folder(factories: Sequence[Factory], options: ExportOptions | None = 
     for path in files:
         if path.endswith(OBJECT_SUFFIX) and not path.startswith("external/"):
             raise OptionError(
-                "there is no C of modules that LLVM compiled",
+                "modules that LLVM compiled have no C",
                 place=path,
-                next_step="Compile for the target 'c', or take the objects: --emit o",
+                next_step="Compile for the target 'c', or emit objects: --emit o",
             )
     if any(factory.graph_json for factory in factories):
         files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})

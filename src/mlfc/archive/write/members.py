@@ -89,7 +89,7 @@ def archive_members(factories: Sequence[Factory], options: ExportOptions, timest
 
 def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
     if not factories:
-        raise OptionError("there is no module to export", next_step="Give what mlfc.build returned")
+        raise OptionError("no module to export", next_step="Pass the result of mlfc.build")
     if options.test_vectors and not _are_programs(factories):
         raise OptionError(
             "test vectors are checked by a demo on the C runtime, which has no devices and no modules of other kinds",

@@ -57,8 +57,8 @@ def convert(
     if len(document["modules"]) != 1:
         said = "the proposal's form" if form == RFC else f"version {version}"
         raise OptionError(
-            f"{said} holds one module, and there are {len(document['modules'])}",
-            next_step="Write version 7, or an archive for each",
+            f"{said} holds one module, got {len(document['modules'])}",
+            next_step="Write version 7, or one archive per module",
         )
     moved_files, moved_document = relocated(result, document, layout_of(VERSION), layout_of(version, form), version)
     return moved_files, _flat(moved_document, version, form)
@@ -98,9 +98,7 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
 
 def _only_target(targets: list[str]) -> str:
     if len(targets) != 1:
-        raise OptionError(
-            f"the proposal's form says one target, and there are {len(targets)}", next_step="Write version 6 or 7"
-        )
+        raise OptionError(f"the RFC layout holds one target, got {len(targets)}", next_step="Write version 6 or 7")
     return targets[0]
 
 

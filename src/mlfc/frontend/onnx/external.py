@@ -149,7 +149,7 @@ def _output_types(model: onnx.ModelProto, operands: Mapping[str, Expr], place: s
 
 def _checked(value: onnx.ValueInfoProto | None, tensor: str, operator: str, place: str) -> TensorType:
     if value is None or not value.type.HasField("tensor_type"):
-        raise UnsupportedError(f"the output '{tensor}' of {operator} is no tensor", place=place)
+        raise UnsupportedError(f"the output '{tensor}' of {operator} is not a tensor", place=place)
     kind = value.type.tensor_type
     if not _is_fixed(value):
         raise UnsupportedError(

@@ -83,13 +83,13 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise ModelError(
             "the file is not an ONNX model, or it is damaged",
             place=name,
-            next_step="Give a .tflite, .onnx or Relay text file; if it is one, copy or export it again",
+            next_step="Use a .tflite, .onnx or Relay text file, or export the model again",
         ) from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(
             "the file holds no ONNX graph with outputs",
             place=name,
-            next_step="Give a .tflite, .onnx or Relay text file; if it is one, copy or export it again",
+            next_step="Use a .tflite, .onnx or Relay text file, or export the model again",
         )
     return model
 
@@ -383,7 +383,7 @@ class _Importer:
             return
         if not isinstance(condition, Constant):
             raise UnsupportedError(
-                "If with a condition that is only known when the model runs is not supported",
+                "If with a condition that is not constant is not supported",
                 place=f"node '{name}'",
                 next_step="Export the model in inference mode with fixed shapes, or compute both and use Where",
             )

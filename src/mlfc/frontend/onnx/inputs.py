@@ -8,7 +8,7 @@ from math import prod
 
 import onnx
 
-from mlfc.errors import ModelError, OptionError, UnsupportedError
+from mlfc.errors import ModelError, OptionError, UnsupportedError, unknown
 from mlfc.frontend.common import Problems
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import TensorType, Var
@@ -47,10 +47,9 @@ def input_variables(
         Receives what is wrong with the inputs.
     """
     inputs = [item for item in graph.input if item.name not in weights]
-    unknown = sorted(set(shapes) - {item.name for item in inputs})
-    if unknown:
-        names = ", ".join(item.name for item in inputs) or "none"
-        raise OptionError(f"the model has no input '{unknown[0]}' to give a shape to", next_step=f"Its inputs: {names}")
+    missing = sorted(set(shapes) - {item.name for item in inputs})
+    if missing:
+        raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place="shapes")
     symbols = _symbols(inputs, shapes)
     variables = {}
     still_open = []

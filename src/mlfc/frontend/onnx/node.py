@@ -68,7 +68,7 @@ class Node:
         """Return input `index`; ModelError if it is left out."""
         found = self.optional(index)
         if found is None:
-            raise ModelError(f"{self.operator} needs input {index}, which is left out", place=self.name)
+            raise ModelError(f"{self.operator} requires input {index}, which is missing", place=self.name)
         return found
 
     def optional(self, index: int) -> Expr | None:
@@ -109,7 +109,7 @@ class Node:
         """
         if not isinstance(self.input(index), Constant):
             raise UnsupportedError(
-                f"{self.operator} with an input '{what}' that is only known when the model runs is not supported",
+                f"{self.operator} with an input '{what}' that is not constant is not supported",
                 place=self.name,
                 next_step=f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one",
             )
@@ -162,7 +162,7 @@ class Node:
         value = self.attribute(name)
         if value is None:
             if default is None:
-                raise ModelError(f"{self.operator} needs the attribute '{name}'", place=self.name)
+                raise ModelError(f"{self.operator} requires the attribute '{name}'", place=self.name)
             return default
         # protobuf cannot tell an empty list of integers from an empty list of floats
         if value != () and not fits(value):

@@ -110,7 +110,7 @@ def _makers(items: Sequence[NodeProto], known: AbstractSet[str], place: str) -> 
     for item in items:
         for name in item.proto.output:
             if name and (name in maker or name in known):
-                raise ModelError(f"the tensor '{name}' is made twice, again by node '{item.label}'", place=place)
+                raise ModelError(f"the tensor '{name}' is computed twice, again by node '{item.label}'", place=place)
             if name:
                 maker[name] = item.index
     return maker

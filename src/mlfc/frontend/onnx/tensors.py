@@ -45,7 +45,7 @@ def dtype_name(code: int, place: str) -> str:
         return _DTYPES[code]
     known = TensorProto.DataType.values()
     if code == TensorProto.UNDEFINED or code not in known:
-        raise ModelError(f"{code} is not an element type", place=place)
+        raise ModelError(f"unknown element type {code}", place=place)
     raise UnsupportedError(
         f"element type {TensorProto.DataType.Name(code)} is not supported",
         place=place,
@@ -101,7 +101,7 @@ def _external(
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(
-            f"the data lie in the file '{location}', which cannot be found without the model's folder",
+            f"external data file '{location}' cannot be located without the model's folder",
             place=place,
             next_step="Import the model by its path, not from bytes",
         )
@@ -115,7 +115,7 @@ def _external(
     give_file(str(path), path.stat().st_size)
     spend("external", length, place)
     if offset < 0 or offset + length > path.stat().st_size:
-        raise ModelError(f"bytes {offset} to {offset + length} are not in the file '{location}'", place=place)
+        raise ModelError(f"bytes {offset} to {offset + length} exceed the file '{location}'", place=place)
     little = np.fromfile(
         path, dtype=item.newbyteorder("<") if item.itemsize > 1 else item, count=prod(shape), offset=offset
     )
@@ -129,7 +129,7 @@ def _inside(folder: Path, location: str, place: str) -> Path:
         path = (root / location).resolve()
         found = bool(location) and path.is_file()
     except (OSError, ValueError):
-        raise ModelError(f"'{location}' is not the name of a file", place=place) from None
+        raise ModelError(f"expected a file name, got '{location}'", place=place) from None
     if path != root and root not in path.parents:
         raise ModelError(
             f"external data file '{location}' is outside the model's folder",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError
+from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError, unknown
 from mlfc.frontend.common import Params, Problems, finish, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
@@ -104,10 +104,8 @@ class _Conversion:
     def _declare_inputs(self, problems: Problems) -> None:
         tensors = [self.file.tensors[index] for index in self.file.inputs]
         names = numbered([tensor.name for tensor in tensors])
-        for unknown in sorted(set(self.shapes) - set(names)):
-            problems.add(
-                InputError(f"the model has no input '{unknown}'", next_step=f"Its inputs are: {', '.join(names)}")
-            )
+        for missing in sorted(set(self.shapes) - set(names)):
+            problems.add(InputError(unknown("input", missing, names), place="shapes"))
         for name, tensor in zip(names, tensors, strict=True):
             with problems.collecting(), guarded(f"input '{name}'"):
                 kind = TensorType(self._input_shape(name, tensor), _dtype(tensor))

@@ -126,8 +126,8 @@ def read_model(data: bytes) -> ModelFile:
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
         raise ModelError(
-            f"this is not a TFLite model: byte 4 must hold the identifier TFL3, found {found!r}",
-            next_step="Give a .tflite file",
+            f"expected a TFLite model (identifier TFL3 at byte 4), got {found!r}",
+            next_step="Use a .tflite file",
         )
     with guarded("header"):
         model = tflite.Model.GetRootAsModel(data, 0)
@@ -179,7 +179,7 @@ def _indices(array: Any, count: int, limit: int) -> tuple[int, ...]:
     indices = tuple(int(index) for index in array)
     bad = [index for index in indices if not -1 <= index < limit]
     if bad:
-        raise ModelError(f"there is no tensor {bad[0]}; the file has {limit}")
+        raise ModelError(f"unknown tensor {bad[0]}; the file has {limit}")
     return indices
 
 
@@ -188,7 +188,7 @@ def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data:
         record = graph.Operators(index)
         number = record.OpcodeIndex()
         if not 0 <= number < len(codes):
-            raise ModelError(f"there is no operator code {number}; the file has {len(codes)}")
+            raise ModelError(f"unknown operator code {number}; the file has {len(codes)}")
         _count("inputs of an operator", record.InputsLength(), data)
         _count("outputs of an operator", record.OutputsLength(), data)
         inputs = _indices(record.InputsAsNumpy(), record.InputsLength(), tensor_count)
@@ -227,7 +227,7 @@ def _check_shape(shape: tuple[int, ...], dtype: str) -> None:
     if any(extent < 0 for extent in shape):
         raise ModelError(f"the shape {shape} has a negative extent")
     if prod(shape) * (dtypes.nbytes(dtype) if dtype else 1) > _MAX_BYTES:
-        raise ModelError(f"the shape {shape} is beyond any memory")
+        raise ModelError(f"the shape {shape} exceeds the address space")
 
 
 def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: bytes) -> npt.NDArray[Any] | None:
@@ -235,7 +235,7 @@ def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: by
     if number == 0:  # by convention the empty buffer of all tensors without a value
         return None
     if number >= _count("buffers", model.BuffersLength(), data):
-        raise ModelError(f"there is no buffer {number}; the file has {model.BuffersLength()}")
+        raise ModelError(f"unknown buffer {number}; the file has {model.BuffersLength()}")
     buffer = model.Buffers(number)
     contents = _contents(buffer, data)
     if contents is None or not dtype:

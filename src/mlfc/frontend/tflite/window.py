@@ -66,7 +66,7 @@ class WindowOptions:
 def _kind(options: Any) -> int:
     kind = int(options.Padding())
     if kind not in (Padding.SAME, Padding.VALID):
-        raise ModelError(f"there is no padding number {kind}")
+        raise ModelError(f"unknown padding {kind}")
     return kind
 
 

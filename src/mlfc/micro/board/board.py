@@ -258,9 +258,9 @@ def _file_text(name: str) -> str:
         text = data.decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise OptionError(f"the board's file cannot be read: {reason}", place=name) from error
+        raise OptionError(f"cannot read the board file: {reason}", place=name) from error
     if len(data) > _LARGEST_FILE:
-        raise OptionError("the file is too large for a board's", place=name)
+        raise OptionError("the board file is too large", place=name)
     return text
 
 
@@ -269,7 +269,7 @@ def parse_board(text: str, place: str) -> Board:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
-        raise OptionError(f"this is not TOML: {error}", place=place) from None
+        raise OptionError(f"expected TOML: {error}", place=place) from None
     found = list(faults("board", document))
     if not found:
         board = replace(_board(document), text=text)

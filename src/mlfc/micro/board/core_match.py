@@ -106,9 +106,9 @@ def check_objects(code: Mapping[str, Data], board: Board) -> None:
         reason = _cannot_run(code[path], board)
         if reason is not None:
             raise OptionError(
-                f"the model's code cannot run on {board.name}, whose core is a {board.core}: {reason}",
+                f"the model's code cannot run on {board.name} ({board.core}): {reason}",
                 place=path,
-                next_step=f"Compile it again for the board: mlfc compile MODEL --board {board.name}",
+                next_step=f"Recompile it for the board: mlfc compile MODEL --board {board.name}",
             )
 
 

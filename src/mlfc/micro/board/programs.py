@@ -59,7 +59,7 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
             env=environment(),
         )  # fmt: skip
     except OSError as error:
-        raise ToolchainError(f"{command[0]} does not start: {error}") from error
+        raise ToolchainError(f"{command[0]} failed to start: {error}") from error
     try:
         readers = [_OutputReader(process, pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
         process.wait(timeout)

@@ -39,7 +39,7 @@ def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mappi
     needed = table.stack.nbytes if table.stack else None
     if table.reserve is not None and needed is not None and needed > table.reserve:
         raise BudgetError(
-            f"an inference takes up to {needed:,} bytes of stack, and firmware reserves {table.reserve:,}",
+            f"the stack of an inference, {needed:,} bytes, exceeds the reserve by {needed - table.reserve:,} bytes",
             place=table.board,
             next_step="Reserve more: stack_bytes of the board, or mlfc project build --option stack_bytes=BYTES",
         )

@@ -64,7 +64,7 @@ def require_code_alone(name: str, imports: Iterable[Module]) -> None:
     kinds = sorted({module.type_key for module in imports if not module.is_dso_exportable})
     if kinds:
         raise OptionError(
-            f"parts of module '{name}' are run by {', '.join(kinds)}, which firmware does not have",
+            f"parts of module '{name}' require {', '.join(kinds)}, which firmware does not have",
             next_step="Compile it for the board alone: mlfc compile MODEL --board BOARD",
         )
 

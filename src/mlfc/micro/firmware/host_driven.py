@@ -132,8 +132,8 @@ def _device_files(
     reason = refuses_host_driven(board)
     if reason is not None:
         raise OptionError(
-            f"firmware for the board '{board.name}' cannot be driven by a host: {reason}",
-            next_step="Give the board a [uart] of a driver that there is, or choose another board",
+            f"board '{board.name}' cannot be driven by a host: {reason}",
+            next_step="Add a [uart] with a supported driver to the board, or choose another board",
         )
     templates = files("mlfc.micro").joinpath("templates")
     driver = f"common/uart_{board.uart.driver}.c" if board.uart is not None else "host/uart_stdio.c"

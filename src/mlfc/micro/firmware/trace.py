@@ -41,7 +41,7 @@ def check_traces(board: Board) -> None:
     """Raise OptionError for a board whose firmware cannot hand over what its operators compute."""
     if not traces(board):
         raise OptionError(
-            f"firmware of the board '{board.name}' cannot hand its operators' results over",
+            f"board '{board.name}' cannot transfer the results of operators",
             next_step=f'Leave out --layers, or look at the same C here: --layers --target "{board.target}"',
         )
 

@@ -36,14 +36,14 @@ def aot_details(parts: ModuleParts) -> ModuleInterface:
     """
     if parts.header is None:
         raise OptionError(
-            f"module '{parts.record.name}' has no C interface, which firmware calls",
+            f"module '{parts.record.name}' has no C interface, which firmware requires",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )
     found = c_interface(parts.record, parts.header, parts.relay, parts.place)
     if found.pools:
         raise OptionError(
-            f"module '{parts.record.name}' takes its workspace from pools of TVM, which no firmware of ours has",
+            f"module '{parts.record.name}' requires TVM's workspace pools, which mlfc's firmware does not have",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )

@@ -62,7 +62,7 @@ class LinkedProgram:
         try:
             symbols = list(read_symbols(elf.read_bytes()))
         except ValueError as error:
-            raise ToolchainError(f"this is no ELF file: {error}", place=elf.name) from None
+            raise ToolchainError(f"expected an ELF file: {error}", place=elf.name) from None
         self.named: Mapping[str, int] = {item.name: item.value for item in symbols}
         self.elf = elf
         self._libraries = [

@@ -70,11 +70,13 @@ def read_map(path: Path) -> tuple[Piece, ...]:
         If it is no map of GNU ld.
     """
     if path.stat().st_size > _LARGEST_MAP:
-        raise ToolchainError("the linker's map is too large to be one", place=path.name)
+        raise ToolchainError("the linker map is too large", place=path.name)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if _START not in lines:
         raise ToolchainError(
-            "this is no map of GNU ld", place=path.name, next_step="Link with -Wl,-Map=<file> and a linker of binutils"
+            "expected a map file of GNU ld",
+            place=path.name,
+            next_step="Link with -Wl,-Map=<file> and a linker of binutils",
         )
     return tuple(_pieces(lines[lines.index(_START) + 1 :]))
 

@@ -81,7 +81,7 @@ def generate_project(
     check_flash_tool(board, [tool for item in boards() if (tool := boards().get(item).flash_tool)], name)
     reason = chosen.refuses(board)
     if reason is not None:
-        raise OptionError(f"the template {chosen.name} does not serve the board '{board.name}': {reason}")
+        raise OptionError(f"template {chosen.name} does not support board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
         _check_model(chosen, board, project_type, source.model)
@@ -100,18 +100,18 @@ def _check_model(template: ProjectTemplate, board: Board, project_type: str, mod
         return  # its constants and intermediates are the host's to place
     if model.graph is not None and not template.is_bare_metal:
         raise OptionError(
-            f"module '{model.name}' is for the graph executor, and the template {template.name} has none",
+            f"module '{model.name}' uses the graph executor, which template {template.name} does not support",
             next_step="Compile it with --executor aot",
         )
     if not model.is_ours and not template.is_bare_metal:
         raise OptionError(
-            f"module '{model.name}' was not compiled by mlfc; of the templates, makefile and cmake take it",
+            f"module '{model.name}' was not compiled by mlfc; only the templates makefile and cmake support it",
             next_step="Compile the model with: mlfc compile MODEL",
         )
     if object_paths(model.code) and not template.is_bare_metal:
         raise OptionError(
-            f"module '{model.name}' comes as objects, which the template {template.name} cannot build",
-            next_step=f"Compile it with --target '{board.target}', or take the template makefile or cmake",
+            f"module '{model.name}' consists of objects, which template {template.name} cannot build",
+            next_step=f"Compile it with --target '{board.target}', or use the template makefile or cmake",
         )
     check_fit(plan_table(model.details, board), model.details)
 
@@ -147,7 +147,7 @@ def _check_place(target: Path, *, force: bool) -> None:
         check_writable(target)
         return
     if not target.is_dir():
-        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+        raise OutputError("expected a folder, got an existing file", place=str(target), next_step="Name a folder")
     if not force and any(target.iterdir()):
         raise OutputError(
             "The specified project dir already exists. To force overwriting it use '-f' or '--force'.",

@@ -74,13 +74,17 @@ def project_source(
     kind = artifact_kind(path)
     if kind in ("library", "objects"):
         raise OptionError(
-            "a shared library is for this machine", place=str(path), next_step="Give an archive or a model"
+            "expected an archive or a model, got a shared library",
+            place=str(path),
+            next_step="Give an archive or a model",
         )
     if kind == "archive":
         yield _read(path, module, project_type)
         return
     if module is not None:
-        raise OptionError("a model is one module", place="module", next_step="Leave it out")
+        raise OptionError(
+            "option --module requires an archive; a model is a single module", place="module", next_step="Leave it out"
+        )
     with tempfile.TemporaryDirectory(prefix="mlfc-project-") as folder:
         yield _read(_compiled(path, board, project_type, Path(folder)), None, project_type)
 

@@ -142,7 +142,7 @@ def read_record(folder: Path) -> Record:
     place = folder / RECORD
     try:
         if place.stat().st_size > _LARGEST_FILE:
-            raise OptionError("the file is too large for a project's", place=str(place), next_step=_AGAIN)
+            raise OptionError("the project record is too large", place=str(place), next_step=_AGAIN)
         document = parse_json(place.read_bytes(), str(place))
     except OSError as error:
         raise OptionError(

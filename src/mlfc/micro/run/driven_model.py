@@ -47,7 +47,7 @@ class DrivenModel(HasModel):
         missing = [name for name in source.graph.functions if not lib.implements_function(name)]
         if missing:
             raise RunError(
-                f"the device's firmware is of another model: it has no function '{missing[0]}'",
+                f"the device's firmware is for another model: it lacks the function '{missing[0]}'",
                 next_step="Build its firmware and write it to the board: mlfc project create, build, flash",
             )
         lib.params = source.params

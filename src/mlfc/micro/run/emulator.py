@@ -215,8 +215,8 @@ class EmulatedModule(BuiltFirmware):
         run_command(board)
         if profile and not _counts(board):
             raise OptionError(
-                f"the board '{board.name}' counts no instructions of operators",
-                next_step="Leave out --board to see their times" if board.arch == "host" else "Leave out --profile",
+                f"the board '{board.name}' cannot count instructions per operator",
+                next_step="Remove --board to measure times" if board.arch == "host" else "Remove --profile",
             )
         if firmware is None:
             check_fit(plan_table(details, board), details)
@@ -235,12 +235,12 @@ class EmulatedModule(BuiltFirmware):
         name, code, details = self._module
         if details.executor == "graph":
             raise OptionError(
-                "tables of memory are made of modules for the executor aot",
+                "memory tables require the executor aot",
                 next_step="Compile the model with --executor aot",
             )
         if not isinstance(details, ModuleInfo):  # nothing was planned: TVM compiled it
             raise OptionError(
-                f"module '{name}' was not compiled by mlfc, and does not say what it takes",
+                f"module '{name}' was not compiled by mlfc and lacks memory metadata",
                 next_step="Compile the model with: mlfc compile MODEL",
             )
         if not self.board.memories:
@@ -279,7 +279,7 @@ def emulated_archive(
         options |= {"firmware": tvm_firmware(parts.record.name, details)}
     if parts.executor is None or details is None:
         raise OptionError(
-            f"module '{parts.record.name}' has no executor, and firmware runs one",
+            f"module '{parts.record.name}' has no executor, which firmware requires",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )
@@ -295,7 +295,7 @@ def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> Non
     """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
     if options.get("profile") or options.get("trace"):
         raise OptionError(
-            f"module '{name}' {reason}, and its firmware tells nothing of single operators",
+            f"module '{name}' {reason}, so its firmware cannot be profiled per operator",
             next_step="Compile the model with --executor aot, or run a graph with --host-driven",
         )
 

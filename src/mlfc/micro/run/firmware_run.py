@@ -36,7 +36,7 @@ def run_command(board: Board, elf: str = ELF) -> list[str]:
     command = board.run_command(elf)
     if command is None:
         raise OptionError(
-            f"no emulator is known for the board '{board.name}'",
+            f"board '{board.name}' has no known emulator",
             next_step="Boards with one: mlfc boards. For a real one make a project (mlfc project create, build, "
             "flash), whose README.md says what it needs to run",
         )

@@ -147,7 +147,7 @@ class CudaApi(DeviceApi):
     def _allocate(self, nbytes: int, alignment: int) -> int:
         # the driver aligns to 256 bytes at least
         if alignment > 256:
-            raise DeviceError(f"blocks there are aligned to 256 bytes, not {alignment}", place=str(self.device))
+            raise DeviceError(f"CUDA aligns blocks to 256 bytes, got {alignment}", place=str(self.device))
         return int(self._run(f"allocating {nbytes:,} bytes", self._cu.cuMemAlloc, nbytes))
 
     def _free(self, handle: int) -> None:

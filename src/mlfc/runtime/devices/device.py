@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlfc.errors import DeviceError, InputError, OptionError
+from mlfc.errors import DeviceError, InputError, OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.arrays import Array
 from mlfc.support.device_types import TYPE_CODES
@@ -145,7 +145,7 @@ class DeviceApi(Displayed, ABC):
             If there is no room for it.
         """
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
-            raise InputError(f"there are no blocks of {nbytes} bytes aligned to {alignment}", place=str(self.device))
+            raise InputError(f"invalid block: {nbytes} bytes aligned to {alignment}", place=str(self.device))
         handle = self._allocate(max(1, nbytes), alignment)
         self._sizes[handle] = nbytes
         return handle
@@ -199,7 +199,7 @@ class DeviceApi(Displayed, ABC):
         return self._sizes.get(handle)
 
     def _unknown(self, handle: int) -> InputError:
-        return InputError(f"{handle:#x} is no memory that was allocated there", place=str(self.device))
+        return InputError(f"address {handle:#x} was not allocated on this device", place=str(self.device))
 
     def _require(self, handle: int, offset: int, nbytes: int) -> None:
         size = self._size_of(handle)
@@ -314,9 +314,9 @@ def device(kind: str, index: int = 0) -> Device:
     """
     known = "cpu" if kind in _HOST_TARGETS else kind
     if known not in TYPE_CODES:
-        raise OptionError(f"there is no kind of device '{kind}'", next_step=f"Kinds: {', '.join(TYPE_CODES)}")
+        raise OptionError(unknown("kind of device", kind, TYPE_CODES))
     if index < 0:
-        raise OptionError(f"devices count from 0: there is no {known}({index})")
+        raise OptionError(f"expected a device index from 0, got {known}({index})")
     return Device(known, TYPE_CODES[known], index)
 
 
@@ -338,7 +338,7 @@ def device_of_code(type_code: int, index: int = 0) -> Device:
 def kind_of_code(type_code: int) -> str:
     """Return the kind of a DLDeviceType; raise OptionError for a number that is none."""
     if type_code not in _KIND_OF_CODE:
-        raise OptionError(f"there is no device type {type_code}")
+        raise OptionError(f"unknown device type {type_code}")
     return _KIND_OF_CODE[type_code]
 
 

@@ -31,7 +31,7 @@ class HostApi(DeviceApi):
         try:
             block = np.empty(nbytes + alignment, np.uint8)
         except (MemoryError, ValueError):
-            raise DeviceError(f"there is no memory for a block of {nbytes:,} bytes", place=str(self.device)) from None
+            raise DeviceError(f"out of memory for a block of {nbytes:,} bytes", place=str(self.device)) from None
         handle = block.ctypes.data + -block.ctypes.data % alignment
         self._blocks[handle] = block
         return int(handle)

@@ -109,7 +109,7 @@ class CallLayout:
         extents, shared = [1] * 6, 0
         for slot, value in zip(self._slots, args[count:], strict=True):
             if not isinstance(value, int) or not 0 <= value <= _LARGEST_EXTENT:
-                raise InputError(f"{value!r} is no extent of a launch", place=self._name)
+                raise InputError(f"expected a launch extent, got {value!r}", place=self._name)
             if slot is None:
                 shared = value
             else:

@@ -151,7 +151,7 @@ class OpenClApi(DeviceApi):
     def _allocate(self, nbytes: int, alignment: int) -> int:
         offered = self._found.mem_base_addr_align // 8
         if alignment > offered:
-            raise DeviceError(f"blocks there are aligned to {offered} bytes, not {alignment}", place=str(self.device))
+            raise DeviceError(f"the device aligns blocks to {offered} bytes, got {alignment}", place=str(self.device))
         with self._errors(f"allocating {nbytes:,} bytes"):
             block = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._blocks[block.int_ptr] = block

@@ -66,7 +66,7 @@ class AotExecutor(Displayed):
         """Return a copy of output `index`, in `out` if that is given."""
         infos = self.model.outputs
         if not counts(index, len(infos)):
-            raise InputError(f"there is no output {index}: the model has {len(infos)}")
+            raise InputError(f"output {index} is out of range: the model has {len(infos)}")
         result = self._call.outputs[infos[index].name]
         if out is None:
             return result.copy()

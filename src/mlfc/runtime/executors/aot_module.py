@@ -233,7 +233,7 @@ def aligned(size: int) -> Array:
         memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
     except (MemoryError, ValueError):
         raise RunError(
-            f"there is no memory for {size:,} bytes of workspace", next_step="Run it on a machine that has as much"
+            f"out of memory for {size:,} bytes of workspace", next_step="Run it on a machine that has as much"
         ) from None
     start = -memory.ctypes.data % _POOL_ALIGNMENT
     return memory[start : start + size]

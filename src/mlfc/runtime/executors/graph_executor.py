@@ -150,7 +150,7 @@ class GraphExecutor(Displayed):
                 )
             return self._arguments[key]
         if not counts(key, len(names)):
-            raise InputError(f"there is no input {key}: the graph has {len(names)}")
+            raise InputError(f"input {key} is out of range: the graph has {len(names)}")
         return self._arguments[names[key]]
 
     def _name(self, key: Key) -> str:
@@ -220,7 +220,7 @@ class GraphExecutor(Displayed):
     def get_output(self, index: int, out: Any = None) -> Any:
         """Return a copy of output `index`: a new array, or `out`, which may be an array of this process or a device."""
         if not counts(index, len(self.graph.heads)):
-            raise InputError(f"there is no output {index}: the graph has {len(self.graph.heads)}")
+            raise InputError(f"output {index} is out of range: the graph has {len(self.graph.heads)}")
         return self._copied(self.graph.heads[index], out)
 
     def get_num_inputs(self) -> int:

@@ -270,7 +270,7 @@ class _Reader:
                 raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
             return Node(name, None, (), range(start, start + 1), False, {})
         if op != "tvm_op":
-            raise self.fault(f"{where}.op", f"there is no operation {_shown(op)}; it must be 'null' or 'tvm_op'")
+            raise self.fault(f"{where}.op", f"unknown operation {_shown(op)}; expected 'null' or 'tvm_op'")
         attrs = {key: self.text(value, f"{where}.attrs.{key[:40]}") for key, value in written.items()}
         for key in _OP_ATTRS:
             if key not in attrs:
@@ -338,7 +338,7 @@ class _Reader:
         dtype = self.text(columns["dltype"][index], f"attrs.dltype[1][{index}]")
         element = _element_bytes(dtype)
         if element is None:
-            raise self.fault(f"attrs.dltype[1][{index}]", f"there is no dtype {_shown(dtype)}")
+            raise self.fault(f"attrs.dltype[1][{index}]", f"unknown dtype {_shown(dtype)}")
         # an extent of zero must not hide others that no tensor could have
         if prod(max(extent, 1) for extent in shape) * element > MAX_TENSOR:
             raise self.fault(where, f"the shape {_shown(list(shape))} is not possible")

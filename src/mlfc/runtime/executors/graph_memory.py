@@ -138,6 +138,6 @@ def _block(size: int) -> Array:
     try:
         memory = np.zeros(size + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError):
-        raise RunError(f"there is no memory for a block of {size:,} bytes") from None
+        raise RunError(f"out of memory for a block of {size:,} bytes") from None
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]

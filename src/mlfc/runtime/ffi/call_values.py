@@ -152,7 +152,7 @@ def argument_of(value: int, code: int) -> Any:
     if code == c_abi.DATA_TYPE:
         return c_abi.dtype_name(c_abi.DLDataType.from_buffer_copy(struct.pack("q", value)[:4]))
     if code not in (c_abi.INT, c_abi.UINT, c_abi.FLOAT, c_abi.OPAQUE, c_abi.NULL, c_abi.STRING):
-        raise InputError(f"arguments of the type code {code} are not known here")
+        raise InputError(f"unknown argument type code {code}")
     return result_of(value, code)
 
 

@@ -194,7 +194,7 @@ class FactoryModule(Module, HasModel):
             if found is not None:
                 return found
         raise OptionError(
-            f"no code in the library says what the model '{self.name}' takes",
+            f"the library does not describe the model '{self.name}'",
             place=f"module '{self.type_key}'",
             next_step="Call the library's functions one by one: factory.lib[name]",
         )

@@ -163,7 +163,7 @@ def _handle_of(module: int, name: str) -> int:
         module, function = 0, find_global_func(name)
     if function is None:
         raise RunError(
-            f"there is no function '{name}', neither in the imported modules nor a global one",
+            f"unknown function '{name}', neither imported nor global",
             next_step="Load the library whole with mlfc.load_module, or call mlfc.runtime.register_global_func",
         )
     with _lock:

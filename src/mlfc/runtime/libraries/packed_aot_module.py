@@ -40,9 +40,9 @@ class PackedAotModule(AotModule):
         if not isinstance(entry, PackedFunc) or tables is None:
             lacking = "get_c_metadata" if isinstance(entry, PackedFunc) else "run"
             raise ArchiveError(
-                f"the code has no function {prefix}_{lacking}, so this is no model that runs by itself",
+                f"the code has no function {prefix}_{lacking}, so the model cannot run by itself",
                 place=library.path,
-                next_step="Take its functions one by one with mlfc.load_module(path).lib",
+                next_step="Call its functions one by one: mlfc.load_module(path).lib",
             )
         self.inputs, self.outputs = tables.inputs, tables.outputs
         self.device = cpu()

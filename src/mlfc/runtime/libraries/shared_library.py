@@ -100,10 +100,10 @@ def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable
     known = _models_in(library)
     if not known:
         raise ArchiveError(
-            f"nothing in this library says what models it has: no {DESCRIPTION_SYMBOL}, as libraries of mlfc have, "
+            f"this library does not describe its models: no {DESCRIPTION_SYMBOL}, as libraries of mlfc have, "
             "and no get_c_metadata, as those of TVM have",
             place=place,
-            next_step="Take its functions one by one: mlfc.load_module(path)[name]",
+            next_step="Call its functions one by one: mlfc.load_module(path)[name]",
         )
     name = pick_module(known, module, place)
     found = library.find_model(name)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import ArchiveError, OptionError
+from mlfc.errors import ArchiveError, OptionError, unknown
 from mlfc.runtime.modules.loaders import extent_of, is_known, known_kinds, load_from_bytes
 from mlfc.runtime.modules.module import Module, link_tree
 from mlfc.support.stream import Cursor
@@ -115,7 +115,7 @@ def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob")
 def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> StoredTree:
     """Return what a blob holds without making modules of it; as `read_tree`."""
     if abi not in SYMBOLS:
-        raise OptionError(f"there is no generation '{abi}' of blobs", next_step=f"Generations: {', '.join(SYMBOLS)}")
+        raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
     data = memoryview(view).cast("B")
     head = Cursor(data, 0, place)
     nbytes = head.u64("the size of the blob")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 
 
 def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
@@ -12,8 +12,8 @@ def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
     known = sorted(modules)
     names = ", ".join(known)
     if name is None and len(known) != 1:
-        raise OptionError(f"there are {len(known)} modules", place=place, next_step=f"Name one of: {names}")
+        raise OptionError(f"expected one module, got {len(known)}", place=place, next_step=f"Name one of: {names}")
     chosen = known[0] if name is None else name
     if chosen not in known:
-        raise OptionError(f"there is no module '{chosen}'", place=place, next_step=f"There is: {names}")
+        raise OptionError(unknown("module", chosen, known), place=place)
     return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, overload
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.runtime.modules.module import Function
 
 F = TypeVar("F", bound=Function)
@@ -39,7 +39,7 @@ def register_global_func(name: str, function: F | None = None, *, override: bool
     if function is None:
         return lambda decorated: register_global_func(name, decorated, override=override)
     if not override and find_global_func(name) is not None:
-        raise OptionError(f"there is a global function '{name}' already", next_step="Pass override=True")
+        raise OptionError(f"global function '{name}' is already registered", next_step="Pass override=True")
     _functions[name] = function
     return function
 
@@ -48,8 +48,7 @@ def get_global_func(name: str) -> Function:
     """Return a global function; raise OptionError if there is none."""
     function = find_global_func(name)
     if function is None:
-        known = ", ".join(sorted(_functions)) or "none"
-        raise OptionError(f"there is no global function '{name}'", next_step=f"There are: {known}")
+        raise OptionError(unknown("global function", name, _functions))
     return function
 
 

@@ -58,7 +58,7 @@ def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Lo
     """
     _import_kind(type_key)
     if type_key in loaders:
-        raise OptionError(f"there is a loader for modules of the kind '{type_key}' already")
+        raise OptionError(f"a loader for modules of kind '{type_key}' is already registered")
     if extent is not None:
         extents[type_key] = extent
     return loaders.register(type_key)

@@ -132,7 +132,7 @@ class Module(Displayed):
         function = self._lookup(name, query_imports)
         if function is None:
             place = f"module '{self.type_key}'" + (" and its imports" if query_imports else "")
-            raise OptionError(f"there is no function '{name}'", place=place)
+            raise OptionError(f"unknown function '{name}'", place=place)
         return function
 
     def _lookup(self, name: str, query_imports: bool) -> Function | None:
@@ -220,7 +220,7 @@ class OpaqueModule(Module):
         function = self._lookup(name, query_imports)
         if function is None:
             raise OptionError(
-                f"'{name}' cannot be looked up: there is no loader for modules of the kind '{self.type_key}'",
+                f"'{name}' cannot be looked up: no loader for modules of kind '{self.type_key}'",
                 next_step=f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
             )
         return function

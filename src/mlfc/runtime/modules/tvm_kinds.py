@@ -119,7 +119,7 @@ class SourceModule(Module):
     ) -> None:
         super().__init__()
         if suffix not in _SOURCES:
-            raise ArchiveError(f"there is no source of the form '{suffix}'", place="module of the kind 'c'")
+            raise ArchiveError(f"unknown source form '{suffix}'", place="module of the kind 'c'")
         self.code = code
         self.functions = tuple(functions)
         self.constants = tuple(constants)

@@ -126,7 +126,7 @@ def array_tensor(array: Array, device: Device) -> DLTensor:
     if not array.flags.c_contiguous:
         steps = [stride // array.itemsize for stride in array.strides]
         if any(stride % array.itemsize for stride in array.strides):
-            raise InputError("the array's strides are no multiples of its elements' size", next_step="Pass a copy")
+            raise InputError("the array's strides are not multiples of its element size", next_step="Pass a copy")
         tensor.strides = ctypes.cast((ctypes.c_int64 * len(steps))(*steps), ctypes.POINTER(ctypes.c_int64))
     return tensor
 

@@ -172,9 +172,7 @@ def from_capsule(value: Any) -> Described:
         managed, read_only = _Managed.from_address(address), False
         _set_name(capsule, _USED)
     else:
-        raise ExchangeError(
-            f"what __dlpack__ of a {type(value).__name__} returns is no tensor, or one that was taken before"
-        )
+        raise ExchangeError(f"expected an unused tensor from __dlpack__ of {type(value).__name__}")
     owner = _Owner(address, managed.deleter)
     tensor = managed.tensor
     ndim = tensor.ndim

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 
@@ -28,7 +28,7 @@ def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> di
         Of the random numbers; not below 0.
     """
     if kind not in FILLS:
-        raise OptionError(f"there is no fill '{kind}'", next_step=f"Use {', '.join(FILLS)}")
+        raise OptionError(unknown("fill", kind, FILLS))
     if seed < 0:
         raise OptionError(f"the seed {seed} is negative", next_step="Use 0 or more")
     if kind != "random":

@@ -214,7 +214,7 @@ def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: De
     except TypeError:
         raise InputError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
     if any(extent < 0 for extent in extents):
-        raise InputError(f"there is no tensor of shape {list(extents)}")
+        raise InputError(f"invalid tensor shape {list(extents)}")
     try:
         nbytes = prod(extents) * dtypes.nbytes(dtype)
     except UnsupportedError as error:
@@ -265,8 +265,8 @@ def from_dlpack(value: Any) -> NDArray:
         return _of_numpy(np.asarray(value))
     if not hasattr(value, "__dlpack__"):
         raise ExchangeError(
-            f"a {type(value).__name__} is no array of a DLPack library",
-            next_step="Make a tensor of it with mlfc.runtime.array(...)",
+            f"expected a DLPack array, got {type(value).__name__}",
+            next_step="Convert it with mlfc.runtime.array(...)",
         )
     described = from_capsule(value)
     device = _device(described.device.type, described.device.id)
@@ -290,7 +290,7 @@ def _of_numpy(values: Array) -> NDArray:
     if not values.dtype.isnative or any(stride % values.itemsize for stride in values.strides):
         raise ExchangeError(
             "the array's elements are not as this machine has them, or no multiple of their size apart",
-            next_step="Make a tensor of it with mlfc.runtime.array(...)",
+            next_step="Convert it with mlfc.runtime.array(...)",
         )
     strides = None if values.flags.c_contiguous else tuple(step // values.itemsize for step in values.strides)
     here = cpu()

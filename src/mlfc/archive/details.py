@@ -37,7 +37,6 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
 
     Parameters
     ----------
-    factory : Factory
     code : GeneratedCode, optional
         The module's code where it is linked with others; default its own.
     """

@@ -40,18 +40,11 @@ class Allocation:
 
 @dataclass(frozen=True, eq=False)
 class Allocator:
-    """A set of clusters to be placed.
-
-    Attributes
-    ----------
-    clusters : sequence of Cluster
-    num_calls : int
-    distances : mapping
-        Which outputs may reach into the place of an input, and how far.
-    """
+    """A set of clusters to be placed."""
 
     clusters: Sequence[Cluster]
     num_calls: int
+    # which outputs may reach into the place of an input, and how far
     distances: OverlapDistances = field(default_factory=dict)
 
     @cached_property

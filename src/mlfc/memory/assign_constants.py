@@ -18,7 +18,6 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
 
     Parameters
     ----------
-    program : Program
     pools : sequence of ConstantPool
         In the order of preference, the fastest first; none leaves all constants to the linker.
 

@@ -86,7 +86,6 @@ def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
 
     Parameters
     ----------
-    program : Program
     pools : sequence of Pool
         In the order of preference, the fastest first.
 

@@ -33,13 +33,8 @@ class Block:
 
     Attributes
     ----------
-    name : str
-    nbytes, offset : int
     first, last : int
         Calls, both included.
-    reuses : int or None
-        The block whose place it takes, element by element.
-    reaches : tuple of Reached
     """
 
     name: str
@@ -47,7 +42,7 @@ class Block:
     offset: int
     first: int
     last: int
-    reuses: int | None
+    reuses: int | None  # the block whose place it takes, element by element
     reaches: tuple[OverlappedInput, ...]
 
 

@@ -16,23 +16,16 @@ class LiveRange:
 
     Attributes
     ----------
-    value : Value or None
-        The intermediate that lies there; None for the scratch of call `first`.
     first, last : int
         Indices into ``Program.calls``, both inclusive.
-    nbytes : int
-    alignment : int
-        What the offset must be a multiple of.
-    returned : bool
-        The caller reads it after the last call.
     """
 
-    value: Value | None
+    value: Value | None  # the intermediate that lies there; None for the scratch of call `first`
     first: int
     last: int
     nbytes: int
-    alignment: int
-    returned: bool = False
+    alignment: int  # what the offset must be a multiple of
+    returned: bool = False  # the caller reads it after the last call
 
 
 OverlapDistances: TypeAlias = Mapping[tuple[Value, Value], int]
@@ -89,7 +82,6 @@ def live_bytes(
     ----------
     blocks : sequence of sequence of (LiveRange, int)
         Ranges that have their places together, each with its distance from where all begin.
-    num_calls : int
     distances : mapping
         Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
     """

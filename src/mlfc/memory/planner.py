@@ -17,41 +17,20 @@ SCRATCH_ALIGNMENT = 64
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where everything lies in the workspace.
+    """Where everything lies in the workspace."""
 
-    Attributes
-    ----------
-    size : int
-        Bytes of the arena. It must start at a multiple of `alignment`.
-    lower_bound : int
-        Largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller.
-    alignment : int
-        Of the arena. Scratch of 64 bytes or more lies at a multiple of 64.
-    offsets : mapping of Value to int
-        Byte offset of each intermediate that owns its storage.
-    scratch_offsets : tuple of int
-        For each call, the byte offset of its scratch; 0 where the call has none.
-    live : tuple of int
-        Live bytes during each call, scratch included.
-    peak_call : int or None
-        Index of the first call with the most live bytes; None for a program without calls.
-    inplace : tuple of (Value or None)
-        For each call, the input whose place its output takes, element by element.
-    aliased_inputs : tuple of tuple of Value
-        For each call, the inputs of which its output takes a part of the bytes while it runs.
-    spans : tuple of PoolSpan
-        The pools that the arena consists of, one after the other; empty where it is one array of the default's name.
-    """
-
-    size: int
+    size: int  # bytes of the arena. It must start at a multiple of `alignment`.
+    # largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller
     lower_bound: int
-    alignment: int
-    offsets: Mapping[Value, int]
-    scratch_offsets: tuple[int, ...]
-    live: tuple[int, ...]
-    peak_call: int | None
-    inplace: tuple[Value | None, ...]
+    alignment: int  # of the arena. Scratch of 64 bytes or more lies at a multiple of 64.
+    offsets: Mapping[Value, int]  # byte offset of each intermediate that owns its storage
+    scratch_offsets: tuple[int, ...]  # for each call, the byte offset of its scratch; 0 where the call has none
+    live: tuple[int, ...]  # live bytes during each call, scratch included
+    peak_call: int | None  # index of the first call with the most live bytes; None for a program without calls
+    inplace: tuple[Value | None, ...]  # for each call, the input whose place its output takes, element by element
+    # for each call, the inputs of which its output takes a part of the bytes while it runs
     aliased_inputs: tuple[tuple[Value, ...], ...]
+    # the pools that the arena consists of, one after the other; empty where it is one array of the default's name
     spans: tuple[PoolSpan, ...] = ()
 
     @property
@@ -89,7 +68,6 @@ def plan(
 
     Parameters
     ----------
-    program : Program
     alignment : int
         Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
         aligned to the largest power of two that is not larger than they are.

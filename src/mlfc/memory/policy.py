@@ -31,7 +31,6 @@ def choose_plan(
 
     Parameters
     ----------
-    program : Program
     memory_options : MemoryOptions
         Where its memory is asked to lie.
     reorder : bool

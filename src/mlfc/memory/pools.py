@@ -48,23 +48,12 @@ class ConstantPool(Pool):
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """Where a module's memory is asked to lie; as it stands, in one workspace and wherever the linker puts constants.
+    """Where a module's memory goes; by default one workspace, and constants wherever the linker puts them."""
 
-    Attributes
-    ----------
-    workspace_io : bool
-        Inputs and outputs lie in the workspace, beside intermediates.
-    pools : tuple of Pool
-        Of the workspace, in the order of preference.
-    constants : tuple of ConstantPool
-        Of constants, in the order of preference.
-    ram : int or None
-        The bytes for workspace, inputs and outputs for which layers are tiled by rows; None where none are.
-    """
-
-    workspace_io: bool = False
-    pools: tuple[Pool, ...] = ()
-    constants: tuple[ConstantPool, ...] = ()
+    workspace_io: bool = False  # inputs and outputs lie in the workspace, beside intermediates
+    pools: tuple[Pool, ...] = ()  # of the workspace, in the order of preference
+    constants: tuple[ConstantPool, ...] = ()  # of constants, in the order of preference
+    # the bytes for workspace, inputs and outputs for which layers are tiled by rows; None where none are
     ram: int | None = None
 
     def __post_init__(self) -> None:
@@ -80,22 +69,12 @@ class MemoryOptions:
 
 @dataclass(frozen=True)
 class PoolSpan:
-    """A pool's part of the arena in which offsets of the workspace count.
-
-    Attributes
-    ----------
-    name : str
-    base : int
-        Where it begins, a multiple of 64.
-    nbytes : int
-    lower_bound : int
-        The most live bytes in it during a call: no plan of what lies there can be smaller.
-    """
+    """A pool's part of the arena in which offsets of the workspace count."""
 
     name: str
-    base: int
+    base: int  # where it begins, a multiple of 64
     nbytes: int
-    lower_bound: int = 0
+    lower_bound: int = 0  # the most live bytes in it during a call: no plan of what lies there can be smaller
 
 
 def pool_array(name: str) -> str:

@@ -13,30 +13,14 @@ SCRATCH_NAME = "(scratch)"
 
 @dataclass(frozen=True)
 class Row:
-    """The workspace during one call.
+    """The workspace during one call."""
 
-    Attributes
-    ----------
-    call : int
-        Index into ``Program.calls``.
-    function : str
-        Name of the kernel.
-    nodes : tuple of str
-        Original nodes that the call computes.
-    live_bytes : int
-        Sum of live bytes; tensors that share their place in this call count once.
-    workspace_bytes : int
-        Scratch of the call alone.
-    tensors : tuple of (str, int)
-        Name and bytes of each live tensor, largest first.
-    """
-
-    call: int
-    function: str
-    nodes: tuple[str, ...]
-    live_bytes: int
-    workspace_bytes: int
-    tensors: tuple[tuple[str, int], ...]
+    call: int  # index into ``Program.calls``
+    function: str  # name of the kernel
+    nodes: tuple[str, ...]  # original nodes that the call computes
+    live_bytes: int  # sum of live bytes; tensors that share their place in this call count once
+    workspace_bytes: int  # scratch of the call alone
+    tensors: tuple[tuple[str, int], ...]  # name and bytes of each live tensor, largest first
 
 
 def report(program: Program, plan: Plan) -> tuple[Row, ...]:

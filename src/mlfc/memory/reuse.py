@@ -15,18 +15,10 @@ _FAR = 1 << 40
 
 @dataclass(frozen=True, eq=False)
 class Reuse:
-    """An output that lies at a fixed distance from an input of its call.
+    """An output that lies at a fixed distance from an input of its call."""
 
-    Attributes
-    ----------
-    source : Value
-        The input, which dies at the call.
-    distance : int
-        How many bytes before it the output starts; 0 for the same place.
-    """
-
-    source: Value
-    distance: int = 0
+    source: Value  # the input, which dies at the call
+    distance: int = 0  # how many bytes before it the output starts; 0 for the same place
 
 
 def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange], *, overlap: bool) -> Reuse | None:
@@ -34,8 +26,6 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
 
     Parameters
     ----------
-    call : KernelCall
-    index : int
     ranges : mapping of Value to LiveRange
         Of what lies in the workspace.
     overlap : bool

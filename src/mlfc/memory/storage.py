@@ -20,27 +20,15 @@ from mlfc.tir.ir import Buffer, KernelCall, Program, Value
 
 @dataclass(frozen=True, eq=False)
 class Storages:
-    """The graph executor's blocks.
+    """The graph executor's blocks."""
 
-    Attributes
-    ----------
-    ids : mapping of Value to int
-        The block of each value that owns its bytes: inputs, constants in use, intermediates, outputs.
-    sizes : tuple of int
-        Bytes of each block, by id.
-    devices : tuple of str or None
-        The kind of device of each block, by id; None for the host.
-    scratch : mapping of KernelCall to tuple of Value
-        What stands for the scratch buffers of a kernel on a device, in their order; they have ids too.
-    shared : frozenset of int
-        The blocks of intermediates; each of the others holds one tensor for good.
-    """
-
+    # the block of each value that owns its bytes: inputs, constants in use, intermediates, outputs
     ids: Mapping[Value, int]
-    sizes: tuple[int, ...]
-    devices: tuple[str | None, ...]
+    sizes: tuple[int, ...]  # bytes of each block, by id
+    devices: tuple[str | None, ...]  # the kind of device of each block, by id; None for the host
+    # what stands for the scratch buffers of a kernel on a device, in their order; they have ids too
     scratch: Mapping[KernelCall, tuple[Value, ...]]
-    shared: frozenset[int]
+    shared: frozenset[int]  # the blocks of intermediates; each of the others holds one tensor for good
 
     @property
     def workspace_bytes(self) -> int:
@@ -67,7 +55,6 @@ def assign_storages(program: Program, plan: Plan) -> Storages:
 
     Parameters
     ----------
-    program : Program
     plan : Plan
         Says which outputs of calls take the place of an input.
 

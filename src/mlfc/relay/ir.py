@@ -78,18 +78,12 @@ Type: TypeAlias = "TensorType | TupleType | FuncType"
 
 @dataclass(frozen=True)
 class Span:
-    """Where an expression came from in the user's model.
+    """Where an expression came from in the user's model."""
 
-    Attributes
-    ----------
-    nodes : tuple of str
-        Names of the original nodes that this expression computes (part of); several after fusion.
-    tensor : str, optional
-        Name of the original tensor whose value this expression is. Only the last expression of an
-        original node has it: this is what layer-by-layer comparison looks at.
-    """
-
+    # names of the original nodes that this expression computes (part of); several after fusion
     nodes: tuple[str, ...] = ()
+    # name of the original tensor whose value this expression is. Only the last expression of an original node has it:
+    # this is what layer-by-layer comparison looks at.
     tensor: str | None = None
 
     @property
@@ -222,28 +216,16 @@ class Quantization:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IRModule(Displayed):
-    """Functions by name; ``main`` is the model.
-
-    Attributes
-    ----------
-    functions : dict of str to Function
-    output_names : tuple of str
-        The model's own names of the results of ``main``, in order.
-    quantization : dict of str to Quantization
-        For inputs and outputs of the model (by name) whose integers stand for real numbers.
-    source : dict of str to str
-        Facts about the file that this came from: ``format``, ``sha256``, ``name``.
-    numerics : str
-        Whose integer rounding the importer chose: ``litert`` or ``tflm``.
-    byoc : tuple of str
-        External code generators that take what they can of the model before the compiler does, in this order.
-    """
+    """Functions by name; ``main`` is the model."""
 
     functions: Mapping[str, Function]
-    output_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()  # the model's own names of the results of ``main``, in order
+    # for inputs and outputs of the model (by name) whose integers stand for real numbers
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    # facts about the file that this came from: ``format``, ``sha256``, ``name``
     source: Mapping[str, str] = field(default_factory=dict)
-    numerics: str = "litert"
+    numerics: str = "litert"  # whose integer rounding the importer chose: ``litert`` or ``tflm``
+    # external code generators that take what they can of the model before the compiler does, in this order
     byoc: tuple[str, ...] = ()
 
     @property

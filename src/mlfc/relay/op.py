@@ -38,21 +38,12 @@ REQUIRED: Any = _Required()
 
 @dataclass(frozen=True)
 class Attr:
-    """One declared attribute.
-
-    Attributes
-    ----------
-    name : str
-    default : any
-    is_float : bool
-        Integers print and parse as floats.
-    in_tvm : mapping, optional
-        What Relay text says in place of values that TVM does not have; empty where TVM has no such attribute at all.
-    """
+    """One declared attribute."""
 
     name: str
     default: Any = REQUIRED
-    is_float: bool = False
+    is_float: bool = False  # integers print and parse as floats
+    # what Relay text says in place of values that TVM does not have; empty where TVM has no such attribute at all
     in_tvm: Mapping[str, str] | None = None
 
 
@@ -62,53 +53,28 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator.
+    """An operator."""
 
-    Attributes
-    ----------
-    name : str
-        Relay's name.
-    num_inputs : int or None
-        Number of arguments; None where the type rule counts them itself.
-    attrs : tuple of Attr
-        In the order in which the text form prints them.
-    infer : callable ``(list[Type], attrs) -> Type``
-        The type rule; raises TypeCheckError.
-    kind : Kind
-    compute : callable or None
-        For ELEMENTWISE, BROADCAST, INJECTIVE: ``(ctx, inputs, attrs, out_type) -> (indices -> Expr)``.
-    emit : callable or None
-        For REDUCE and ANCHOR: ``(ctx, inputs, attrs, out) -> None`` that writes loops.
-        See `mlfc.tir.context` for both.
-    takes_bias : bool
-        The emitter starts its accumulators with `out.bias` where that is given.
-    macs : callable or None
-        ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables.
-    rounding_sensitive : bool
-        A float argument that is off by its last bit may change the result by a whole step, so what computes it
-        must round as the reference does: a module with such an operator forbids fused multiply-adds.
-    in_tvm : callable, optional
-        ``(args, attrs, out_type) -> Expr``: what Relay text has in its place, of TVM's operators, where TVM does not
-        have it; None where it has.
-    contract : str
-        The numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result".
-    doc : str
-        One line.
-    """
-
-    name: str
-    num_inputs: int | None
-    infer: Callable[[list[Any], Mapping[str, Any]], Any]
+    name: str  # Relay's name
+    num_inputs: int | None  # number of arguments; None where the type rule counts them itself
+    infer: Callable[[list[Any], Mapping[str, Any]], Any]  # the type rule; raises TypeCheckError
     kind: Kind
-    attrs: tuple[Attr, ...] = ()
+    attrs: tuple[Attr, ...] = ()  # in the order in which the text form prints them
+    # for ELEMENTWISE, BROADCAST, INJECTIVE: ``(ctx, inputs, attrs, out_type) -> (indices -> Expr)``
     compute: Callable[..., Any] | None = None
+    # for REDUCE and ANCHOR: ``(ctx, inputs, attrs, out) -> None`` that writes loops. See `mlfc.tir.context` for both.
     emit: Callable[..., None] | None = None
-    takes_bias: bool = False
+    takes_bias: bool = False  # the emitter starts its accumulators with `out.bias` where that is given
+    # ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables
     macs: Callable[[list[Any], Mapping[str, Any], Any], int] | None = None
+    # a float argument that is off by its last bit may change the result by a whole step, so what computes it must
+    # round as the reference does: a module with such an operator forbids fused multiply-adds
     rounding_sensitive: bool = False
+    # ``(args, attrs, out_type) -> Expr``: what Relay text has in its place, of TVM's operators, where TVM does not
+    # have it; None where it has
     in_tvm: Callable[..., Any] | None = None
-    contract: str = "exact"
-    doc: str = ""
+    contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
+    doc: str = ""  # one line
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes in declared order, defaults filled in; refuse unknown and missing ones."""

@@ -27,7 +27,6 @@ def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, sp
 
     Parameters
     ----------
-    module : IRModule
     metadata : bool
         End with the section that holds the tensor constants, if there are any. Without it the text of a module with
         tensor constants only shows where they are used.

@@ -30,20 +30,11 @@ _ZERO_POINT_LIMIT = 1 << 63
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an expression came from.
-
-    Attributes
-    ----------
-    span : Span
-    name : str, optional
-        The own name of a constant, or of a parameter that is printed under another one.
-    exact : float or dict, optional
-        What stands where TVM's form of it is printed.
-    """
+    """Where an expression came from."""
 
     span: Span = NO_SPAN
-    name: str | None = None
-    exact: float | dict[str, Any] | None = None
+    name: str | None = None  # the own name of a constant, or of a parameter that is printed under another one
+    exact: float | dict[str, Any] | None = None  # what stands where TVM's form of it is printed
 
 
 @dataclass(frozen=True)

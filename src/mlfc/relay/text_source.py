@@ -33,34 +33,17 @@ _COMMENT_MARKS = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A text without what the grammar does not know. Places stay the same: every blanked letter becomes a space.
+    """A text without what the grammar does not know. Places stay the same: every blanked letter becomes a space."""
 
-    Attributes
-    ----------
-    code : str
-        Version line and comments blanked out.
-    metadata_start : int
-        Where the metadata section starts; the length of the text if there is none.
-    origins : dict of int to Origin
-        By the offset at which the code that they belong to ends.
-    facts : Facts
-    """
-
-    code: str
-    metadata_start: int
-    origins: dict[int, Origin]
+    code: str  # version line and comments blanked out
+    metadata_start: int  # where the metadata section starts; the length of the text if there is none
+    origins: dict[int, Origin]  # by the offset at which the code that they belong to ends
     facts: Facts
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text and the name of its file.
-
-    Attributes
-    ----------
-    text : str
-    file : str
-    """
+    """A text and the name of its file."""
 
     text: str
     file: str

@@ -16,15 +16,9 @@ from mlfc.tir.visitor import children
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """A sum.
+    """A sum."""
 
-    Attributes
-    ----------
-    terms : dict of int to int
-        Coefficient of each term by its number in an `ExprTable`; none is zero. In order of appearance.
-    constant : int
-    """
-
+    # coefficient of each term by its number in an `ExprTable`; none is zero. In order of appearance.
     terms: Mapping[int, int]
     constant: int = 0
 

@@ -172,7 +172,6 @@ class Ranges:
 
         Parameters
         ----------
-        expr : Expr
         depth : int
             How many conditions may be combined to sharpen each end.
         """

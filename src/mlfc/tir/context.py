@@ -27,25 +27,15 @@ Reader: TypeAlias = Callable[[Indices], Expr]
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """An input of a rule.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : str
-    read : callable
-        Indices in, element out.
-    buffer : Buffer or None
-        Where the tensor lies in memory, if it does: what an anchor's template needs. None where the
-        tensor is computed on the fly by a fused producer.
-    value : ndarray or None
-        The value, where it is known at compile time. Templates pack it, rules take scalars from it.
-    """
+    """An input of a rule."""
 
     shape: tuple[int, ...]
     dtype: str
-    read: Reader
+    read: Reader  # indices in, element out
+    # where the tensor lies in memory, if it does: what an anchor's template needs. None where the tensor is computed
+    # on the fly by a fused producer.
     buffer: Buffer | None = None
+    # the value, where it is known at compile time. Templates pack it, rules take scalars from it.
     value: npt.NDArray[Any] | None = None
 
     def __call__(self, *indices: Any) -> Expr:
@@ -82,29 +72,21 @@ class Output:
     ----------
     shape, dtype
         Of the emitter's own result, before fused consumers change the dtype.
-    store : callable ``(indices, value) -> None``
-        Applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
-    bias : ndarray or None
-        For operators with `takes_bias`: what accumulators of each last-axis index start with.
     """
 
     shape: tuple[int, ...]
     dtype: str
+    # applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
     store: Callable[[Indices, Expr], None]
+    # for operators with `takes_bias`: what accumulators of each last-axis index start with
     bias: npt.NDArray[Any] | None = None
 
 
 @dataclass(eq=False)
 class Context:
-    """One function under construction: statements, packed constants, scratch.
+    """One function under construction: statements, packed constants, scratch."""
 
-    Attributes
-    ----------
-    features : Features
-        What the target can do; templates choose tiles by it.
-    """
-
-    features: Features
+    features: Features  # what the target can do; templates choose tiles by it
     stmts: tb.StmtBuilder = field(init=False)
     constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
     scratch_buffers: list[Buffer] = field(default_factory=list)

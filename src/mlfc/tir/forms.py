@@ -40,35 +40,17 @@ def _nothing(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class CForm:
-    """What C has of an instruction set; its texts have a portable form beside the machine's.
+    """What C has of an instruction set; its texts have a portable form beside the machine's."""
 
-    Attributes
-    ----------
-    helper : callable ``key -> Helper or None``
-        The helper of a key, if it is one of this family's.
-    includes : tuple of str
-        Lines that its helpers need before them.
-    vectors : callable ``key -> dtypes``
-        Vector types that the helper of a key needs.
-    expression : callable ``(printer, expression) -> text or None``
-        How a call or a cast is written, if this family does: as a call, which needs no parentheses.
-    store : callable ``(printer, store) -> statement or None``
-        How a store is written, if this family does.
-    words : callable ``statement -> ids of variables``
-        Variables of four bytes that are held as an int32.
-    guard : str
-        The macro that is not 0 where the compiler has `instructions`.
-    instructions : mapping of str to str
-        C by the key of an intrinsic that has a body, in that body's parameters; elsewhere the body is computed.
-    """
-
-    helper: Callable[[str], Helper | None]
-    includes: tuple[str, ...] = ()
-    vectors: Callable[[str], set[str]] = lambda _: set()
+    helper: Callable[[str], Helper | None]  # the helper of a key, if it is one of this family's
+    includes: tuple[str, ...] = ()  # lines that its helpers need before them
+    vectors: Callable[[str], set[str]] = lambda _: set()  # vector types that the helper of a key needs
+    # how a call or a cast is written, if this family does: as a call, which needs no parentheses
     expression: Callable[[CPrinter, Expr], str | None] = _nothing
-    store: Callable[[CPrinter, ir.Store], str | None] = _nothing
-    words: Callable[[ir.Stmt], set[int]] = lambda _: set()
-    guard: str = ""
+    store: Callable[[CPrinter, ir.Store], str | None] = _nothing  # how a store is written, if this family does
+    words: Callable[[ir.Stmt], set[int]] = lambda _: set()  # variables of four bytes that are held as an int32
+    guard: str = ""  # the macro that is not 0 where the compiler has `instructions`
+    # C by the key of an intrinsic that has a body, in that body's parameters; elsewhere the body is computed
     instructions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,26 +62,16 @@ RunWriter: TypeAlias = Callable[[Any, Sequence[Any], int, Callable[..., list[Any
 
 @dataclass(frozen=True)
 class LlvmForm:
-    """What LLVM code has of an instruction set.
+    """What LLVM code has of an instruction set."""
 
-    Attributes
-    ----------
-    call : callable ``(context, name, arguments) -> value or None``
-        Writes an intrinsic, if this family does for the context's machine.
-    run : callable ``(context, name, bytes of the first operand) -> writer or None``
-        What writes a copy or sums over taps (`mlfc.tir.runs`), if this family does.
-    products : callable ``(context, sum, a, b) -> value or None``
-        Adds the products of all lanes to a scalar.
-    crowded : callable ``(context, sums) -> bool``
-        Whether a loop over so many such sums has no register left to count in, so that it must go by addresses.
-    fills_registers : frozenset of str
-        Intrinsics whose sums fill the registers, so that innermost loops with them go by addresses.
-    """
-
+    # writes an intrinsic, if this family does for the context's machine
     call: Callable[[Any, str, Sequence[Any]], Any] = _nothing
+    # what writes a copy or sums over taps (`mlfc.tir.runs`), if this family does
     run: Callable[[Any, str, int], RunWriter | None] = _nothing
-    products: Callable[[Any, Any, Any, Any], Any] = _nothing
+    products: Callable[[Any, Any, Any, Any], Any] = _nothing  # adds the products of all lanes to a scalar
+    # whether a loop over so many such sums has no register left to count in, so that it must go by addresses
     crowded: Callable[[Any, int], bool] = lambda *_: False
+    # intrinsics whose sums fill the registers, so that innermost loops with them go by addresses
     fills_registers: frozenset[str] = frozenset()
 
 

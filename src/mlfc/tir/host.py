@@ -17,25 +17,13 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Type:
-    """A C type.
+    """A C type."""
 
-    Attributes
-    ----------
-    name : str
-        As C spells it; empty for pointers.
-    bits : int
-        Of an integer; 1 for the result of a comparison.
-    to : Type or None
-        What a pointer points to.
-    fields : tuple of (str, Type)
-        Of a struct or union.
-    """
-
-    name: str = ""
-    bits: int = 0
+    name: str = ""  # as C spells it; empty for pointers
+    bits: int = 0  # of an integer; 1 for the result of a comparison
     signed: bool = True
-    to: Type | None = None
-    fields: tuple[tuple[str, Type], ...] = ()
+    to: Type | None = None  # what a pointer points to
+    fields: tuple[tuple[str, Type], ...] = ()  # of a struct or union
     is_union: bool = False
     is_const: bool = False
 
@@ -361,26 +349,17 @@ Stmt: TypeAlias = "Declare | Table | Assign | Evaluate | If | For | DoWhile | Re
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A C function: a declaration where it has no body.
-
-    Attributes
-    ----------
-    is_static : bool
-        No other file sees it: a printer that meets a call may define it.
-    is_hook : bool
-        C has a macro of this name; other printers call the function of the same name in small letters, where code is
-        traced.
-    comment : str
-        What stands above it.
-    """
+    """A C function: a declaration where it has no body."""
 
     name: str
     result: Type
     parameters: tuple[Name, ...]
     body: tuple[Stmt, ...] | None = None
-    is_static: bool = False
+    is_static: bool = False  # no other file sees it: a printer that meets a call may define it
+    # C has a macro of this name; other printers call the function of the same name in small letters, where code is
+    # traced
     is_hook: bool = False
-    comment: str = ""
+    comment: str = ""  # what stands above it
 
     def __call__(self, *arguments: Operand) -> Call:
         """Return a call of the function."""

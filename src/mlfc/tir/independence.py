@@ -17,7 +17,6 @@ def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Indepe
 
     Parameters
     ----------
-    prim : PrimFunc
     aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes is up to
         the memory plan, so no loop that stores results is independent.

@@ -35,18 +35,10 @@ _BYTES = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class OverlapDistance:
-    """How far before an input the output may start that overwrites it.
+    """How far before an input the output may start that overwrites it."""
 
-    Attributes
-    ----------
-    nbytes : int
-        At least so many bytes.
-    step : int
-        The distance must be a multiple of so many bytes, or so large that the two do not meet.
-    """
-
-    nbytes: int
-    step: int = 1
+    nbytes: int  # at least so many bytes
+    step: int = 1  # the distance must be a multiple of so many bytes, or so large that the two do not meet
 
     def allows(self, distance: int) -> bool:
         """Tell whether the output may start `distance` bytes before the input."""
@@ -61,7 +53,6 @@ def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
 
     Parameters
     ----------
-    prim : PrimFunc
     position : int
         Of the input.
 
@@ -82,22 +73,18 @@ class _Accesses:
 
     Attributes
     ----------
-    time : ndarray
-        When; equal times are in no order.
     low, high : ndarray
         Bytes from the start of the buffer; `high` is the first one behind.
     first, last : ndarray
         Indices of the last axis, both included.
-    owner : ndarray
-        Which iteration of an outermost loop it belongs to, -1 for none.
     """
 
-    time: _Numbers
+    time: _Numbers  # when; equal times are in no order
     low: _Numbers
     high: _Numbers
     first: _Numbers
     last: _Numbers
-    owner: _Numbers
+    owner: _Numbers  # which iteration of an outermost loop it belongs to, -1 for none
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> _Accesses:
         return _Accesses(*(values[chosen] for values in vars(self).values()))

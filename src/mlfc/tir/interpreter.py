@@ -31,7 +31,6 @@ def run(
 
     Parameters
     ----------
-    prim : PrimFunc
     inputs, constants : sequence of ndarray
         In the order of ``prim.inputs`` and ``prim.constants``.
     step_limit : int, optional

@@ -37,16 +37,10 @@ def _operator(op: str, *, reflected: bool = False) -> Callable[[Any, Any], Expr]
 
 
 class ExprOps:
-    """Operators of Python on expressions; they fold constants.
-
-    Attributes
-    ----------
-    build : callable ``(op, a, b) -> Expr``
-        `builder.binary`, which is set there: it stands on this file.
-    """
+    """Operators of Python on expressions; they fold constants."""
 
     dtype: str
-    build: ClassVar[Callable[[str, Any, Any], Expr]]
+    build: ClassVar[Callable[[str, Any, Any], Expr]]  # `builder.binary`, which is set there: it stands on this file
 
     __add__ = _operator("add")
     __radd__ = _operator("add", reflected=True)
@@ -146,19 +140,14 @@ Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Cal
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory of static shape, row-major.
-
-    Attributes
-    ----------
-    scope : str
-        ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan),
-        ``local`` (on the stack or in registers, made by Allocate; each work-item of a launch has its own),
-        ``shared`` (made by Allocate in a launch: the work-items of a group have it together).
-    """
+    """Memory of static shape, row-major."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    # ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan), ``local`` (on the
+    # stack or in registers, made by Allocate; each work-item of a launch has its own), ``shared`` (made by Allocate
+    # in a launch: the work-items of a group have it together)
     scope: str = "param"
 
     @property
@@ -247,28 +236,16 @@ class Fence(Comment):
 
 @dataclass(frozen=True, eq=False)
 class External:
-    """What an external code generator wrote in the place of loops; the whole body of a function.
+    """What an external code generator wrote in the place of loops; the whole body of a function."""
 
-    Attributes
-    ----------
-    generator : str
-        Its name, in `byoc.GENERATORS`.
-    text : str
-        C statements; ``${name}`` stands for the pointer to the function's buffer of that name. Empty where `module`
-        computes the function.
-    declarations : tuple of str
-        What stands before functions with such text, each once a file: includes, prototypes.
-    objects : tuple of bytes
-        Relocatable objects that are linked with it.
-    module : bytes or None
-        What the generator makes a runtime module of, which then has the function.
-    """
-
-    generator: str
+    generator: str  # its name, in `byoc.GENERATORS`
+    # C statements; ``${name}`` stands for the pointer to the function's buffer of that name. Empty where `module`
+    # computes the function.
     text: str = ""
+    # what stands before functions with such text, each once a file: includes, prototypes
     declarations: tuple[str, ...] = ()
-    objects: tuple[bytes, ...] = ()
-    module: bytes | None = None
+    objects: tuple[bytes, ...] = ()  # relocatable objects that are linked with it
+    module: bytes | None = None  # what the generator makes a runtime module of, which then has the function
 
 
 MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535
@@ -285,16 +262,12 @@ class Launch:
 
     Attributes
     ----------
-    grid : tuple of int
-        Groups along x, y and z.
-    block : tuple of int
-        Work-items of a group along x, y and z; neighbours along x run together.
     groups, items : tuple of Var
         The place of the group in the grid, and of the work-item in its group.
     """
 
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: tuple[int, int, int]  # groups along x, y and z
+    block: tuple[int, int, int]  # work-items of a group along x, y and z; neighbours along x run together
     groups: tuple[Var, Var, Var]
     items: tuple[Var, Var, Var]
     body: Stmt
@@ -323,28 +296,19 @@ class PrimFunc:
     The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
     `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
     of `scratch_offsets`.
-
-    Attributes
-    ----------
-    name : str
-        Readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program.
-    inplace : tuple of int
-        Positions in `inputs` that may share memory with `output`: every element is read before the
-        element at the same byte is written, and never after.
-    macs : int
-        Multiply-accumulates of one call.
-    device : str or None
-        The kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host.
     """
 
-    name: str
+    name: str  # readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program
     inputs: tuple[Buffer, ...]
     constants: tuple[Buffer, ...]
     output: Buffer
     scratch: tuple[Buffer, ...]
     body: Stmt
+    # positions in `inputs` that may share memory with `output`: every element is read before the element at the same
+    # byte is written, and never after
     inplace: tuple[int, ...] = ()
-    macs: int = 0
+    macs: int = 0  # multiply-accumulates of one call
+    # the kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host
     device: str | None = None
 
     def __repr__(self) -> str:
@@ -436,17 +400,7 @@ class KernelCall:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A whole model at loop level: values, kernels (each once) and calls in execution order.
-
-    Attributes
-    ----------
-    contracts_floats : bool
-        Whether a float product and a sum may become one fused multiply-add.
-    overlaps : bool
-        Whether outputs may reach into the place of inputs that die.
-    tiling : RowTilingInfo or None
-        Which layers are tiled by rows, and what that saves.
-    """
+    """A whole model at loop level: values, kernels (each once) and calls in execution order."""
 
     name: str
     inputs: tuple[Value, ...]
@@ -454,9 +408,9 @@ class Program:
     constants: tuple[Value, ...]
     kernels: tuple[PrimFunc, ...]
     calls: tuple[KernelCall, ...]
-    contracts_floats: bool = True
-    overlaps: bool = False
-    tiling: RowTilingInfo | None = None
+    contracts_floats: bool = True  # whether a float product and a sum may become one fused multiply-add
+    overlaps: bool = False  # whether outputs may reach into the place of inputs that die
+    tiling: RowTilingInfo | None = None  # which layers are tiled by rows, and what that saves
 
     def __repr__(self) -> str:
         return f"<Program {self.name} of {len(self.calls)} calls>"

@@ -151,7 +151,6 @@ def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Ar
 
     Parameters
     ----------
-    expr : Expr
     env : mapping of Var to scalar or ndarray
         Arrays must broadcast against each other; the result has their common shape (or a smaller one, where
         the expression does not depend on all of them).

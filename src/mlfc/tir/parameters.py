@@ -26,26 +26,14 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class SharedFunction:
-    """One function for a family of functions that differ in numbers alone.
+    """One function for a family of functions that differ in numbers alone."""
 
-    Attributes
-    ----------
-    prim : PrimFunc
-        Its buffers have one dimension, and the largest size that any member asks for. Parameters are free variables.
-    parameters : tuple of Parameter
-    members : tuple of PrimFunc
-        What it stands for, in the order of the parameters' values.
-    sizes : mapping of Buffer to tuple of int
-        Elements of each buffer in each member.
-    scratch_offsets : tuple of Expr
-        Where each scratch buffer lies in the member's own scratch.
-    """
-
+    # its buffers have one dimension, and the largest size that any member asks for. Parameters are free variables.
     prim: PrimFunc
     parameters: tuple[Parameter, ...]
-    members: tuple[PrimFunc, ...]
-    sizes: Mapping[Buffer, tuple[int, ...]]
-    scratch_offsets: tuple[Expr, ...]
+    members: tuple[PrimFunc, ...]  # what it stands for, in the order of the parameters' values
+    sizes: Mapping[Buffer, tuple[int, ...]]  # elements of each buffer in each member
+    scratch_offsets: tuple[Expr, ...]  # where each scratch buffer lies in the member's own scratch
 
     def values(self, member: int) -> dict[Var, Number]:
         """Return the value of each parameter in one member."""
@@ -64,8 +52,6 @@ class ParameterPool:
 
         Parameters
         ----------
-        values : sequence of int or float
-        dtype : str
         hint : str
             What a new parameter is called.
         """

@@ -45,7 +45,6 @@ class IndexSpans:
     ----------
     count : int
         Iterations.
-    known : dict of Var to IndexSpan
     """
 
     def __init__(self, count: int = 1, known: dict[Var, IndexSpan] | None = None) -> None:

@@ -17,15 +17,9 @@ from mlfc.tir.visitor import walk
 
 @dataclass(frozen=True)
 class Unroll:
-    """Replace loops of kind ``unrolled`` by their copies.
+    """Replace loops of kind ``unrolled`` by their copies."""
 
-    Attributes
-    ----------
-    max_stmts : int
-        A loop whose copies would have more statements stays a loop.
-    """
-
-    max_stmts: int = 1024
+    max_stmts: int = 1024  # a loop whose copies would have more statements stays a loop
 
     def __call__(self, prim: PrimFunc) -> PrimFunc:
         """Return the function with its small unrolled loops spelled out."""

@@ -26,42 +26,25 @@ class Change:
 
     Attributes
     ----------
-    level : str
-        `BREAK`, `WARNING` or `NOTE`.
-    what : str
-        In words.
     a, b : object
         The values before and after, where they are short.
     """
 
-    level: str
-    what: str
+    level: str  # `BREAK`, `WARNING` or `NOTE`
+    what: str  # in words
     a: object = None
     b: object = None
 
 
 @dataclass(frozen=True)
 class Face:
-    """A module as a C caller sees it.
+    """A module as a C caller sees it."""
 
-    Attributes
-    ----------
-    prefix : str
-        What its symbols begin with.
-    header : Header or None
-    calls : frozenset of str
-        Functions of TVM's C runtime that its code calls: the caller must link them.
-    shares : frozenset of str
-        Other modules that work in the same memory: no two may run at the same time.
-    module : mapping
-        Of `inspect`.
-    """
-
-    prefix: str
+    prefix: str  # what its symbols begin with
     header: Header | None
-    calls: frozenset[str]
-    shares: frozenset[str]
-    module: Mapping[str, Any]
+    calls: frozenset[str]  # functions of TVM's C runtime that its code calls: the caller must link them
+    shares: frozenset[str]  # other modules that work in the same memory: no two may run at the same time
+    module: Mapping[str, Any]  # of `inspect`
 
 
 def interface_changes(a: Face, b: Face) -> list[Change]:

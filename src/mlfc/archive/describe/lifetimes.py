@@ -25,12 +25,8 @@ class BlockLifetime:
 
     Attributes
     ----------
-    name : str
-    nbytes, offset : int
     first, last : int
         Calls at which its life begins and ends, both inclusive.
-    storage_id : int or None
-        Of the graph executor.
     """
 
     name: str
@@ -38,7 +34,7 @@ class BlockLifetime:
     offset: int
     first: int
     last: int
-    storage_id: int | None = None
+    storage_id: int | None = None  # of the graph executor
 
 
 @dataclass(frozen=True)
@@ -52,27 +48,13 @@ class GraphCall:
 
 @dataclass(frozen=True)
 class GraphMemory:
-    """What a graph says of memory.
+    """What a graph says of memory."""
 
-    Attributes
-    ----------
-    calls : tuple of GraphCall
-        In order; views, which run no code, are left out.
-    blocks : tuple of BlockLifetime
-        What the calls write.
-    storage_bytes : int
-        Of all storages that calls write, each as large as the largest tensor in it.
-    arguments : mapping of str to (str, tuple of int)
-        Dtype and shape of each input and parameter.
-    results : tuple of (str, tuple of int)
-        Dtype and shape of each output.
-    """
-
-    calls: tuple[GraphCall, ...]
-    blocks: tuple[BlockLifetime, ...]
-    storage_bytes: int
-    arguments: Mapping[str, tuple[str, tuple[int, ...]]]
-    results: tuple[tuple[str, tuple[int, ...]], ...]
+    calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
+    blocks: tuple[BlockLifetime, ...]  # what the calls write
+    storage_bytes: int  # of all storages that calls write, each as large as the largest tensor in it
+    arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
+    results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
 
 
 def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:

@@ -16,7 +16,6 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
 
     Parameters
     ----------
-    module : ModuleRecord
     graph : GraphMemory or None
         Of a module for the graph executor.
     place : str

@@ -93,8 +93,6 @@ def profiled_factory(
 
     Parameters
     ----------
-    factory : Factory
-    devices : sequence of Device
     flags : sequence of str
         What the C compiler is told beside what it is always told.
     """

@@ -41,18 +41,11 @@ class Prototype:
 
 @dataclass
 class Header:
-    """The declarations of one header, each by name, in the order of the text.
-
-    Attributes
-    ----------
-    structs : dict of str to tuple of Field
-    functions : dict of str to Prototype
-    macros : dict of str to str
-        With single spaces; the include guard, which has no value, is left out.
-    """
+    """The declarations of one header, each by name, in the order of the text."""
 
     structs: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     functions: dict[str, Prototype] = field(default_factory=dict)
+    # with single spaces; the include guard, which has no value, is left out
     macros: dict[str, str] = field(default_factory=dict)
 
     def renamed(self, old: str, new: str) -> Header:

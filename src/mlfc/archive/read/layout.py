@@ -44,21 +44,16 @@ class Layout:
 
     Attributes
     ----------
-    metadata : str
-    code : str
-        What names of code files begin with: a number and an extension follow.
     relay, graph, params : str or None
         Files; None where the style has none.
-    runtime : str
-        The folder of the C runtime.
     """
 
     metadata: str
-    code: str
+    code: str  # what names of code files begin with: a number and an extension follow
     relay: str | None
     graph: str | None
     params: str | None
-    runtime: str = "runtime"
+    runtime: str = "runtime"  # the folder of the C runtime
 
 
 # each version as what changed since the one before
@@ -151,7 +146,6 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Lay
         The names of all modules of the archive.
     paths : iterable of str
         All files.
-    layout : Layout
 
     Raises
     ------

@@ -16,21 +16,12 @@ FULL_MODEL, OPERATOR = "full-model", "operator"
 
 
 class TensorRecord(NamedTuple):
-    """An input or output of a module. A named tuple because there may be tens of thousands.
-
-    Attributes
-    ----------
-    name, dtype : str
-    nbytes : int
-    shape : tuple of int or None
-        None where the archive does not say: TVM's metadata have sizes only.
-    scale, zero_point : float and int, or None
-    """
+    """An input or output of a module. A named tuple because there may be tens of thousands."""
 
     name: str
     dtype: str
     nbytes: int
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None  # None where the archive does not say: TVM's metadata have sizes only
     scale: float | None = None
     zero_point: int | None = None
 
@@ -41,19 +32,14 @@ class MainMemory:
 
     Attributes
     ----------
-    device : int
-        DLDeviceType; 1 is the CPU.
-    workspace_bytes, constants_bytes : int
-    io_bytes : int
-        As the metadata say; TVM counts intermediates of AOT modules here.
     inputs, outputs : tuple of Tensor
         Empty where the version does not list them.
     """
 
-    device: int
+    device: int  # DLDeviceType; 1 is the CPU
     workspace_bytes: int
     constants_bytes: int
-    io_bytes: int
+    io_bytes: int  # as the metadata say; TVM counts intermediates of AOT modules here
     inputs: tuple[TensorRecord, ...] = ()
     outputs: tuple[TensorRecord, ...] = ()
 
@@ -93,60 +79,33 @@ class ModuleFiles:
     ----------
     sources, objects, headers : tuple of str
         Under ``codegen/host``, sorted. Code that several modules share counts for each of them.
-    devices : tuple of str
-        Under other folders of ``codegen``: what `module_tree` of the details lists.
-    params : str or None
-        Of the forms ``.params``, ``.json`` and ``.bson`` the first that is there.
-    tir : tuple of str
-        Loop-level code as text, one file a device; of operator style alone.
     """
 
     sources: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # under other folders of ``codegen``: what `module_tree` of the details lists
     graph: str | None = None
-    params: str | None = None
+    params: str | None = None  # of the forms ``.params``, ``.json`` and ``.bson`` the first that is there
     relay: str | None = None
     source_params: str | None = None
-    tir: tuple[str, ...] = ()
+    tir: tuple[str, ...] = ()  # loop-level code as text, one file a device; of operator style alone
 
 
 @dataclass(frozen=True)
 class ModuleRecord:
-    """One module of an archive.
-
-    Attributes
-    ----------
-    name : str
-    executors : tuple of str
-        ``aot`` or ``graph``; empty for operator style.
-    targets : tuple of str
-        One target string each, white space around it removed.
-    export_datetime : str
-    main : tuple of MainMemory
-        One a device; empty for operator style and for version 1, which does not say.
-    operator_functions : tuple of OperatorFunction
-    storages : tuple of Storage or None
-        Of the graph executor; None for AOT.
-    operators : mapping of str to tuple of OperatorBuffer
-        Of operator style alone.
-    external_dependencies : tuple of mapping
-    details : ModuleInfo or None
-        The object ``mlfc``, where mlfc wrote the archive.
-    files : ModuleFiles
-    """
+    """One module of an archive."""
 
     name: str
-    executors: tuple[str, ...]
-    targets: tuple[str, ...]
+    executors: tuple[str, ...]  # ``aot`` or ``graph``; empty for operator style
+    targets: tuple[str, ...]  # one target string each, white space around it removed
     export_datetime: str
-    main: tuple[MainMemory, ...] = ()
+    main: tuple[MainMemory, ...] = ()  # one a device; empty for operator style and for version 1, which does not say
     operator_functions: tuple[OperatorFunction, ...] = ()
-    storages: tuple[Storage, ...] | None = None
-    operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)
+    storages: tuple[Storage, ...] | None = None  # of the graph executor; None for AOT
+    operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)  # of operator style alone
     external_dependencies: tuple[Mapping[str, Any], ...] = ()
-    details: ModuleInfo | None = None
+    details: ModuleInfo | None = None  # the object ``mlfc``, where mlfc wrote the archive
     files: ModuleFiles = ModuleFiles()
 
     @property
@@ -175,26 +134,13 @@ class ModuleRecord:
 
 @dataclass(frozen=True)
 class ArchiveRecord:
-    """A whole archive.
+    """A whole archive."""
 
-    Attributes
-    ----------
-    version : int
-        1 to 7.
-    form : str
-        `TVM`, or `RFC` for the layout that the proposal of 2021 describes.
-    style : str
-        `FULL_MODEL` or `OPERATOR`.
-    modules : mapping of str to ModuleRecord
-        In the order of their names.
-    details : ArchiveInfo or None
-        The object ``mlfc`` of the archive, where mlfc wrote it: version, files, shared code.
-    """
-
-    version: int
-    form: str
-    style: str
-    modules: Mapping[str, ModuleRecord]
+    version: int  # 1 to 7
+    form: str  # `TVM`, or `RFC` for the layout that the proposal of 2021 describes
+    style: str  # `FULL_MODEL` or `OPERATOR`
+    modules: Mapping[str, ModuleRecord]  # in the order of their names
+    # the object ``mlfc`` of the archive, where mlfc wrote it: version, files, shared code
     details: ArchiveInfo | None = None
 
     @property

@@ -28,39 +28,19 @@ _AGAIN = "Export the archive again"
 
 @dataclass(frozen=True, eq=False)
 class ModuleParts:
-    """One module of an archive.
+    """One module of an archive."""
 
-    Attributes
-    ----------
-    place : str
-        The archive, for messages.
-    record : ModuleRecord
-    code : mapping of str to Data
-        Sources, headers and objects of the module, by path under ``codegen/host``; what external generators wrote
-        under ``external/``.
-    digests : mapping of str to str
-        The checked SHA-256 of `code`, where the archive lists them.
-    graph_json : str
-        Empty for AOT.
-    params : mapping of str to ndarray
-        What the executor loads; where possible these lie in the archive's file.
-    imports : tuple of Module
-        Modules of other kinds, with what they import themselves.
-    header : str or None
-        The text of the module's C interface.
-    relay : str or None
-        The model's Relay text; None where mlfc's own details say all that is needed.
-    """
-
-    place: str
+    place: str  # the archive, for messages
     record: ModuleRecord
+    # sources, headers and objects of the module, by path under ``codegen/host``; what external generators wrote under
+    # ``external/``
     code: Mapping[str, Data]
-    digests: Mapping[str, str]
-    graph_json: str
-    params: Mapping[str, Array]
-    imports: tuple[Module, ...]
-    header: str | None
-    relay: str | None
+    digests: Mapping[str, str]  # the checked SHA-256 of `code`, where the archive lists them
+    graph_json: str  # empty for AOT
+    params: Mapping[str, Array]  # what the executor loads; where possible these lie in the archive's file
+    imports: tuple[Module, ...]  # modules of other kinds, with what they import themselves
+    header: str | None  # the text of the module's C interface
+    relay: str | None  # the model's Relay text; None where mlfc's own details say all that is needed
 
     @property
     def executor(self) -> str | None:
@@ -73,7 +53,6 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
 
     Parameters
     ----------
-    path : path
     module : str, optional
         Which one, where the archive holds several.
 

@@ -37,25 +37,12 @@ _OBJECT = ".o"
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive whose metadata fit their schema and do not contradict themselves.
-
-    Attributes
-    ----------
-    tar : TarReader
-    metadata_path : str
-        Of the member with the metadata.
-    document : mapping
-        The metadata as they are in the archive.
-    metadata : mapping
-        The same in the shape of version 7.
-    layout : Layout
-    record : ArchiveRecord
-    """
+    """An open archive whose metadata fit their schema and do not contradict themselves."""
 
     tar: TarReader
-    metadata_path: str
-    document: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    metadata_path: str  # of the member with the metadata
+    document: Mapping[str, Any]  # the metadata as they are in the archive
+    metadata: Mapping[str, Any]  # the same in the shape of version 7
     layout: Layout
     record: ArchiveRecord
 

@@ -38,8 +38,6 @@ def archive_record(
         All files of the archive.
     version : int
         That the archive has.
-    form : str
-    layout : Layout
     """
     known = tuple(paths)
     info = ArchiveInfo.read(document["mlfc"], "mlfc", _AGAIN) if "mlfc" in document else None

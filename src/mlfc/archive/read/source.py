@@ -28,7 +28,6 @@ def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
 
     Parameters
     ----------
-    factory : Factory
     params : bool
         With the weights, under the names that the model gives them. Large tensor constants are kept among them, as
         ``meta[relay.Constant][0]`` and so on, which is what the text calls them. Without weights, the text holds all
@@ -54,7 +53,6 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
 
     Parameters
     ----------
-    archive : Archive
     module : str
         One of its modules.
 

@@ -25,7 +25,6 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
 
     Parameters
     ----------
-    record : ModuleRecord
     header_text : str
         Of ``tvmgen_<module>.h``.
     relay : str or None

@@ -23,37 +23,19 @@ _SHOWN_DIGITS = 12
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What is compiled, by path in the archive.
+    """What is compiled, by path in the archive."""
 
-    Attributes
-    ----------
-    name : str
-        Of the library.
-    library : tuple of str
-        Sources of the modules, their objects where LLVM or an external generator made some, and sources of the
-        runtime where they need it.
-    demo : tuple of str
-        Sources of the demo, and of a platform for the runtime on the host.
-    headers : tuple of str
-        Generated headers.
-    binaries : tuple of str
-        What sources include beside headers.
-    includes : tuple of str
-        Folders that are searched for headers.
-    runtime : str or None
-        The folder of the C runtime; None for modules that need none.
-    digest : str
-        Of all that is compiled. Members of archives have old times, so make would take objects of what was
-        extracted here before for new ones: those of another content lie in another folder.
-    """
-
-    name: str
+    name: str  # of the library
+    # sources of the modules, their objects where LLVM or an external generator made some, and sources of the runtime
+    # where they need it
     library: tuple[str, ...]
-    demo: tuple[str, ...]
-    headers: tuple[str, ...]
-    binaries: tuple[str, ...]
-    includes: tuple[str, ...]
-    runtime: str | None
+    demo: tuple[str, ...]  # sources of the demo, and of a platform for the runtime on the host
+    headers: tuple[str, ...]  # generated headers
+    binaries: tuple[str, ...]  # what sources include beside headers
+    includes: tuple[str, ...]  # folders that are searched for headers
+    runtime: str | None  # the folder of the C runtime; None for modules that need none
+    # of all that is compiled. Members of archives have old times, so make would take objects of what was extracted
+    # here before for new ones: those of another content lie in another folder.
     digest: str
 
 

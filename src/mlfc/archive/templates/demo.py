@@ -79,7 +79,6 @@ def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> 
 
     Parameters
     ----------
-    item : Subject
     checked : bool
         On the vectors of its file, and compares what comes out; else on zeros, and prints it.
     embedded : bool

@@ -12,25 +12,13 @@ from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, pool_section
 
 @dataclass(frozen=True)
 class GivenPool:
-    """An array that a program hands to a module.
+    """An array that a program hands to a module."""
 
-    Attributes
-    ----------
-    name : str
-        Of the memory.
-    array : str
-    size : str
-        The macro with its bytes.
-    section : str
-    data : str or None
-        The macro with what it holds; None for memory to work in.
-    """
-
-    name: str
+    name: str  # of the memory
     array: str
-    size: str
+    size: str  # the macro with its bytes
     section: str
-    data: str | None
+    data: str | None  # the macro with what it holds; None for memory to work in
 
     @property
     def definition(self) -> list[str]:

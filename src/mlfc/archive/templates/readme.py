@@ -33,12 +33,10 @@ def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | Non
 
     Parameters
     ----------
-    subjects : sequence of Subject
     paths : iterable of str
         The archive's other members.
     library : str
         File name of the static library that the Makefile makes; None without a Makefile.
-    date : str
     """
     known = list(paths)
     carried = any(path.startswith("runtime/") for path in known)

@@ -34,21 +34,10 @@ class Vector:
 
 @dataclass(frozen=True)
 class DemoTensor:
-    """An input or output.
+    """An input or output."""
 
-    Attributes
-    ----------
-    name : str
-        The model's own, of any characters.
-    field : str
-        In the structs of the C interface.
-    shape : tuple of int
-    dtype : str
-    scale, zero_point : float and int, or None
-    """
-
-    name: str
-    field: str
+    name: str  # the model's own, of any characters
+    field: str  # in the structs of the C interface
     shape: tuple[int, ...]
     dtype: str
     scale: float | None
@@ -76,39 +65,23 @@ class Subject:
 
     Attributes
     ----------
-    name : str
-        As in symbols and file names.
-    target : str
-    details : ModuleInterface
-    inputs, outputs : tuple of Tensor
-    workspace_peers : tuple of str
-        Modules that work in the same memory.
     graph_path, params_path : str
         Where the graph executor's files lie in the archive.
-    params : tuple of str
-        The names in its parameter file; none of AOT modules.
-    generators : tuple of str
-        External generators that wrote C or objects of it.
-    modules : tuple of str
-        Kinds of the runtime modules that run parts of it.
-    vectors : tuple of Vector
-    info : ModuleInfo or None
-        Of a module that was just compiled, what else is known of it.
     """
 
-    name: str
+    name: str  # as in symbols and file names
     target: str
     details: ModuleInterface
     inputs: tuple[DemoTensor, ...]
     outputs: tuple[DemoTensor, ...]
-    workspace_peers: tuple[str, ...]
+    workspace_peers: tuple[str, ...]  # modules that work in the same memory
     graph_path: str
     params_path: str
-    params: tuple[str, ...]
-    generators: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    params: tuple[str, ...]  # the names in its parameter file; none of AOT modules
+    generators: tuple[str, ...] = ()  # external generators that wrote C or objects of it
+    modules: tuple[str, ...] = ()  # kinds of the runtime modules that run parts of it
     vectors: tuple[Vector, ...] = ()
-    info: ModuleInfo | None = None
+    info: ModuleInfo | None = None  # of a module that was just compiled, what else is known of it
 
     @property
     def is_aot(self) -> bool:

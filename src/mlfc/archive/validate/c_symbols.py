@@ -32,21 +32,12 @@ _NUMBER = re.compile(rb"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")
 
 @dataclass
 class CSymbols:
-    """What a file defines.
+    """What a file defines."""
 
-    Attributes
-    ----------
-    functions : dict of str to bool
-        By name, whether other files can call it.
-    arrays : dict of str to int
-        Elements of each array of one dimension whose size is a number.
-    tokens : int
-        How many were looked at, which is what reading the file took.
-    """
-
-    functions: dict[str, bool] = field(default_factory=dict)
+    functions: dict[str, bool] = field(default_factory=dict)  # by name, whether other files can call it
+    # elements of each array of one dimension whose size is a number
     arrays: dict[str, int] = field(default_factory=dict)
-    tokens: int = 0
+    tokens: int = 0  # how many were looked at, which is what reading the file took
 
 
 def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbols:

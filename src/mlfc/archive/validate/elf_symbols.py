@@ -13,7 +13,6 @@ def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
 
     Parameters
     ----------
-    data : bytes
     place : str
         The file, for messages.
 

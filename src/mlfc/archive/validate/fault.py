@@ -9,20 +9,12 @@ from mlfc.errors import MlfcError
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with an archive.
+    """One thing that is wrong with an archive."""
 
-    Attributes
-    ----------
-    check : str
-        What was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
-        ``relay`` or ``modules``.
-    place : str
-        The file, and where in it.
-    cause : str
-    """
-
+    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
+    # ``relay`` or ``modules``
     check: str
-    place: str
+    place: str  # the file, and where in it
     cause: str
 
     def __str__(self) -> str:
@@ -40,10 +32,8 @@ def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
 
     Parameters
     ----------
-    check : str
     place : str
         The file in the archive. The error may name it too, behind the path of the archive and before the very spot.
-    error : MlfcError
     """
     where = error.place or place
     start = where.find(place)

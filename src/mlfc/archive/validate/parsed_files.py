@@ -23,7 +23,6 @@ class ParsedFiles:
 
     Attributes
     ----------
-    archive : Archive
     errors : dict of str to ArchiveError
         By path, what is wrong with files that could not be parsed.
     """

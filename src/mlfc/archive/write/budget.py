@@ -28,8 +28,6 @@ class _Module:
 
     Attributes
     ----------
-    lent : bool
-        Whether inputs and outputs count that the caller has.
     loaded : int
         Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
     io : int
@@ -38,7 +36,7 @@ class _Module:
 
     factory: Factory
     code: GeneratedCode
-    lent: bool
+    lent: bool  # whether inputs and outputs count that the caller has
 
     @property
     def loaded(self) -> int:
@@ -68,7 +66,6 @@ def check_budget(
 
     Parameters
     ----------
-    factories : sequence of Factory
     ram : int, optional
         Bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
         their workspace the largest counts.

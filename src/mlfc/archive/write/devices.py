@@ -18,18 +18,10 @@ _PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class ImportTree:
-    """The modules that a module consists of.
+    """The modules that a module consists of."""
 
-    Attributes
-    ----------
-    entries : tuple of ImportedModule
-        The root, which is the generated code, first.
-    files : mapping of str to Data
-        Of all but the root, by path in the archive.
-    """
-
-    entries: tuple[ImportedModule, ...]
-    files: Mapping[str, Data]
+    entries: tuple[ImportedModule, ...]  # the root, which is the generated code, first
+    files: Mapping[str, Data]  # of all but the root, by path in the archive
 
 
 def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence[Module]) -> ImportTree:

@@ -96,8 +96,6 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
 
     Parameters
     ----------
-    factories : sequence of Factory
-    options : ExportOptions
     seconds : int
         The time to stamp on it, since 1970.
     """

@@ -37,19 +37,10 @@ _README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What an archive consists of, but for its metadata.
+    """What an archive consists of, but for its metadata."""
 
-    Attributes
-    ----------
-    files : mapping of str to Data
-        By path in version 7.
-    facts : mapping of str to ModuleFacts
-        By module name.
-    linked : LinkedCode
-    """
-
-    files: Mapping[str, Data]
-    facts: Mapping[str, ModuleFacts]
+    files: Mapping[str, Data]  # by path in version 7
+    facts: Mapping[str, ModuleFacts]  # by module name
     linked: LinkedCode
 
 

@@ -38,21 +38,11 @@ _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": 
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What metadata say of a module beside what its factory knows.
+    """What metadata say of a module beside what its factory knows."""
 
-    Attributes
-    ----------
-    code : GeneratedCode
-        As linked with the archive's other modules.
-    module_tree : sequence of ImportedModule
-        The root first.
-    toolchain : mapping or None
-        The C compiler, where objects are in the archive.
-    """
-
-    code: GeneratedCode
-    module_tree: Sequence[ImportedModule]
-    toolchain: Mapping[str, str] | None = None
+    code: GeneratedCode  # as linked with the archive's other modules
+    module_tree: Sequence[ImportedModule]  # the root first
+    toolchain: Mapping[str, str] | None = None  # the C compiler, where objects are in the archive
 
 
 def archive_metadata(
@@ -67,14 +57,12 @@ def archive_metadata(
 
     Parameters
     ----------
-    factories : sequence of Factory
     files : mapping of str to Data
         Every other member of the archive.
     facts : mapping of str to ModuleFacts
         By module name.
     linked : LinkedCode
         Says what several modules have in common.
-    options : ExportOptions
     timestamp : int
         Seconds since 1970.
     """

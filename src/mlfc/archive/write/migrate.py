@@ -29,26 +29,13 @@ _ONE_BYTE_COUNT = re.compile(
 
 @dataclass(frozen=True)
 class Migration:
-    """What a migration did.
+    """What a migration did."""
 
-    Attributes
-    ----------
-    path : Path
-        The archive that was written.
-    version : int
-        That the old one had.
-    form : str
-        That the old one had: `model.TVM` or `model.RFC`.
-    renamed : mapping of str to str
-        New paths by old ones, where they differ.
-    warnings : tuple of str
-        What version 7 would have and the old archive does not say, and what its code was written for.
-    """
-
-    path: Path
-    version: int
-    form: str
-    renamed: Mapping[str, str]
+    path: Path  # the archive that was written
+    version: int  # that the old one had
+    form: str  # that the old one had: `model.TVM` or `model.RFC`
+    renamed: Mapping[str, str]  # new paths by old ones, where they differ
+    # what version 7 would have and the old archive does not say, and what its code was written for
     warnings: tuple[str, ...]
 
 

@@ -41,7 +41,6 @@ def convert(
 
     Returns
     -------
-    files : dict of str to Data
     document : dict
         To be written at `metadata_path`.
 

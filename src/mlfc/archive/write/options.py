@@ -12,44 +12,22 @@ PARAMS_FORMS = ("params", "json", "bson")
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an archive.
+    """Options of an archive."""
 
-    Attributes
-    ----------
-    timestamp : int or None
-        Seconds since 1970 for the archive's times; default SOURCE_DATE_EPOCH of the environment, else 0.
-    source_params : bool
-        Keep the model's own weights beside the Relay text: with both, the archive can be compiled again.
-    runtime : bool
-        Carry the C runtime and its templates.
-    test_vectors : int
-        So many inputs of each module with the outputs that its code gives, for the demo to check.
-    seed : int
-        Of these inputs.
-    format_version : int
-        7, or 5 or 6 for readers of that age, which know one module an archive.
-    rfc : bool
-        The layout of the proposal of 2021 instead of TVM's.
-    params_forms : tuple of str
-        Of `PARAMS_FORMS`: the forms of parameters to write. ``params`` is always among them.
-    share_workspace : bool
-        Modules that never run together: one workspace for all.
-    share_weights : bool
-        Equal constants of several modules are kept once.
-    system_lib : bool
-        Modules compiled ahead of time are in the C runtime's table of functions too, so that hosts can drive them.
-    """
-
+    # seconds since 1970 for the archive's times; default SOURCE_DATE_EPOCH of the environment, else 0
     timestamp: int | None = None
+    # keep the model's own weights beside the Relay text: with both, the archive can be compiled again
     source_params: bool = True
-    runtime: bool = True
-    test_vectors: int = 0
-    seed: int = 0
-    format_version: int = 7
-    rfc: bool = False
+    runtime: bool = True  # carry the C runtime and its templates
+    test_vectors: int = 0  # so many inputs of each module with the outputs that its code gives, for the demo to check
+    seed: int = 0  # of these inputs
+    format_version: int = 7  # 7, or 5 or 6 for readers of that age, which know one module an archive
+    rfc: bool = False  # the layout of the proposal of 2021 instead of TVM's
+    # of `PARAMS_FORMS`: the forms of parameters to write. ``params`` is always among them.
     params_forms: tuple[str, ...] = ("params",)
-    share_workspace: bool = False
-    share_weights: bool = False
+    share_workspace: bool = False  # modules that never run together: one workspace for all
+    share_weights: bool = False  # equal constants of several modules are kept once
+    # modules compiled ahead of time are in the C runtime's table of functions too, so that hosts can drive them
     system_lib: bool = False
 
     def __post_init__(self) -> None:

@@ -31,7 +31,6 @@ def relocated(
         All but the metadata.
     document : mapping
         Of version 7, full-model style. Its list of files is made again.
-    old, new : Layout
     version : int
         That the new layout is of, for texts that name it.
 

@@ -24,19 +24,11 @@ Parameter = str | tuple[str, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A named intermediate value.
-
-    Attributes
-    ----------
-    var : Var
-    value : Expr
-    note : str
-        Why it is computed so, for readers of printed code; may be empty.
-    """
+    """A named intermediate value."""
 
     var: Var
     value: Expr
-    note: str = ""
+    note: str = ""  # why it is computed so, for readers of printed code; may be empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +37,15 @@ class Body:
 
     Everything in it may be computed whether or not it is selected: it reads no memory and divides no integers.
     An arm of a `Select` that is not taken may be any value.
-
-    Attributes
-    ----------
-    key : str
-        Names the function that printers make of it: the intrinsic, and its argument's dtype where it has several.
-    doc : str
-        One line.
-    params : tuple of Var
-    steps : tuple of Step
-        In order; each may use what is before it.
-    result : Expr
-    known : mapping of Var to (int, int)
-        Least and greatest value of parameters and steps, where the dtype says less.
     """
 
+    # names the function that printers make of it: the intrinsic, and its argument's dtype where it has several
     key: str
-    doc: str
+    doc: str  # one line
     params: tuple[Var, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # in order; each may use what is before it
     result: Expr
-    known: Mapping[Var, tuple[int, int]]
+    known: Mapping[Var, tuple[int, int]]  # least and greatest value of parameters and steps, where the dtype says less
 
     @cache  # noqa: B019  (bodies live as long as the program)
     def on_lanes(self, lanes: int) -> Body:
@@ -91,24 +71,14 @@ class Body:
 
 @dataclass(frozen=True)
 class Intrinsic:
-    """An intrinsic.
-
-    Attributes
-    ----------
-    name : str
-    num_args : int
-    evaluate : callable, optional
-        Numpy arrays in, numpy array out, elementwise, in the result's dtype; of those without bodies.
-    doc : str
-        One line.
-    bodies : dict of str to Body
-        By the dtype of the first argument, or one by "" for all calls.
-    """
+    """An intrinsic."""
 
     name: str
     num_args: int
+    # Numpy arrays in, numpy array out, elementwise, in the result's dtype; of those without bodies
     evaluate: Callable[..., Any] | None
-    doc: str = ""
+    doc: str = ""  # one line
+    # by the dtype of the first argument, or one by "" for all calls
     bodies: dict[str, Body] = field(default_factory=dict)
 
     def body(self, dtype: str) -> Body | None:
@@ -145,7 +115,6 @@ def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter]
 
     Parameters
     ----------
-    name : str
     rule : callable ``(steps, *params) -> Expr``
         Names intermediate values by ``steps.let`` and returns the result. Its docstring is a line for printed code.
     params : mapping of str to Parameter

@@ -1,15 +1,19 @@
-"""What a command may be given to run: an archive, a library, or a model that is compiled first."""
+"""The artifacts that commands accept: archives, libraries, and models, which are compiled first."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from mlfc.cli.options import parse_shapes
 from mlfc.errors import OptionError
+from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
+    from mlfc.micro.board.board import Board
 
 
 def is_code(artifact: Path) -> bool:
@@ -39,3 +43,16 @@ def compiled_model(model: Path, shape: list[str] | None, target: str = "c", exec
 
     mod, params = import_model(model, shapes=parse_shapes(shape))
     return build(mod, target, params, executor=executor)
+
+
+def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:
+    """Warn of an archive made for another core than that of a board, `named` by the user; return the entry for JSON."""
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.micro.board.core_match import archive_mismatches
+
+    if artifact_kind(artifact) != "archive":
+        return {}
+    found = [item.text(str(artifact), named) for item in archive_mismatches(artifact, board, module)]
+    for line in found:
+        typer.echo(printable(f"warning: {line}"), err=True)
+    return {"warnings": found} if found else {}

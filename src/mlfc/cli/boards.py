@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.options import Json
 from mlfc.cli.tables import print_json, print_table
 from mlfc.support.text import printable
 
@@ -24,7 +23,7 @@ def boards(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="All of one board, or of a file of your own")
     ] = None,
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """List the boards for --board. The path of a file of the same form (.toml) names a board of your own."""
     from mlfc.micro.board.board import boards as all_boards

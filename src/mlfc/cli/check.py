@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mlfc.cli.compile_options import Generators, TargetText
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Board, Json, LimitFactor, Shapes, TrustBoard, chosen_board, parse_shapes
+from mlfc.cli.options import chosen_board, parse_shapes
 from mlfc.cli.tables import print_json
 from mlfc.errors import MlfcError, ProblemsError
 
@@ -24,13 +23,13 @@ EXAMPLES = (
 def check(
     model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
     *,
-    target: TargetText = None,
-    board: Board = None,
-    trust_board: TrustBoard = False,
-    shape: Shapes = None,
-    byoc: Generators = None,
-    limit_factor: LimitFactor = 1.0,
-    as_json: Json = False,
+    target: str | None = None,
+    board: str | None = None,
+    trust_board: bool = False,
+    shape: list[str] | None = None,
+    byoc: list[str] | None = None,
+    limit_factor: float = 1.0,
+    as_json: bool = False,
 ) -> None:
     """List all that mlfc cannot compile in a model."""
     from mlfc.byoc import find_generators

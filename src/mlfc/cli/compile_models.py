@@ -6,19 +6,15 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli import compile_options as options
-from mlfc.cli.compile_library import library_suffix, write_library
+from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, memory_options
 from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
-from mlfc.cli.device_line import device_line
 from mlfc.cli.memory import fitting_memory, print_memory
-from mlfc.cli.memory_options import memory_options
-from mlfc.cli.options import Board, Json, chosen_board, parse_models
-from mlfc.cli.tables import print_json, print_table
-from mlfc.cli.tiling_line import tiling_line
+from mlfc.cli.options import chosen_board, parse_models
+from mlfc.cli.tables import device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
@@ -27,9 +23,10 @@ if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
     from mlfc.factory import Factory
     from mlfc.library.toolchain import Compiler
-    from mlfc.micro.board.board import Board as ChosenBoard
+    from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
 
+_SUFFIXES = {"a": ".a", "tar": ".tar"}
 EXAMPLES = (
     "mlfc compile kws.tflite",
     "mlfc compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
@@ -52,44 +49,58 @@ EXAMPLES = (
 
 
 def compile_models(
-    models: options.Models,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
+        ),
+    ],
     *,
-    output: options.Output = None,
-    target: options.TargetText = None,
-    board: Board = None,
-    executor: options.Executors = None,
-    shape: options.ModelShapes = None,
-    module_name: options.ModuleName = None,
-    optimize: options.OptimizeFor = None,
-    numerics: options.NumericsOf = None,
-    emit: options.Emit = None,
-    ram: options.Ram = None,
-    flash: options.Flash = None,
-    config: options.Config = None,
-    as_json: Json = False,
-    target_host: options.TargetHost = None,
-    byoc: options.Generators = None,
-    trust_board: options.TrustBoard = False,
-    limit_factor: options.LimitFactor = 1.0,
-    workspace_io: options.WorkspaceIo = None,
-    external_workspace: options.ExternalWorkspace = None,
-    pool: options.Pools = None,
-    board_pools: options.BoardPools = False,
-    constants: options.Constants = None,
-    load_constants: options.LoadConstants = None,
-    share_workspace: options.ShareWorkspace = None,
-    share_weights: options.ShareWeights = None,
-    abi: options.Abi = None,
-    triple: options.Triple = None,
-    cc: options.CompilerCommand = None,
-    test_vectors: options.TestVectors = None,
-    seed: options.VectorSeed = None,
-    source_params: options.SourceParams = None,
-    runtime: options.Runtime = None,
-    system_lib: options.SystemLib = None,
-    format_version: options.FormatVersion = None,
-    rfc: options.Rfc = None,
-    params_form: options.ParamsForm = None,
+    output: Path | None = None,
+    target: str | None = None,
+    board: str | None = None,
+    executor: list[str] | None = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=1,3,224,224",
+            help="Fix the shape of an input; repeatable. For several models: MODEL:NAME=1,3,224,224.",
+        ),
+    ] = None,
+    module_name: str | None = None,
+    optimize: str | None = None,
+    numerics: str | None = None,
+    emit: str | None = None,
+    ram: int | None = None,
+    flash: int | None = None,
+    config: Path | None = None,
+    as_json: bool = False,
+    target_host: str | None = None,
+    byoc: list[str] | None = None,
+    trust_board: bool = False,
+    limit_factor: float = 1.0,
+    workspace_io: bool | None = None,
+    external_workspace: bool | None = None,
+    pool: list[str] | None = None,
+    board_pools: bool = False,
+    constants: list[str] | None = None,
+    load_constants: list[str] | None = None,
+    share_workspace: bool | None = None,
+    share_weights: bool | None = None,
+    abi: str | None = None,
+    triple: str | None = None,
+    cc: str | None = None,
+    test_vectors: int | None = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of these inputs. Default: 0.", rich_help_panel="Archive")
+    ] = None,
+    source_params: bool | None = None,
+    runtime: bool | None = None,
+    system_lib: bool | None = None,
+    format_version: int | None = None,
+    rfc: bool | None = None,
+    params_form: list[str] | None = None,
 ) -> None:
     """Compile models to an archive, C, objects or a library."""
     from mlfc.support.atomic import check_writable
@@ -110,10 +121,10 @@ def compile_models(
         "share_workspace": share_workspace,
         "share_weights": share_weights,
     }
-    form = options.form_of(emit, output)
-    export = options.export_options(asked, form, archives[0] if archives else None)
-    linking = options.library_options(form, board, abi, triple, cc)
-    suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": library_suffix(triple)}
+    form = form_of(emit, output)
+    export = export_options(asked, form, archives[0] if archives else None)
+    linking = library_options(form, board, abi, triple, cc)
+    suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": _library_suffix(triple)}
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
@@ -140,8 +151,8 @@ def compile_models(
     _check_host(target_host, factories)
     table = fitting_memory(factories, on_board, ram, flash, export)
     with stage(f"writing {place}"):
-        if form in options.LIBRARIES:
-            write_library(factories, place, form, export, linking)
+        if form in LIBRARIES:
+            _write_library(factories, place, form, export, linking)
         else:
             _write(factories, place, form, export, on_board)
     _report(factories, place, table, as_json)
@@ -208,7 +219,7 @@ def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
         )
 
 
-def _board_compiler(board: ChosenBoard, factories: Sequence[Factory]) -> Compiler | None:
+def _board_compiler(board: Board, factories: Sequence[Factory]) -> Compiler | None:
     """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
     from mlfc.archive import code_files
     from mlfc.library.toolchain import named_compiler
@@ -221,9 +232,7 @@ def _board_compiler(board: ChosenBoard, factories: Sequence[Factory]) -> Compile
     return named_compiler(shlex.join((program, *core_flags(board, code_files(factories)))))
 
 
-def _write(
-    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: ChosenBoard | None
-) -> None:
+def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: Board | None) -> None:
     from mlfc import archive
     from mlfc.support.atomic import write_folder
 
@@ -266,3 +275,44 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
     print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
     if table is not None:
         print_memory(table)
+
+
+def _library_suffix(triple: str | None) -> str:
+    """Return the suffix of shared libraries for a machine, default this one."""
+    from mlfc.support.platforms import parse_platform
+
+    return ".so" if triple is None else parse_platform(triple).suffix
+
+
+def _write_library(
+    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, linking: Mapping[str, Any]
+) -> None:
+    """Write a library of modules and, if C can call them by structures of pointers, the header beside it."""
+    from mlfc.factory import library_root
+    from mlfc.library.export import export_library
+    from mlfc.support.atomic import write_bytes
+
+    wanted = _SUFFIXES.get(emit)
+    if (wanted is None and place.suffix in (*_SUFFIXES.values(), ".o")) or (wanted and place.suffix != wanted):
+        raise OptionError(
+            f"expected a file name for --emit {emit}, got '{place.name}'",
+            place="-o",
+            next_step=f"Name it {place.stem}{wanted or '.so'}",
+        )
+    root = library_root(
+        factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
+    )
+    export_library(root, place, **linking)
+    header = b"\n".join(_headers(factories))
+    if header:
+        write_bytes(place.with_suffix(".h"), header)
+
+
+def _headers(factories: Sequence[Factory]) -> list[bytes]:
+    from mlfc.support.content import to_bytes
+
+    return [
+        to_bytes(factory.code.files[f"include/{factory.code.header_name}"])
+        for factory in factories
+        if factory.code.header_name is not None
+    ]

@@ -1,24 +1,20 @@
-"""The options of ``mlfc compile``, and what they ask of an export."""
+"""From the options of ``mlfc compile`` to those of `build`, `ExportOptions` and `export_library`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mlfc.cli.build_file import read_options
-from mlfc.errors import OptionError, unknown
+from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
+    from mlfc.memory import Pool
+    from mlfc.micro.board.board import Board
 
-_PANEL = "Archive"
-_MEMORY = "Memory"
-_LIBRARY = "Library"
-_CODE = "Code generation"
 LIBRARIES = ("so", "a", "tar")
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
@@ -32,235 +28,6 @@ _OF_ARCHIVES = (
     "params_form",
     "system_lib",
 )
-
-Config: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Options from a TOML file: ram = 65536; those given here win.",
-        callback=read_options,
-        is_eager=True,
-    ),
-]
-TrustBoard: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--trust-board",
-        help="Let the board's .toml file name any compiler, emulator, option and flash tool.",
-        rich_help_panel=_CODE,
-    ),
-]
-LimitFactor: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        "--limit-factor",
-        metavar="N",
-        help="Multiply the limits on memory and work for compiling one model.",
-        rich_help_panel=_CODE,
-    ),
-]
-Models: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
-        metavar="MODEL",
-    ),
-]
-Output: TypeAlias = Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>.tar.")]
-TargetText: TypeAlias = Annotated[
-    str | None, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c.")
-]
-TargetHost: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--target-host",
-        help="The target of the host's code beside a device's. Default: c.",
-        rich_help_panel=_CODE,
-    ),
-]
-Executors: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--executor",
-        metavar="[NAME=]aot|graph",
-        help="One C function that runs the model (aot, the default), or the graph executor; for one of several"
-        " modules NAME=graph.",
-    ),
-]
-ModuleName: TypeAlias = Annotated[str | None, typer.Option("--module-name", help="Default: from the file name.")]
-ModelShapes: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=1,3,224,224",
-        help="Fix the shape of an input; may be given again. With several models: MODEL:NAME=1,3,224,224.",
-    ),
-]
-Generators: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--byoc",
-        metavar="NAME",
-        help="An external code generator for the operators it supports: cmsis_nn, onnxruntime; repeatable.",
-        rich_help_panel=_CODE,
-    ),
-]
-OptimizeFor: TypeAlias = Annotated[str | None, typer.Option("--optimize", help="speed (the default) or size.")]
-NumericsOf: TypeAlias = Annotated[
-    str | None, typer.Option("--numerics", help="Whose integer rounding: litert (the default) or tflm.")
-]
-ExternalWorkspace: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--external-workspace/--static-workspace", help="The caller passes the workspace in.", rich_help_panel=_MEMORY
-    ),
-]
-WorkspaceIo: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--workspace-io/--own-io",
-        help="Inputs and outputs lie in the workspace; a run destroys the inputs.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-Pools: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pool",
-        metavar="NAME[=BYTES]",
-        help="A memory for the workspace; may be given again, the fastest first.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-BoardPools: TypeAlias = Annotated[
-    bool,
-    typer.Option("--board-pools", help="Spread the workspace over the board's memories.", rich_help_panel=_MEMORY),
-]
-Constants: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--constants",
-        metavar="NAME[=BYTES]",
-        help="A memory for constants, by a section of its name; may be given again, the fastest first.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-LoadConstants: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--load-constants",
-        metavar="NAME[=BYTES]",
-        help="A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-ShareWorkspace: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--share-workspace/--own-workspace",
-        help="One workspace for several modules that never run together.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-ShareWeights: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--share-weights/--own-weights",
-        help="Keep equal constants of several modules once.",
-        rich_help_panel=_MEMORY,
-    ),
-]
-Emit: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--emit",
-        help="mlf (archive), c (C files in a folder), o (objects and headers in a folder); or a library with its"
-        " header: so (shared: .so, .dll, .dylib or .wasm, as --triple asks), a (static), tar (of objects)."
-        " Default: so or a where -o is named like one, else mlf.",
-    ),
-]
-Abi: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--abi",
-        metavar="classic,ffi",
-        help="How others call a library's functions: TVM's packed functions, those of tvm-ffi, or both (default).",
-        rich_help_panel=_LIBRARY,
-    ),
-]
-Triple: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--triple",
-        help="The machine that a library is for, as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one.",
-        rich_help_panel=_LIBRARY,
-    ),
-]
-CompilerCommand: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--cc",
-        metavar="COMMAND",
-        help="The C compiler of a library. Default: $CC, or what is on the PATH.",
-        rich_help_panel=_LIBRARY,
-    ),
-]
-Ram: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--ram",
-        help="Tile layers by rows to keep workspace, inputs and outputs within it; fail if the workspace is "
-        "larger, with --board if all that lies in RAM is.",
-    ),
-]
-Flash: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--flash", help="Fail if the constants, with --board the model's code too, have more bytes."),
-]
-TestVectors: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--test-vectors",
-        help="So many random inputs with their outputs, for the demo to check. Default: none.",
-        rich_help_panel=_PANEL,
-    ),
-]
-VectorSeed: TypeAlias = Annotated[
-    int | None, typer.Option("--seed", help="Of these inputs. Default: 0.", rich_help_panel=_PANEL)
-]
-SourceParams: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--source-params/--no-source-params",
-        help="Keep the model's own weights (default), so that the archive can be compiled again.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Runtime: TypeAlias = Annotated[
-    bool | None,
-    typer.Option("--runtime/--no-runtime", help="Carry the C runtime (default).", rich_help_panel=_PANEL),
-]
-SystemLib: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--system-lib/--no-system-lib",
-        help="Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
-        rich_help_panel=_PANEL,
-    ),
-]
-FormatVersion: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--format-version", help="7 (default), or 5 or 6 for older readers.", rich_help_panel=_PANEL),
-]
-Rfc: TypeAlias = Annotated[
-    bool | None,
-    typer.Option("--rfc/--tvm", help="The layout of the format's first proposal.", rich_help_panel=_PANEL),
-]
-ParamsForm: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--params-form", help="Parameters also as json or bson; may be given again.", rich_help_panel=_PANEL),
-]
 
 
 def form_of(emit: str | None, output: Path | None) -> str:
@@ -342,3 +109,83 @@ def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) ->
     if "params_form" in given:
         given["params_forms"] = tuple(dict.fromkeys(("params", *given.pop("params_form"))))
     return replace(recorded_options(archive) if archive else ExportOptions(), **given)
+
+
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
+
+
+def memory_options(
+    workspace_io: bool | None,
+    pools: Sequence[str],
+    constants: Sequence[str],
+    loaded: Sequence[str],
+    board: Board | None = None,
+    *,
+    board_pools: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
+
+    Parameters
+    ----------
+    workspace_io : bool or None
+    pools, constants, loaded : sequence of str
+        ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
+    board : Board, optional
+    board_pools : bool
+        Whether the workspace is to be spread over the board's memories.
+
+    Raises
+    ------
+    OptionError, ProblemsError
+        For all that is wrong with them at once.
+    """
+    from mlfc.memory import ConstantPool, MemoryOptions, Pool
+
+    problems: list[MlfcError] = []
+
+    def sized(texts: Sequence[str], flag: str) -> list[tuple[str, int | None]]:
+        found = []
+        for text in texts:
+            match = _SIZED.fullmatch(text)
+            if match is None:
+                problems.append(OptionError(f"expected NAME or NAME=BYTES, got '{text}'", place=flag, next_step=_FORM))
+            else:
+                found.append((match[1], int(match[2]) if match[2] else None))
+        return found
+
+    wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]
+    if board_pools and board is None:
+        problems.append(OptionError("option --board-pools requires --board", place="--board-pools", next_step=_BOARD))
+    if board_pools and wanted:
+        problems.append(
+            OptionError("options --pool and --board-pools exclude each other", place="--pool", next_step=_ONE)
+        )
+    memories = [ConstantPool(name, nbytes) for name, nbytes in sized(constants, "--constants")]
+    memories += [ConstantPool(name, nbytes, external=True) for name, nbytes in sized(loaded, "--load-constants")]
+    try:
+        MemoryOptions(pools=tuple(wanted), constants=tuple(memories))
+    except ProblemsError as error:
+        problems += error.problems
+    except MlfcError as error:
+        problems.append(error)
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
+    chosen = {
+        "workspace_io": workspace_io,
+        "pools": wanted or (_of_board(board) if board_pools else None),
+        "constants": memories or None,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+_FORM = "Write NAME or NAME=BYTES"
+_BOARD = "Name one with --board"
+_ONE = "Remove one of them"
+
+
+def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
+    if board is None:
+        return None
+    from mlfc.micro.board.pools import board_pools
+
+    return board_pools(board)

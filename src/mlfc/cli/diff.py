@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mlfc.cli.options import Json
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 
@@ -30,10 +29,8 @@ def diff(
         list[str] | None,
         typer.Option(metavar="A:B", help="Compare module A of the first with module B of the second; repeatable."),
     ] = None,
-    compile_code: Annotated[
-        bool, typer.Option("--compile", help="Compile the code of both for this machine and compare its size.")
-    ] = False,
-    as_json: Json = False,
+    compile_code: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Compare two archives. Exit status 1: a C caller of the first breaks with the second."""
     from mlfc import archive

@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import is_code
-from mlfc.cli.core_warnings import core_warnings
-from mlfc.cli.device_line import device_line
-from mlfc.cli.inspect_library import show_library
+from mlfc.cli.artifacts import core_warnings, is_code
 from mlfc.cli.memory import planned_memory, print_memory
-from mlfc.cli.options import Json, Module, Shapes, TrustBoard, chosen_board
-from mlfc.cli.tables import bar, describe_tensor, print_json, print_table
-from mlfc.cli.tiling_line import tiling_line
+from mlfc.cli.options import chosen_board
+from mlfc.cli.tables import bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
-from mlfc.support.text import printable, shortened
+from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
@@ -44,13 +40,11 @@ def inspect(
         ),
     ],
     *,
-    layers: Annotated[bool, typer.Option("--layers", help="Each operator: live memory, bytes moved, MACs.")] = False,
-    weights: Annotated[bool, typer.Option("--weights", help="Each constant, the largest first.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="Each file of the archive.")] = False,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw what lies where in memory during each call.")
-    ] = None,
-    module: Module = None,
+    layers: bool = False,
+    weights: bool = False,
+    files: bool = False,
+    picture: Path | None = None,
+    module: str | None = None,
     board: Annotated[
         str | None,
         typer.Option(
@@ -59,9 +53,9 @@ def inspect(
             help="Show instead what it takes of a board's memory, region by region, before anything is built.",
         ),
     ] = None,
-    trust_board: TrustBoard = False,
-    shape: Shapes = None,
-    as_json: Json = False,
+    trust_board: bool = False,
+    shape: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
     from mlfc import archive
@@ -81,7 +75,7 @@ def inspect(
                 place=str(artifact),
                 next_step="Inspect the archive, or leave out the other options",
             )
-        show_library(artifact, as_json)
+        _show_library(artifact, as_json)
         return
     found = archive.inspect(artifact)
     if module is not None:
@@ -280,3 +274,42 @@ def _print_shared(shared: Mapping[str, Any] | None) -> None:
     if shared["functions"]:
         rows.append((f"code: {len(shared['functions'])} functions", None))
     print_table("shared by modules", ("", "bytes"), rows)
+
+
+def _show_library(path: Path, as_json: bool) -> None:
+    """Print what a shared library carries."""
+    from mlfc.archive.describe.inspect_library import inspect_library
+
+    found = inspect_library(path)
+    if as_json:
+        print_json(found)
+        return
+    library, (file,) = found["library"], found["files"]
+    interface = "" if library["interface"] is None else f", interface version {library['interface']}"
+    form = with_article(library["form"])
+    typer.echo(printable(f"{path}: {form} for {library['machine']}, {file['bytes']:,} bytes{interface}"))
+    for abi, tree in library["trees"].items():
+        rows = [
+            (index, node["type_key"], node["bytes"], ", ".join(map(str, node["imports"])) or None)
+            for index, node in enumerate(tree)
+        ]
+        print_table(f"module tree for readers of the generation {abi}", ("", "type", "bytes", "imports"), rows)
+    for abi, names in library["functions"].items():
+        if names:
+            print_table(f"functions, called as those of {abi}", ("name",), [(name,) for name in names])
+    for name, module in found["modules"].items():
+        _print_library_module(name, module)
+
+
+def _print_library_module(name: str, module: Mapping[str, Any]) -> None:
+    rows = [
+        (kind, tensor["name"], describe_tensor(tensor))
+        for kind, tensors in (("input", module["inputs"]), ("output", module["outputs"]))
+        for tensor in tensors or ()
+    ]
+    print_table(f"module {name}: {module['executor']}", ("", "name", "type"), rows)
+    print_table(
+        f"module {name}: memory",
+        ("", "bytes"),
+        [(key.removesuffix("_bytes").replace("_", " "), size) for key, size in (module["memory"] or {}).items()],
+    )

@@ -18,18 +18,16 @@ from mlfc.cli import (
     boards,
     check,
     compile_models,
-    devices,
     diff,
     inspect,
+    listings,
     migrate,
-    operators,
     project,
     run_model,
-    targets,
     validate,
     verify,
 )
-from mlfc.cli.grouped_help import GroupedCommand
+from mlfc.cli.options import GroupedCommand, with_options
 from mlfc.cli.streams import prepare_streams
 from mlfc.errors import InternalError, MlfcError
 from mlfc.support.atomic import temporary_error
@@ -54,9 +52,9 @@ COMMANDS = (
     ("diff", diff.diff, diff.EXAMPLES),
     ("validate", validate.validate, validate.EXAMPLES),
     ("migrate", migrate.migrate, migrate.EXAMPLES),
-    ("operators", operators.operators, operators.EXAMPLES),
-    ("targets", targets.targets, targets.EXAMPLES),
-    ("devices", devices.devices, devices.EXAMPLES),
+    ("operators", listings.operators, listings.OPERATORS_EXAMPLES),
+    ("targets", listings.targets, listings.TARGETS_EXAMPLES),
+    ("devices", listings.devices, listings.DEVICES_EXAMPLES),
     ("boards", boards.boards, boards.EXAMPLES),
 )
 GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)
@@ -65,9 +63,8 @@ GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
     for name, function, examples in commands:
         # the backspace tells the help printer to keep the lines apart
-        to.command(
-            name, cls=GroupedCommand, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
-        )(function)
+        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
+        to.command(name, cls=GroupedCommand, epilog=epilog)(with_options(function))
 
 
 _add(app, COMMANDS)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from mlfc.cli.options import Json
 from mlfc.cli.tables import print_json, print_table
 
 EXAMPLES = ("mlfc migrate old.tar -o new.tar", "mlfc migrate proposal.model-lib -o new.tar --json")
@@ -16,7 +15,7 @@ EXAMPLES = ("mlfc migrate old.tar -o new.tar", "mlfc migrate proposal.model-lib 
 def migrate(
     old: Annotated[Path, typer.Argument(help="An archive of any version, or of the form of the proposal of 2021.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive of version 7 to write.")],
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """Bring an archive of any version to version 7, with every file that it has."""
     from mlfc import archive

@@ -1,62 +1,174 @@
-"""What several commands take, and how its text is read."""
+"""The options of all commands, declared once, and the parsing of those with a form of their own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
+from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
-    from mlfc.micro.board.board import Board as ChosenBoard
+    from mlfc.micro.board.board import Board
 
-LimitFactor: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        "--limit-factor",
-        metavar="N",
-        help="Multiply the limits of what a model may cost to compile beyond the size of its file.",
-    ),
-]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Target: TypeAlias = Annotated[str, typer.Option("--target", help="What the code is for: c, 'c -mcpu=cortex-m4', ...")]
-Optimize: TypeAlias = Annotated[str, typer.Option("--optimize", help="speed or size.")]
-Numerics: TypeAlias = Annotated[
-    str, typer.Option("--numerics", help="Whose integer rounding: litert or tflm (TensorFlow Lite Micro's).")
-]
-Shapes: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="NAME=1,3,224,224", help="Fix the shape of an input; may be given again."),
-]
-Module: TypeAlias = Annotated[
-    str | None, typer.Option("--module", metavar="NAME", help="Which module, where there are several.")
-]
-Board: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--board", metavar="NAME", help="A board of mlfc boards, or a .toml file that describes one."),
-]
-TrustBoard: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--trust-board", help="Let the board's .toml file name any compiler, emulator, option and flash tool."
-    ),
-]
-Samples: TypeAlias = Annotated[int, typer.Option("--samples", help="Sets of random inputs.")]
-Inputs: TypeAlias = Annotated[
-    Path | None, typer.Option("--inputs", help=".npz with the inputs by name, or arr_0, arr_1, ... by position.")
-]
-Outputs: TypeAlias = Annotated[Path | None, typer.Option("--outputs", help="Where to write the outputs, as .npz.")]
-Fill: TypeAlias = Annotated[str, typer.Option("--fill", help="Without --inputs: random, zeros or ones.")]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
-
+_FEW = 30
 _MAX_DIMENSIONS = 32
 
 
-def chosen_board(name: str | None, trust: bool) -> ChosenBoard | None:
+def _option(text: str, metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
+    return flags.split(), {"help": text, "metavar": metavar, "rich_help_panel": panel, **more}
+
+
+_code = partial(_option, panel="Code generation")
+_memory = partial(_option, panel="Memory")
+_library = partial(_option, panel="Library")
+_archive = partial(_option, panel="Archive")
+# By parameter, whose name is the flag unless flags are given. A command whose option means something else annotates
+# its own parameter.
+OPTIONS = {
+    "abi": _library(
+        "How others call a library's functions: TVM's packed functions, those of tvm-ffi, or both (default).",
+        "classic,ffi",
+    ),
+    "as_json": _option("Print JSON.", flags="--json"),
+    "atol": _option("Absolute tolerance; with --rtol the only criterion."),
+    "board": _option("A board of mlfc boards, or a .toml file that describes one.", "NAME"),
+    "board_pools": _memory("Spread the workspace over the board's memories."),
+    "byoc": _code(
+        "An external code generator for the operators it supports: cmsis_nn, onnxruntime; repeatable.", "NAME"
+    ),
+    "cc": _library("The C compiler of a library. Default: $CC, or what is on the PATH.", "COMMAND"),
+    "compile_code": _option("Compile the code of both for this machine and compare its size.", flags="--compile"),
+    "config": _option(
+        "Options from a TOML file: ram = 65536; the command line wins.", "FILE", callback=read_options, is_eager=True
+    ),
+    "constants": _memory(
+        "A memory for constants, by a section of its name; repeatable, the fastest first.", "NAME[=BYTES]"
+    ),
+    "device": _option(
+        "A device of this machine, such as opencl or cuda:1; a model is compiled for it. Default: the one that the"
+        " artifact was compiled for.",
+        "KIND[:INDEX]",
+    ),
+    "emit": _option(
+        "mlf (archive), c (C files in a folder), o (objects and headers in a folder); or a library with its header: so"
+        " (shared: .so, .dll, .dylib or .wasm, by --triple), a (static), tar (of objects). Default: so or a if -o has"
+        " such a suffix, else mlf."
+    ),
+    "executor": _option(
+        "One C function that runs the model (aot, the default), or the graph executor; NAME=graph for one of several"
+        " modules.",
+        "[NAME=]aot|graph",
+    ),
+    "external_workspace": _memory(
+        "The caller passes the workspace in.", flags="--external-workspace/--static-workspace"
+    ),
+    "files": _option("Each file of the archive."),
+    "fill": _option("Without --inputs: random, zeros or ones."),
+    "flash": _option("Fail if the constants, with --board also the model's code, exceed so many bytes."),
+    "force": _option("Overwrite existing files.", flags="--force -f"),
+    "format_version": _archive("7 (default), or 5 or 6 for older readers."),
+    "host_driven": _option("Run the graph on this machine and every operator on the board."),
+    "inputs": _option(".npz with the inputs by name, or arr_0, arr_1, ... by position."),
+    "labels": _option("The class of each set of --inputs, .npy or one a line: counts how many are right."),
+    "layers": _option("Each operator: live memory, bytes moved, MACs."),
+    "limit_factor": _code("Multiply the limits on memory and work for compiling one model.", "N"),
+    "load_constants": _memory(
+        "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
+        "NAME[=BYTES]",
+    ),
+    "memory": _option("With --board: bytes that the linked firmware uses in each region."),
+    "module": _option("The module, if there are several.", "NAME"),
+    "module_name": _option("Default: from the file name."),
+    "numerics": _option("Integer rounding: litert (the default) or tflm (TensorFlow Lite Micro)."),
+    "optimize": _option("speed (the default) or size."),
+    "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
+    "output": _option("Default: <name>.tar.", flags="--output -o"),
+    "outputs": _option("Write the outputs to this .npz file."),
+    "params_form": _archive("Parameters also as json or bson; repeatable."),
+    "picture": _option("Draw the memory map during each call.", "FILE.svg"),
+    "pool": _memory("A memory for the workspace; repeatable, the fastest first.", "NAME[=BYTES]"),
+    "port": _option("With --host-driven: the serial port of a board that has the firmware, such as /dev/ttyACM0."),
+    "profile": _option("Time every operator: medians over the runs, after one to warm up."),
+    "ram": _option(
+        "Tile layers by rows to keep workspace, inputs and outputs within so many bytes; fail if the workspace,"
+        " with --board everything in RAM, exceeds them."
+    ),
+    "rfc": _archive("The layout of the format's first proposal.", flags="--rfc/--tvm"),
+    "rtol": _option("Tolerance relative to each reference value; with --atol the only criterion."),
+    "runtime": _archive("Include the C runtime (default).", flags="--runtime/--no-runtime"),
+    "samples": _option("Sets of random inputs."),
+    "seed": _option("Seed of the random inputs."),
+    "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
+    "shape": _option("Fix the shape of an input; repeatable.", "NAME=1,3,224,224"),
+    "share_weights": _memory("Keep equal constants of several modules once.", flags="--share-weights/--own-weights"),
+    "share_workspace": _memory(
+        "One workspace for several modules that never run together.", flags="--share-workspace/--own-workspace"
+    ),
+    "source_params": _archive(
+        "Keep the model's own weights (default), so that the archive can be compiled again.",
+        flags="--source-params/--no-source-params",
+    ),
+    "system_lib": _archive(
+        "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
+        flags="--system-lib/--no-system-lib",
+    ),
+    "target": _option("Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c."),
+    "target_host": _code("The target of the host's code beside a device's. Default: c."),
+    "template": _option("A template of mlfc project list.", "NAME"),
+    "tensors": _option("With --host-driven: write every operator's output to this .npz file."),
+    "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
+    "timeout": _option("Stop firmware that has not ended after so many seconds."),
+    "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
+    "triple": _library(
+        "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one."
+    ),
+    "trust_board": _code("Let the board's .toml file name any compiler, emulator, option and flash tool."),
+    "weights": _option("Each constant, the largest first."),
+    "workspace_io": _memory(
+        "Inputs and outputs are in the workspace; a run destroys the inputs.", flags="--workspace-io/--own-io"
+    ),
+}
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Declare a command's parameters to typer by `OPTIONS`, except those with a declaration of their own."""
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        if name in OPTIONS and get_origin(hint) is not Annotated:
+            flags, settings = OPTIONS[name]
+            given = flags or [f"--{name.replace('_', '-')}"]
+            command.__annotations__[name] = Annotated[hint, typer.Option(*given, **settings)]
+    return command
+
+
+class GroupedCommand(TyperCommand):
+    """A command that groups its options in its help, if it has many; those without a group come first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options without a group, and the groups in the order of the options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        params = self.get_params(ctx)
+        for param in params:
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(param, "rich_help_panel", None) if len(params) > _FEW else None
+                name = (
+                    "Arguments" if param.param_type_name == "argument" else f"{panel} options" if panel else "Options"
+                )
+                sections.setdefault(name, []).append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def chosen_board(name: str | None, trust: bool) -> Board | None:
     """Return the board that --board names; None without one."""
     if name is None:
         if trust:

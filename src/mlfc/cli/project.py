@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mlfc.cli.core_warnings import core_warnings
-from mlfc.cli.options import Board, Json, Module, TrustBoard, chosen_board
-from mlfc.cli.project_run import run_project
+from mlfc.cli.artifacts import core_warnings
+from mlfc.cli.board_run import run_firmware
+from mlfc.cli.options import chosen_board
+from mlfc.cli.run_tables import print_outputs, summaries
 from mlfc.cli.tables import print_json, print_table
-from mlfc.errors import OptionError
+from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.micro.run.project_run import BuiltProject
+    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import TensorInfo
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "create": (
@@ -33,11 +40,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
-Options: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the project; may be given again."),
-]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
 
 
 def _list_and_leave(wanted: bool) -> None:
@@ -46,28 +48,27 @@ def _list_and_leave(wanted: bool) -> None:
         raise typer.Exit
 
 
-ListOptions: TypeAlias = Annotated[
-    bool,
-    typer.Option("--list-options", callback=_list_and_leave, is_eager=True, help="List all options of all templates."),
-]
+_LIST_OPTIONS = typer.Option(
+    "--list-options", callback=_list_and_leave, is_eager=True, help="List the options of all templates."
+)
 
 
 def create(
     model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the project is made.")],
     *,
-    template: Annotated[str, typer.Option("--template", metavar="NAME", help="Of mlfc project list.")],
-    board: Board = None,
-    trust_board: TrustBoard = False,
+    template: str,
+    board: str | None = None,
+    trust_board: bool = False,
     project_type: Annotated[
         str | None,
         typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven."),
     ] = None,
-    module: Module = None,
-    option: Options = None,
-    force: Force = False,
-    list_options: ListOptions = False,  # noqa: ARG001  (its callback leaves)
-    as_json: Json = False,
+    module: str | None = None,
+    option: list[str] | None = None,
+    force: bool = False,
+    list_options: Annotated[bool, _LIST_OPTIONS] = False,  # noqa: ARG001  (its callback leaves)
+    as_json: bool = False,
 ) -> None:
     """Make a firmware project: a folder that builds without mlfc."""
     from mlfc.micro.project.generate import generate_project
@@ -96,7 +97,7 @@ def create(
     typer.echo(f"{folder}: {record.project_type} firmware of module {record.module}. Next: mlfc project build {folder}")
 
 
-def build(folder: Folder, *, option: Options = None, force: Force = False, as_json: Json = False) -> None:
+def build(folder: Folder, *, option: list[str] | None = None, force: bool = False, as_json: bool = False) -> None:
     """Build a project's firmware, by the project's own build system."""
     from mlfc.cli.memory import memory_json, print_linked, print_memory
     from mlfc.micro.firmware.fit import check_fit
@@ -126,7 +127,7 @@ def build(folder: Folder, *, option: Options = None, force: Force = False, as_js
         check_fit(tables[1], project.details)
 
 
-def flash(folder: Folder, *, option: Options = None) -> None:
+def flash(folder: Folder, *, option: list[str] | None = None) -> None:
     """Write a project's firmware to the board, by the board's flash tool."""
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.project_api import GeneratedProject
@@ -141,7 +142,118 @@ def flash(folder: Folder, *, option: Options = None) -> None:
     typer.echo(f"{folder}: {'nothing to flash: no flash tool of the board is known' if nothing else 'flashed'}")
 
 
-def list_templates(as_json: Json = False) -> None:
+def run_project(
+    folder: Folder,
+    *,
+    inputs: Path | None = None,
+    outputs: Path | None = None,
+    fill: str = "random",
+    seed: int = 0,
+    top: Annotated[int, typer.Option(help="Show the largest K values of each output.")] = 0,
+    timeout: float = 300.0,
+    option: list[str] | None = None,
+    as_json: bool = False,
+) -> None:
+    """Run a project's firmware, as far as it runs here or on a board that is connected."""
+    from mlfc.micro.project.options import parse_options
+    from mlfc.micro.run.project_run import built_project
+    from mlfc.runtime.tensor.fill import fill as filled
+    from mlfc.runtime.tensor.npz import read_npz
+    from mlfc.support.atomic import check_writable
+
+    if top < 0 or not timeout > 0:
+        raise OptionError("--top must be at least 0, and --timeout greater than 0")
+    if outputs is not None:
+        check_writable(outputs)
+    project = built_project(folder)
+    options = parse_options(option or ())
+
+    def given(infos: tuple[TensorInfo, ...]) -> Mapping[str, Array]:
+        return filled(infos, fill, seed) if inputs is None else read_npz(inputs, infos)
+
+    kind = project.record.project_type
+    if kind == "host_driven":
+        _run_driven(project, options, given, outputs, top, as_json)
+    elif not project.is_bare_metal:
+        _show_console(project, options, timeout, (inputs, outputs), as_json)
+    elif kind == "selftest":
+        _check_vectors(project, timeout, (inputs, outputs), as_json)
+    else:
+        firmware = project.firmware(timeout)
+        run_firmware(firmware, given(firmware.inputs), outputs, top, as_json)
+
+
+def _run_driven(
+    project: BuiltProject,
+    options: Mapping[str, Any],
+    given: Callable[[tuple[TensorInfo, ...]], Mapping[str, Array]],
+    outputs: Path | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    from mlfc.micro.run.project_run import driven_project
+    from mlfc.runtime.tensor.npz import write_npz
+
+    with driven_project(project, options, lambda line: typer.echo(f"device: {printable(line)}", err=True)) as model:
+        with stage(f"running {project.folder} on {project.board.name}"):
+            results = model.run(given(model.inputs))
+        infos = model.outputs
+    if outputs is not None:
+        write_npz(outputs, results)
+    tensors = summaries(infos, results, top)
+    if as_json:
+        print_json({"outputs": tensors})
+    else:
+        print_outputs(tensors)
+
+
+def _check_vectors(
+    project: BuiltProject, timeout: float, files: tuple[Path | None, Path | None], as_json: bool
+) -> None:
+    _refuse_files(files, "a self-test has inputs and outputs of its own")
+    with stage(f"checking {project.folder} on {project.board.name}"):
+        run = project.selftest(timeout)
+    if as_json:
+        print_json({"passed": run.passed, "lines": list(run.lines)})
+    else:
+        typer.echo("\n".join(run.lines))
+    if not run.passed:
+        raise _failed(project)
+
+
+def _show_console(
+    project: BuiltProject,
+    options: Mapping[str, Any],
+    timeout: float,
+    files: tuple[Path | None, Path | None],
+    as_json: bool,
+) -> None:
+    from mlfc.micro.run.project_run import console
+
+    _refuse_files(files, f"firmware of the template {project.record.template} has inputs of its own, and prints")
+    lines = []
+    for line in console(project.folder, options, timeout):
+        lines.append(line)
+        if not as_json:
+            typer.echo(printable(line))
+    if as_json:
+        print_json({"lines": lines})
+    if any(line.startswith("FAIL ") for line in lines):
+        raise _failed(project)
+
+
+def _refuse_files(files: tuple[Path | None, Path | None], why: str) -> None:
+    if any(files):
+        raise OptionError(why, next_step="Remove --inputs and --outputs")
+
+
+def _failed(project: BuiltProject) -> BudgetError:
+    return BudgetError(
+        "the firmware's results differ from those of the machine that made the test vectors", place=str(project.folder)
+    )
+
+
+def list_templates(as_json: bool = False) -> None:
     """List the templates of projects, and the options of each."""
     from mlfc.micro.board.board import boards
     from mlfc.micro.project.options import template_options

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import compiled_model, is_compiled
-from mlfc.cli.board_run import built_firmware, check_vectors, run_firmware
-from mlfc.cli.core_warnings import core_warnings
-from mlfc.cli.driven_run import DrivenRun, run_driven
-from mlfc.cli.options import Board, Fill, Inputs, Json, Module, Outputs, Seed, Shapes, TrustBoard, chosen_board
-from mlfc.cli.outputs_table import print_outputs, summaries
-from mlfc.cli.profile_table import as_rows, print_profile
+from mlfc.cli.artifacts import compiled_model, core_warnings, is_compiled
+from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
+from mlfc.cli.options import chosen_board
+from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError, RunError
 from mlfc.support.progress import stage
@@ -44,50 +41,27 @@ _THIS_MACHINE = "host"
 def run_model(
     artifact: Annotated[Path, typer.Argument(help="An archive or shared library; a model is compiled first.")],
     *,
-    inputs: Inputs = None,
-    outputs: Outputs = None,
-    fill: Fill = "random",
-    seed: Seed = 0,
-    module: Module = None,
+    inputs: Path | None = None,
+    outputs: Path | None = None,
+    fill: str = "random",
+    seed: int = 0,
+    module: str | None = None,
     repeat: Annotated[
         int | None,
         typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
     ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Time every operator: medians over the runs, after one to warm up.")
-    ] = False,
-    top: Annotated[
-        int, typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators.")
-    ] = 0,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND[:INDEX]",
-            help="A device of this machine, as opencl or cuda:1; a model is compiled for it. Default: what the artifact"
-            " was compiled for.",
-        ),
-    ] = None,
-    board: Board = None,
-    trust_board: TrustBoard = False,
-    selftest: Annotated[
-        bool, typer.Option("--selftest", help="Check the archive's test vectors on the board, or on this machine.")
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="With --board: what the firmware takes of each region, as it was linked.")
-    ] = False,
-    host_driven: Annotated[
-        bool,
-        typer.Option("--host-driven", help="Run the graph on this machine and every operator on the board."),
-    ] = False,
-    port: Annotated[
-        str | None,
-        typer.Option(help="With --host-driven: the serial port of a board that has the firmware, as /dev/ttyACM0."),
-    ] = None,
-    tensors: Annotated[
-        Path | None, typer.Option(help="With --host-driven: where to write what every operator made, as .npz.")
-    ] = None,
-    shape: Shapes = None,
-    as_json: Json = False,
+    profile: bool = False,
+    top: int = 0,
+    device: str | None = None,
+    board: str | None = None,
+    trust_board: bool = False,
+    selftest: bool = False,
+    memory: bool = False,
+    host_driven: bool = False,
+    port: str | None = None,
+    tensors: Path | None = None,
+    shape: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
     from mlfc.support.atomic import check_writable

@@ -1,16 +1,19 @@
-"""Tables for people: borders and colours on a terminal, plain columns elsewhere."""
+"""Tables with borders and colours on a terminal, plain columns elsewhere; and lines that several commands print."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
 from mlfc.support.text import printable, shortened
+
+_COPY = "__copy"
+_SHOWN = 5
 
 
 def print_json(value: Any) -> None:
@@ -85,3 +88,37 @@ def describe_tensor(tensor: dict[str, Any]) -> str:
     """Return a tensor's dtype and shape in short, from an entry of `inspect`."""
     shape = tensor["shape"]
     return f"{tensor['dtype']}[{'?' if shape is None else ', '.join(map(str, shape))}]"
+
+
+def device_line(operators: Sequence[Mapping[str, Any]], wanted: str | None = None) -> str | None:
+    """Return how many operators run on a device and which do not; None for a host-only model.
+
+    `operators` have ``function``, ``nodes`` and, in models for devices, ``device``, and include the copies; `wanted` is
+    the kind of device that the model was compiled for, even if no operator runs there.
+    """
+    kinds = sorted({item["device"] for item in operators if item.get("device") not in (None, "cpu")})
+    if not kinds:
+        none = f"no operator of {len(operators)} runs on {wanted}: the host computes the model alone"
+        return none if wanted else None
+    computed = [item for item in operators if item["function"] != _COPY]
+    there = [item for item in computed if item["device"] != "cpu"]
+    text = f"{len(there)} of {len(computed)} operators run on {', '.join(kinds)}"
+    copies = len(operators) - len(computed)
+    if copies:
+        text += f", with {copies} {'copies' if copies > 1 else 'copy'} between devices"
+    here = [", ".join(item["nodes"] or ()) or item["function"] for item in computed if item["device"] == "cpu"]
+    if here:
+        more = f" and {len(here) - _SHOWN} more" if len(here) > _SHOWN else ""
+        text += f"; on the host: {'; '.join(map(shortened, here[:_SHOWN]))}{more}"
+    return text
+
+
+def tiling_line(tiling: Mapping[str, Any], calls: int) -> str:
+    """Return the line for a module's ``tiling``, whose operators are called so often."""
+    nodes = tiling["nodes"]
+    first, last = (shortened(", ".join(names[:1])) for names in (nodes[0], nodes[-1]))
+    layers = f"{len(nodes)} layers, {first} to {last}, run" if len(nodes) > 1 else f"the layer {first} runs"
+    return (
+        f"{layers} in {tiling['count']} row tiles, {calls} calls instead of {tiling['calls_without']}, no row twice; "
+        f"without, the workspace would have {tiling['workspace_bytes_without']:,} bytes"
+    )

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from mlfc.cli.options import Json
 from mlfc.cli.tables import print_json
 from mlfc.errors import ArchiveError, ProblemsError
 
@@ -17,7 +16,7 @@ EXAMPLES = ("mlfc validate kws.tar", "mlfc validate kws.tar --json")
 
 def validate(
     artifact: Annotated[Path, typer.Argument(help="An archive of any version.")],
-    as_json: Json = False,
+    as_json: bool = False,
 ) -> None:
     """List every fault of an archive.
 

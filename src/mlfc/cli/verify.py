@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlfc.cli.compile_options import Generators
-from mlfc.cli.core_warnings import core_warnings
-from mlfc.cli.options import (
-    Board,
-    Json,
-    LimitFactor,
-    Module,
-    Numerics,
-    Optimize,
-    Samples,
-    Seed,
-    Shapes,
-    Target,
-    TrustBoard,
-    chosen_board,
-    parse_shapes,
-)
+from mlfc.cli.artifacts import core_warnings
+from mlfc.cli.compiling import board_asks
+from mlfc.cli.options import chosen_board, parse_shapes
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
@@ -44,51 +30,38 @@ EXAMPLES = (
     "mlfc verify kws.tflite --board mps3-an547 --samples 3 --layers",
     "mlfc verify detector.onnx --byoc onnxruntime",
 )
-Rtol: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--rtol", help="Allow so much of each reference value, with --atol, and judge by that alone."),
-]
-Atol: TypeAlias = Annotated[
-    float | None, typer.Option("--atol", help="Allow so much, with --rtol, and judge by that alone.")
-]
-InputSets: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        help="Compare on these sets of inputs: .npz by name or position, .npy, or the raw bytes. Several sets lie along"
-        " a leading axis.",
-    ),
-]
-ClassLabels: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--labels", help="The class of each set of --inputs, .npy or one a line: counts how many are right."),
-]
 
 
 def verify(
     model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
     artifact: Annotated[Path | None, typer.Argument(help="What it was compiled to; compiled here if left out.")] = None,
     *,
-    inputs: InputSets = None,
-    labels: ClassLabels = None,
-    samples: Samples = 10,
-    seed: Seed = 0,
-    rtol: Rtol = None,
-    atol: Atol = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compare on these inputs: .npz by name or position, .npy, or the raw bytes. Several sets have a"
+            " leading axis."
+        ),
+    ] = None,
+    labels: Path | None = None,
+    samples: int = 10,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
     ] = False,
-    module: Module = None,
-    target: Target = "c",
-    board: Board = None,
-    trust_board: TrustBoard = False,
-    optimize: Optimize = "speed",
-    numerics: Numerics = "litert",
-    shape: Shapes = None,
-    byoc: Generators = None,
-    limit_factor: LimitFactor = 1.0,
-    as_json: Json = False,
+    module: str | None = None,
+    target: str | None = None,
+    board: str | None = None,
+    trust_board: bool = False,
+    optimize: str | None = None,
+    numerics: str | None = None,
+    shape: list[str] | None = None,
+    byoc: list[str] | None = None,
+    limit_factor: float = 1.0,
+    as_json: bool = False,
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
 
@@ -102,18 +75,15 @@ def verify(
     """
     from mlfc.verify import verify as compare
 
-    if artifact is not None and (shape or byoc or (target, optimize, numerics) != ("c", "speed", "litert")):
+    settings = {"target": target or "c", "optimize": optimize or "speed", "numerics": numerics or "litert"}
+    if artifact is not None and (shape or byoc or tuple(settings.values()) != ("c", "speed", "litert")):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
         )
-    if board is not None and target != "c":
-        raise OptionError(
-            "options --board and --target exclude each other: a board has its own target",
-            place="--target",
-            next_step="Remove one of them",
-        )
     chosen = chosen_board(board, trust_board)
+    if chosen is not None:
+        board_asks(chosen, None if target == "c" else target, None)
     warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
     with stage(f"comparing {model}"):
         result = compare(
@@ -124,9 +94,6 @@ def verify(
             seed=seed,
             layers=layers,
             shapes=parse_shapes(shape),
-            target=target,
-            optimize=optimize,
-            numerics=numerics,
             board=chosen,
             byoc=byoc or (),
             inputs=inputs,
@@ -134,11 +101,14 @@ def verify(
             rtol=rtol,
             atol=atol,
             limit_factor=limit_factor,
+            **settings,
         )
     _report(result, as_json, warnings)
     first = result.first_differing
     if first is not None:
-        raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
+        raise BudgetError(
+            _cause(result, first), place=str(model), next_step=_advice(result, first, settings["numerics"])
+        )
 
 
 def _cause(result: Comparison, first: Difference) -> str:

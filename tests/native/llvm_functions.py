@@ -12,9 +12,9 @@ import llvmlite.ir as ll
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import Machine, machine_of
-from mlfc.codegen.llvm.optimize import compile_object
+from mlfc.codegen.llvm.objects import compile_object
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 
 from mlfc.codegen.c import print_file, print_function
-from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
-from mlfc.codegen.llvm.optimize import compile_object
+from mlfc.codegen.llvm.objects import compile_object
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mlfc.ops  # noqa: F401  (templates import operators: these come first)
-from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
-from mlfc.codegen.llvm.optimize import compile_object, optimize_module, parse
+from mlfc.codegen.llvm.objects import compile_object, optimize_module, parse
 from mlfc.errors import OptionError
 from mlfc.relay import ir
 from mlfc.target.features import Features

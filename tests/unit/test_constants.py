@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.llvm.constants import ConstantGlobals, data_pieces
 from mlfc.codegen.llvm.kernels import empty_module
 from mlfc.codegen.llvm.machine import machine_of
+from mlfc.codegen.llvm.objects import ConstantGlobals, data_pieces
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import Value
 

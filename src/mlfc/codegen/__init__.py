@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools
-from mlfc.codegen.generate import generate
-from mlfc.codegen.link import LinkedCode, generate_together
+from mlfc.codegen.link import LinkedCode, generate, generate_together
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
 
 __all__ = [

@@ -10,8 +10,7 @@ from mlfc.codegen.c_expr import ExprPrinter, Needs
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
-from mlfc.codegen.scopes import accumulated
-from mlfc.codegen.statements import StatementPrinter
+from mlfc.codegen.statements import StatementPrinter, accumulated
 from mlfc.codegen.writer import comment_text
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize

@@ -344,4 +344,9 @@ class ExprPrinter:
         name = MATH_RENAMED.get(expr.name, expr.name)
         if name not in MATH and expr.name not in MATH_RENAMED:
             raise InternalError(f"C has no intrinsic '{expr.name}'")
-        return f"{name}{'f' if source == 'float32' else ''}({arguments})", ATOM
+        return f"{name}{self._math_suffix if source == 'float32' else ''}({arguments})", ATOM
+
+    @property
+    def _math_suffix(self) -> str:
+        """What follows the names of mathematical functions of float."""
+        return "f"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mlfc.codegen.constant_pools import LoadedPool
+from mlfc.codegen.constants import LoadedPool
 from mlfc.codegen.writer import comment_text
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan

@@ -1,28 +1,104 @@
-"""Kernels of devices from launches of loop-level functions, and their text in a device's language."""
+"""Kernels of devices from launches of loop-level functions, and their text in a device's language.
+
+Vectors are only moved: loaded, chosen between, filled with one value, stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from mlfc.codegen.c_expr import Needs
+from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
 from mlfc.codegen.c_types import scalar_type
-from mlfc.codegen.cuda import CUDA
-from mlfc.codegen.device_expr import DeviceExprPrinter
-from mlfc.codegen.dialect import Dialect
-from mlfc.codegen.opencl import OPENCL
-from mlfc.codegen.scopes import accumulated
-from mlfc.codegen.statements import StatementPrinter
+from mlfc.codegen.dialect import DIALECTS, Dialect
+from mlfc.codegen.statements import StatementPrinter, accumulated
+from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
 from mlfc.tir.launches import launches
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
+
+@dataclass(eq=False)
+class DeviceExprPrinter(ExprPrinter):
+    """Prints expressions of one kernel.
+
+    Parameters
+    ----------
+    dialect : Dialect
+    contracts : bool
+        Whether a float product and a sum may become one operation.
+    """
+
+    dialect: Dialect
+    contracts: bool
+
+    def vector_type(self, dtype: str) -> str:
+        """Return the dialect's name of a vector type."""
+        return self.dialect.vector_type(dtypes.element(dtype), dtypes.lanes(dtype))
+
+    def variable(self, var: ir.Var) -> str:
+        """Return the name of a variable."""
+        return self.name_of(var)
+
+    def _note_vector(self, dtype: str) -> None:
+        """Do nothing: the dialects have their own vectors."""
+
+    def _load(self, expr: ir.Load) -> tuple[str, int]:
+        if dtypes.lanes(expr.dtype) == 1:
+            return super()._load(expr)
+        kind, lanes = self.vector_type(expr.dtype), dtypes.lanes(expr.dtype)
+        address = self.address(expr.buffer, expr.indices)
+        return self.dialect.vector_load.format(kind=kind, lanes=lanes, address=address), ATOM
+
+    def _select(self, expr: ir.Select) -> tuple[str, int]:
+        if dtypes.lanes(expr.condition.dtype) > 1:
+            raise InternalError("kernels of devices have no vectors of conditions")
+        return super()._select(expr)
+
+    def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
+        kind, value = self.vector_type(expr.dtype), self.expr(expr.value)
+        values = ", ".join([value] * dtypes.lanes(expr.dtype))
+        return self.dialect.splat.format(kind=kind, value=value, values=values), ATOM
+
+    def _binary(self, expr: ir.Binary) -> tuple[str, int]:
+        self._scalar(expr)
+        product = self.dialect.product
+        if expr.op == "mul" and product and not self.contracts and expr.dtype in ("float32", "float64"):
+            letter = "d" if expr.dtype == "float64" else "f"
+            return product.format(letter=letter, a=self.expr(expr.a), b=self.expr(expr.b)), ATOM
+        return super()._binary(expr)
+
+    def _cast(self, expr: ir.Cast) -> tuple[str, int]:
+        self._scalar(expr)
+        return super()._cast(expr)
+
+    @staticmethod
+    def _scalar(expr: Expr) -> None:
+        if dtypes.lanes(expr.dtype) > 1:
+            raise InternalError("kernels of devices do no arithmetic on vectors")
+
+    def _call(self, expr: ir.Call) -> tuple[str, int]:
+        if expr.name == "word":
+            return self._word(expr.args[0])
+        self._scalar(expr)
+        return super()._call(expr)
+
+    @property
+    def _math_suffix(self) -> str:
+        return self.dialect.math_suffix
+
+    def _word(self, elements: Expr) -> tuple[str, int]:
+        if not isinstance(elements, ir.Load):
+            raise InternalError("a word is taken from memory only")
+        return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
+
+
 MARKER = "// Function: "
 """Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
 
-_DIALECTS = {dialect.name: dialect for dialect in (OPENCL, CUDA)}
 _AXES = "xyz"
 # words of the dialects that names of variables must not be, beside C's
 _RESERVED = frozenset(
@@ -99,7 +175,7 @@ def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: b
     contracts : bool
         Whether a float product and a sum may become one operation; `Program.contracts_floats` says it.
     """
-    chosen = _DIALECTS[dialect]
+    chosen = DIALECTS[dialect]
     printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]
     if not chosen.shares_prelude:
         parts = zip(kernels, printed, strict=True)
@@ -129,10 +205,8 @@ class _Printed:
 
 def _text(parts: Sequence[_Printed], dialect: Dialect, contracts: bool) -> str:
     helpers = {key for part in parts for key in part.needs.helpers}
-    lines = dialect.prelude(frozenset(dtype for part in parts for dtype in part.dtypes))
-    if not contracts and dialect.separate_products:
-        lines = [*lines, dialect.separate_products]
-    return "\n\n".join(["\n".join(lines), *dialect.helper_texts(helpers), *(part.text for part in parts)])
+    first = dialect.first_lines(frozenset().union(*(part.dtypes for part in parts)), contracts=contracts)
+    return "\n\n".join([first, *dialect.helper_texts(helpers), *(part.text for part in parts)])
 
 
 class _KernelPrinter(StatementPrinter):
@@ -147,7 +221,8 @@ class _KernelPrinter(StatementPrinter):
     def run(self) -> _Printed:
         launch = self._kernel.launch
         parameters = ", ".join(map(self._parameter, self._kernel.arguments))
-        head = self._dialect.kernel_head(self._kernel.name, parameters, self._kernel.block)
+        extents = dict(zip(_AXES, self._kernel.block, strict=True), items=prod(self._kernel.block))
+        head = self._dialect.kernel_head.format(name=self._kernel.name, parameters=parameters, **extents)
         self._ranges.enter_launch(launch)
         with self._writer.block(head):
             for variables, place in (
@@ -156,7 +231,8 @@ class _KernelPrinter(StatementPrinter):
             ):
                 for axis, var in enumerate(variables):
                     if id(var) in self._used:
-                        self._writer.line(f"const int32_t {self._names.declare(var)} = (int32_t){place(axis)};")
+                        value = place.format(axis=axis, letter=_AXES[axis])
+                        self._writer.line(f"const int32_t {self._names.declare(var)} = (int32_t){value};")
             for stmt in walk(launch.body):
                 if isinstance(stmt, ir.Allocate) and stmt.buffer.scope == "shared":
                     self._array(stmt.buffer, self._dialect.shared_space)
@@ -195,8 +271,9 @@ class _KernelPrinter(StatementPrinter):
     def _store(self, stmt: ir.Store) -> None:
         value, added = stmt.value, accumulated(stmt)
         if dtypes.lanes(value.dtype) > 1:
-            place, kind = self._exprs.address(stmt.buffer, stmt.indices), self._exprs.vector_type(value.dtype)
-            self._writer.line(self._dialect.vector_store(kind, place, self._exprs.expr(value)))
+            form, place = self._dialect.vector_store, self._exprs.address(stmt.buffer, stmt.indices)
+            kind, lanes = self._exprs.vector_type(value.dtype), dtypes.lanes(value.dtype)
+            self._writer.line(form.format(kind=kind, lanes=lanes, address=place, value=self._exprs.expr(value)))
             return
         element = self._exprs.element(stmt.buffer, stmt.indices, value.dtype)
         if added is not None and not self._exprs.wraps(value):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlfc.codegen import c_packed
-from mlfc.codegen.aot_files import entry_file, main_function
+from mlfc.codegen import c_files
+from mlfc.codegen.c_files import entry_file, main_function
 from mlfc.codegen.c_host import WIDTH, c_function, prototype
 from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
@@ -16,8 +16,7 @@ from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
-from mlfc.codegen.kernel_functions import kernel_functions
-from mlfc.codegen.operators import OperatorsFile, kernel_comment
+from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
@@ -247,12 +246,12 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
     program, module = unit.program, unit.module
     names = packed_names(unit)
     on_device = launched_kernels(unit, names)
-    operators = OperatorsFile(unit.contracts, c_packed.INCLUDES)
+    operators = OperatorsFile(unit.contracts, c_files.INCLUDES)
     in_code = [names[kernel.name] for kernel in unit.kernels_in_code]
     if in_code:
-        operators.declarations.append(c_packed.checks())
+        operators.declarations.append(c_files.checks())
     if on_device:
-        operators.declarations.append(c_packed.launches())
+        operators.declarations.append(c_files.launches())
     functions = kernel_functions(unit, shared, compute_names(names))
 
     def packed(kernel: PrimFunc) -> str:
@@ -266,7 +265,7 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
         operators.functions.append("\n".join([*comment, function]))
     files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
     if not shared.registry:
-        files[f"src/{module}_lib0.c"] = c_packed.registry_file(sorted(in_code), LICENCE).encode()
+        files[f"src/{module}_lib0.c"] = c_files.registry_file(sorted(in_code), LICENCE).encode()
     return graph_code(unit, names, files, on_device)
 
 

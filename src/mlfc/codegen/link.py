@@ -9,21 +9,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mlfc.codegen import c_packed
-from mlfc.codegen.aot_files import pool_definition
+from mlfc.codegen import c_files
+from mlfc.codegen.c_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
-from mlfc.codegen.emit import GeneratedCode, banner, blob_files
-from mlfc.codegen.generate import generate
-from mlfc.codegen.kernel_functions import printed_form
-from mlfc.codegen.operators import OperatorsFile
+from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_c
+from mlfc.codegen.external import require_code
+from mlfc.codegen.operators import OperatorsFile, printed_form
 from mlfc.codegen.system_lib import host_module, system_library
-from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
+from mlfc.codegen.unit import NOTHING_SHARED, SHARED_MODULE, Shared, Unit
 from mlfc.errors import OptionError
 from mlfc.support import c_names
 from mlfc.support.content import Data
 from mlfc.target.target import Target
 from mlfc.tir.ir import KernelCall, PrimFunc, Value
+
+
+def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
+    """Print a module in the language of its target.
+
+    Parameters
+    ----------
+    unit : Unit
+    shared : Shared
+        What lies in files that belong to several modules.
+
+    Returns
+    -------
+    GeneratedCode
+        In C, for AOT ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function),
+        where the constants are large ``<module>_lib2.S`` and its binary file, and the header. For the graph executor
+        ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided like
+        that, too: ``lib/<module>_lib<n>.o``.
+    """
+    if unit.executor == "aot":
+        require_code(unit)
+    if unit.target.kind == "llvm":
+        from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
+
+        return generate_llvm(unit, shared)
+    return generate_c(unit, shared)
+
 
 LLVM = "llvm"
 _PREFIX = f"tvmgen_{SHARED_MODULE}"
@@ -153,7 +179,7 @@ def generate_together(
     )
     files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
     if target is not None:
-        from mlfc.codegen.llvm.shared import shared_objects  # LLVM takes long to load
+        from mlfc.codegen.llvm.code import shared_objects  # LLVM takes long to load
 
         files |= shared_objects(parts, target)
     else:
@@ -178,7 +204,7 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
     files: dict[str, Data] = {f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)}
     files |= blob_files(parts.constants, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(targets))
     if parts.packed_functions is not None:
-        files[f"src/{SHARED_MODULE}_registry.c"] = c_packed.registry_file(parts.packed_functions, LICENCE).encode()
+        files[f"src/{SHARED_MODULE}_registry.c"] = c_files.registry_file(parts.packed_functions, LICENCE).encode()
     return files
 
 

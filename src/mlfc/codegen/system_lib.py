@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mlfc.codegen.abi.entry import c_dtype
+from mlfc.codegen.abi.entry import RunFunction, Slot, c_dtype, require_no_loaded
+from mlfc.codegen.c_files import checks, write_registry
 from mlfc.codegen.c_host import c_function, packed_head
 from mlfc.codegen.c_interface import LICENCE, RESERVED, tensors
-from mlfc.codegen.c_packed import checks, write_registry
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host import tvm
-from mlfc.codegen.host.checks import checked, expected_table
-from mlfc.codegen.host.packed import mark_unused
-from mlfc.codegen.run_function import RunFunction, Slot, require_no_loaded
+from mlfc.codegen.host.packed import checked, expected_table, mark_unused
 from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.memory.pools import DEFAULT_POOL

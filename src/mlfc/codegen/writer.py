@@ -1,9 +1,12 @@
-"""Lines of generated text with indentation."""
+"""Lines of generated text with indentation, and files of code that are part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 
 class Writer:
@@ -68,3 +71,16 @@ def c_string(text: str, limit: int = 200) -> str:
         # octal escapes end after three digits; question marks could make a trigraph
         parts.append(char if " " <= char <= "~" and char not in '"\\?' else f"\\{byte:03o}")
     return f'"{"".join(parts)}"'
+
+
+@cache
+def text_beside(module: str, name: str) -> str:
+    """Return the text of the file `name` beside the file `module`, without its last line's end."""
+    return Path(module).with_name(name).read_text(encoding="utf-8").removesuffix("\n")
+
+
+@cache
+def pieces_beside(module: str, name: str) -> Mapping[str, str]:
+    """Return the pieces of a file of code beside the file `module`, by the key in the line ``//: key`` above each."""
+    parts = re.split(r"^//: (.*)\n", text_beside(module, name), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], (part.strip("\n") for part in parts[2::2]), strict=True))

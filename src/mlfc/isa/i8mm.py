@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.kernels import frame
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.target.features import CPUS, INSTRUCTION_SETS, Cpu, Features, InstructionSet
@@ -149,7 +147,7 @@ def _takes(data: Buffer, weights: Weights, out: Output) -> bool:
 @template("convolution", "i8mm", _accepts)
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
-    _Tiles(ctx, conv.planar(), data, frame.of_rank(len(conv.spatial)), weights, out).emit()
+    _Tiles(ctx, conv.planar(), data, frame_of(len(conv.spatial)), weights, out).emit()
 
 
 def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.kernels import arithmetic, frame, summation, tiling
+from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
-from mlfc.kernels.geometry import Conv
-from mlfc.kernels.packing import PackedBlock, channel_blocks, pack_channels, pack_rows
+from mlfc.kernels.geometry import Conv, frame_of
+from mlfc.kernels.plain import PIECE, is_long, piece
 from mlfc.kernels.staging import Band, Form, Source
 from mlfc.kernels.templates import Weights, template
-from mlfc.kernels.tiling import LANES, Tile
+from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -41,7 +41,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     """Write a convolution over one or two dimensions."""
     how = arithmetic.choose(data.dtype, weights, ctx.features)
     assert how is not None  # _accepts has seen to it
-    seen = frame.of_rank(len(conv.spatial))
+    seen = frame_of(len(conv.spatial))
     TiledConv(ctx, conv.planar(), how, (data, seen), out).emit()
 
 
@@ -108,7 +108,7 @@ class TiledConv:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
-        self.long = summation.is_long(how.accumulator, conv.kernel[0] * prod(self._run))
+        self.long = is_long(how.accumulator, conv.kernel[0] * prod(self._run))
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = tiling.choose(band, conv.output[1], conv.group_filters, ctx.features.vector_registers)
 
@@ -232,9 +232,9 @@ class TiledConv:
         """
         stmts = self.ctx.stmts
         taps, steps = self._run
-        by_row = pieces is not None and taps * steps <= summation.PIECE
+        by_row = pieces is not None and taps * steps <= PIECE
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
-            with stmts.loop(taps, "kx") as kx, summation.piece(self.ctx, steps, pieces is None) as (first, extent):
+            with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, pieces is None) as (first, extent):
                 with stmts.loop(extent, "k") as offset:
                     k = first + offset
                     yield (ky * taps + kx) * steps + k, (ky, kx, k * self.how.step)

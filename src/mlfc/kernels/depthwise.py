@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.kernels import frame, tiling
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
-from mlfc.kernels.packing import PackedBlock, channel_blocks
+from mlfc.kernels import tiling
+from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.staging import Channels, Form, StagedWindow
 from mlfc.kernels.templates import Array, Weights, template
-from mlfc.kernels.tiling import LANES
+from mlfc.kernels.tiling import LANES, PackedBlock, channel_blocks
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -74,7 +72,7 @@ class Depthwise:
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
         self.ctx, self.data, self.out = ctx, data, out
-        self.seen: Frame = frame.of_rank(len(conv.spatial))
+        self.seen: Frame = frame_of(len(conv.spatial))
         self.conv = conv.planar()
         self.zero = weights.data_zero
         centered = weights.centered()

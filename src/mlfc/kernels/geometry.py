@@ -1,9 +1,13 @@
-"""What a convolution is to a template: sizes only, channels last, any number of spatial dimensions."""
+"""What a convolution or matrix product is to a template: sizes only, channels last, any number of dimensions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any, TypeAlias
+
+from mlfc.tir.ir import Expr
 
 
 @dataclass(frozen=True)
@@ -100,3 +104,22 @@ class Product:
     transpose_b: bool = True
     a_zero: int = 0
     b_zero: int = 0
+
+
+# (image, y, x, channel) -> indices into the tensor
+Frame: TypeAlias = Callable[[Any, Any, Any, Any], Sequence[Expr]]
+
+
+def planar(image: Any, y: Any, x: Any, channel: Any) -> Sequence[Expr]:
+    """Index (batch, height, width, channels)."""
+    return (image, y, x, channel)
+
+
+def linear(image: Any, y: Any, x: Any, channel: Any) -> Sequence[Expr]:  # noqa: ARG001  (height is 1)
+    """Index (batch, width, channels)."""
+    return (image, x, channel)
+
+
+def frame_of(spatial: int) -> Frame:
+    """Return the frame of a convolution over one or two dimensions."""
+    return planar if spatial == 2 else linear

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 
-from mlfc.kernels.frame import of_rank
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.gpu_groups import below
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.templates import Weights, template
@@ -31,7 +30,7 @@ def _takes(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output
 @template("depthwise", "gpu", _takes)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions."""
-    stmts, plane, frame, dtype = ctx.stmts, conv.planar(), of_rank(len(conv.spatial)), accumulator_dtype(out)
+    stmts, plane, frame, dtype = ctx.stmts, conv.planar(), frame_of(len(conv.spatial)), accumulator_dtype(out)
     height, width = plane.output
     strip = min(_STRIP, width)
     values = weights.centered().reshape(*plane.kernel, conv.filters).astype(dtypes.to_numpy(dtype))

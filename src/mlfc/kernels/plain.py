@@ -1,7 +1,9 @@
 """Plain scalar templates: right for every size and dtype, and the reference of the others.
 
 The loops run over the unpadded input, over those taps that read inside it; four output channels share each
-input value.
+input value. Long float sums are taken in pieces: a sum of n floats, one after another, is off by some sqrt(n) roundings
+of its size, so a long one starts afresh after every few hundred products, and the pieces are added up apart. Shorter
+sums keep the references' order.
 """
 
 from __future__ import annotations
@@ -15,13 +17,42 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.kernels import summation
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Product
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Output
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
+
+LONGEST = 1024  # products that are added up one after another
+PIECE = 512  # most products of a piece of a longer sum
+
+Piece: TypeAlias = "tuple[Expr, Expr]"
+
+
+def is_long(dtype: str, steps: int) -> bool:
+    """Tell whether a sum of `steps` products is taken in pieces; integers are exact in any order."""
+    return dtypes.is_float(dtypes.element(dtype)) and steps > LONGEST
+
+
+@contextmanager
+def piece(ctx: Context, steps: int, whole: bool) -> Iterator[Piece]:
+    """Open a loop over pieces of a range; yield the start and the extent of a piece.
+
+    Parameters
+    ----------
+    steps : int
+        The range; pieces are equal where it has a divisor for that, else the last one is shorter.
+    whole : bool
+        Make one piece of it all.
+    """
+    fewest = 1 if whole else -(-steps // PIECE)
+    count = next((number for number in range(fewest, 2 * fewest) if steps % number == 0), fewest)
+    size = -(-steps // count)
+    with ctx.stmts.loop(count, "piece") as index:
+        first = index * size
+        yield first, tb.const(size) if count * size == steps else tb.minimum(size, steps - first)
+
 
 FILTERS_AT_ONCE = 4
 
@@ -70,7 +101,7 @@ class FilterSums:
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
         self.bias_last = dtypes.is_float(self.dtype)
-        self.long = summation.is_long(self.dtype, prod(steps))
+        self.long = is_long(self.dtype, prod(steps))
 
     @contextmanager
     def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
@@ -129,7 +160,7 @@ class FilterSums:
     @contextmanager
     def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
         """Open the innermost loop of the reduction, in pieces where the sum is long."""
-        with summation.piece(self.ctx, extent, not self.long) as (first, count):
+        with piece(self.ctx, extent, not self.long) as (first, count):
             with self.ctx.stmts.loop(count, "c") as offset:
                 yield first + offset
             end_piece()
@@ -247,3 +278,53 @@ def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
         return
     with ctx.stmts.when(condition):
         yield
+
+
+@template("dense", "plain")
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns)."""
+    rows = weights.centered()[:, None, :]
+    sums = FilterSums(ctx, rows, out)
+    with nest(ctx, data.shape[:-1], "row") as place:
+        with sums.over(tb.const(0), place) as (_, add, end_piece), sums.steps(rows.shape[0], end_piece) as k:
+            add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
+
+
+def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) -> Expr:
+    """Read an element of the matrix of `batch`; missing and unit batch dimensions serve every batch."""
+    if len(tensor.shape) == 1:
+        return tensor(column)
+    leading = tensor.shape[:-2]
+    own = batch[len(batch) - len(leading) :]
+    return tensor(*(index if extent > 1 else 0 for extent, index in zip(leading, own, strict=True)), row, column)
+
+
+@template("product", "plain")
+def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write a batch of products of two matrices, reading both in place."""
+    stmts, dtype = ctx.stmts, accumulator_dtype(out)
+    bias = bias_values(out)
+    table = None if bias is None else ctx.constant("bias", bias)
+    bias_last = dtypes.is_float(dtype)
+    long = is_long(dtype, sizes.reduction)
+    with nest(ctx, out.shape[:-2], "batch") as batch:
+        with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
+            total = stmts.local("total", (1,), dtype)
+            stmts.store(total, [0], 0 if table is None or bias_last else tb.load(table, [column]))
+            with piece(ctx, sizes.reduction, not long) as (start, extent):
+                part = stmts.local("part", (1,), dtype) if long else total
+                if long:
+                    stmts.store(part, [0], 0)
+                with stmts.loop(extent, "k") as offset:
+                    k = start + offset
+                    first = read_matrix(a, batch, *((k, row) if sizes.transpose_a else (row, k)))
+                    second = read_matrix(b, batch, *((column, k) if sizes.transpose_b else (k, column)))
+                    step = factor(first, sizes.a_zero, dtype) * factor(second, sizes.b_zero, dtype)
+                    stmts.store(part, [0], tb.load(part, [0]) + step)
+                if long:
+                    stmts.store(total, [0], tb.load(total, [0]) + tb.load(part, [0]))
+            place = [*batch, row, column] if len(out.shape) > 1 else [column]
+            result = tb.load(total, [0])
+            if table is not None and bias_last:
+                result = result + tb.load(table, [column])
+            out.store(place, tb.cast(result, out.dtype))

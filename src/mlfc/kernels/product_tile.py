@@ -14,13 +14,10 @@ import numpy as np
 from mlfc.kernels import arithmetic
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.packing import PackedBlock, pack_channels
-from mlfc.kernels.plain import factor
-from mlfc.kernels.plain_product import read_matrix
+from mlfc.kernels.geometry import Conv, Frame, Product
+from mlfc.kernels.plain import factor, read_matrix
 from mlfc.kernels.templates import Weights, template
-from mlfc.kernels.tiling import LANES
+from mlfc.kernels.tiling import LANES, PackedBlock, pack_channels
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor

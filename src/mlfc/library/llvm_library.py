@@ -13,8 +13,7 @@ from typing import Any
 from mlfc.codegen import Unit, generate
 from mlfc.codegen.llvm.code import generate_llvm, native_unit
 from mlfc.codegen.llvm.machine import machine_of
-from mlfc.codegen.llvm.objects import CompiledObject
-from mlfc.codegen.llvm.optimize import compile_object
+from mlfc.codegen.llvm.objects import CompiledObject, compile_object
 from mlfc.codegen.unit import NOTHING_SHARED
 from mlfc.errors import OptionError, ToolchainError
 from mlfc.library.build import fitting_code

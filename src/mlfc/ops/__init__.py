@@ -30,12 +30,10 @@ for _family in (
     import_module(f"mlfc.ops.{_family}")
 for _templates in (
     "plain",
-    "plain_product",
     "conv_tile",
     "depthwise",
     "product_tile",
     "gpu_fold",
-    "gpu_vector",
     "gpu_product",
     "gpu_transposed",
     "gpu_depthwise",

@@ -14,8 +14,7 @@ from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Fold, serial_loops
-from mlfc.kernels.plain_rows import PlainRows
-from mlfc.kernels.rows import Rows, rows_of
+from mlfc.kernels.rows import PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
 from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
 from mlfc.relay.ir import TensorType, TupleType, Type

@@ -13,8 +13,7 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Fold
-from mlfc.kernels.plain_rows import PlainRows
-from mlfc.kernels.rows import rows_of
+from mlfc.kernels.rows import PlainRows, rows_of
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_pair, known, rescaled, saturate
 from mlfc.ops.qnn_arithmetic import check_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlfc.archive.templates.subject import Subject
-from mlfc.codegen.constant_pools import LARGEST_MACRO, section
+from mlfc.codegen.constants import LARGEST_MACRO, section
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, pool_section
 

@@ -9,7 +9,7 @@ from mlfc.archive.templates import filled
 from mlfc.archive.templates.demo import FOLDER
 from mlfc.archive.templates.subject import DemoTensor, Subject
 from mlfc.byoc.generator import supply_of
-from mlfc.codegen.constant_pools import section
+from mlfc.codegen.constants import section
 from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.support.text import shortened
 from mlfc.support.version import __version__

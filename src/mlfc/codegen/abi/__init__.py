@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 
 from mlfc.codegen.abi.classic_entries import classic_entries
 from mlfc.codegen.abi.entry import AotEntry
-from mlfc.codegen.abi.ffi_entries import ffi_entries
-from mlfc.codegen.abi.operator_entries import operator_entries
+from mlfc.codegen.abi.ffi_entries import ffi_entries, operator_entries
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.unit import Unit

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.host import tvm
-from mlfc.codegen.host.checks import REFUSE, checked, expected_table
-from mlfc.codegen.host.packed import mark_unused
+from mlfc.codegen.host.packed import REFUSE, checked, expected_table, mark_unused
 from mlfc.tir import host
 from mlfc.tir.host import Body, Choice, Function, Global, Number, const, expr, names, pointer
 from mlfc.tir.ir import PrimFunc

@@ -1,17 +1,157 @@
 """Kernels behind TVM's packed calling convention.
 
-A packed function takes tensors, checks them, and calls the kernel, whose scratch it gets from the runtime.
+A packed function checks its tensors and calls the kernel, whose scratch it gets from the runtime.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.aot import kernel_declaration
-from mlfc.codegen.host.checks import REFUSE, checked, expected_table
+from mlfc.support import dtypes
 from mlfc.tir import host
-from mlfc.tir.host import INT, NULL, UINT8, VOID, Body, Call, Function, Type, const, expr, pointer
+from mlfc.tir.host import (
+    INT,
+    NULL,
+    UINT8,
+    VOID,
+    Body,
+    Call,
+    Choice,
+    Expr,
+    Function,
+    Name,
+    Number,
+    Operand,
+    Type,
+    const,
+    expr,
+    names,
+    pointer,
+)
 from mlfc.tir.ir import PrimFunc
+
+ARGUMENT = host.struct("struct mlf_argument", code=host.UINT8, bytes=host.UINT8, elements=host.UINT64)
+"""What an argument must be: kind and bytes of an element, number of elements."""
+
+BOOL_CODE = Number(host.INT, 6, "MLF_DLPACK_BOOL")
+_TENSOR = pointer(const(tvm.TENSOR))
+_MESSAGE_BYTES, _DIGITS = 200, 12
+
+
+def _refuse() -> Function:
+    body = Body()
+    parameters = names(function=tvm.TEXT, text=tvm.TEXT, number=host.INT, end=tvm.TEXT)
+    function, text, number, end = parameters
+    message, digits = body.array("message", host.CHAR, _MESSAGE_BYTES), body.array("digits", host.CHAR, _DIGITS)
+    parts = body.array("parts", tvm.TEXT, 4)
+    length = body.declare("length", host.SIZE, 0)
+    place = body.declare("place", host.SIZE, Number(host.SIZE, _DIGITS - 1, "sizeof digits - 1"))
+    zero = Number(host.CHAR, 0, r"'\0'")
+    body.assign(digits[place], zero)
+    with body.repeat_while(number > 0):
+        body.assign(place, 1, "-")
+        body.assign(digits[place], (Number(host.INT, ord("0"), "'0'") + number % 10).cast(host.CHAR))
+        body.assign(number, 10, "/")
+    for index, part in enumerate((function, text, digits + place, end)):
+        body.assign(parts[index], part)
+    with body.loop("part", 4) as part:
+        at = Name(tvm.TEXT, "at")
+        room = length < Number(host.SIZE, _MESSAGE_BYTES - 1, "sizeof message - 1")
+        with body.counting(at, parts[part], at[0].ne(zero) & room):
+            body.assign(message[length], at[0])
+            body.assign(length, 1, "+")
+    body.assign(message[length], zero)
+    body.evaluate(tvm.set_last_error(message))
+    body.returns(-1)
+    comment = "sets the runtime's error to the texts with the number between the last two; always -1"
+    return Function("mlf_refuse", host.INT, parameters, body.stmts, is_static=True, comment=comment)
+
+
+def _is_compact() -> Function:
+    body = Body()
+    (tensor,) = parameters = names(tensor=_TENSOR)
+    stride = body.declare("stride", host.INT64, 1)
+    axis = Name(host.INT32, "axis")
+    with body.counting(axis, tensor["ndim"] - 1, tensor["strides"].ne(host.NULL) & (axis >= 0), -1):
+        with body.where(tensor["shape"][axis].ne(1) & tensor["strides"][axis].ne(stride)):
+            body.returns(0)
+        body.assign(stride, tensor["shape"][axis], "*")
+    body.returns(1)
+    return Function("mlf_is_compact", host.INT, parameters, body.stmts, is_static=True)
+
+
+def _arguments() -> Function:
+    body = Body()
+    parameters = names(
+        function=tvm.TEXT, args=pointer(const(tvm.VALUE)), type_codes=pointer(const(host.INT)), num_args=host.INT,
+        expected=pointer(const(ARGUMENT)), count=host.INT, device_type=host.INT, data=pointer(tvm.ADDRESS),
+    )  # fmt: skip
+    function, args, type_codes, num_args, expected, count, device_type, data = parameters
+
+    def refuse_where(fault: Expr, *message: Operand) -> None:
+        with body.where(fault):
+            body.returns(REFUSE(function, *message))
+
+    no_pointer = "] to be pointer"
+    refuse_where(num_args.ne(count), ": num_args should be ", count, "")
+    refuse_where(args.eq(host.NULL) | type_codes.eq(host.NULL), ": Expect arg[", 0, no_pointer)
+    with body.loop("index", count) as index:
+        tensor = body.declare("tensor", _TENSOR, args[index]["v_handle"].cast(_TENSOR))
+        code = body.declare("code", const(host.INT), type_codes[index])
+        elements = body.declare("elements", host.UINT64, 1)
+        kinds = (tvm.OPAQUE_HANDLE, tvm.TENSOR_HANDLE, tvm.ARRAY_HANDLE)
+        is_other = code.ne(kinds[0]) & code.ne(kinds[1]) & code.ne(kinds[2])
+        refuse_where(is_other | tensor.eq(host.NULL), ": Expect arg[", index, no_pointer)
+        refuse_where(tensor["shape"].eq(host.NULL) & (tensor["ndim"] > 0), ": arg[", index, "] has no shape")
+        axis = Name(host.INT32, "axis")
+        with body.counting(axis, 0, axis < tensor["ndim"]):
+            body.assign(elements, tensor["shape"][axis].cast(host.UINT64), "*")
+        wanted, dtype = expected[index], tensor["dtype"]
+        refuse_where(elements.ne(wanted["elements"]), ": arg[", index, "] has another number of elements")
+        found = Choice(host.INT, dtype["code"].eq(BOOL_CODE), tvm.UINT, dtype["code"])
+        other = found.ne(wanted["code"]) | ((dtype["bits"] + 7) // 8).ne(wanted["bytes"]) | dtype["lanes"].ne(1)
+        refuse_where(other, ": arg[", index, "] has another dtype")
+        refuse_where(IS_COMPACT(tensor).eq(0), ": arg[", index, "] is expected to be a compact array")
+        missing = tensor["data"].eq(host.NULL) & (elements > 0)
+        elsewhere = Choice(
+            tvm.TEXT,
+            device_type.eq(tvm.CPU),
+            expr("] is not in the memory of the CPU"),
+            expr("] is not on the device"),
+        )
+        is_elsewhere = tensor["device"]["device_type"].cast(host.INT).ne(device_type)
+        refuse_where(is_elsewhere | missing, ": arg[", index, elsewhere)
+        body.assign(data[index], tensor["data"].cast(pointer(host.CHAR)) + tensor["byte_offset"])
+        is_crooked = (data[index].cast(host.UINTPTR) % wanted["bytes"]).ne(0)
+        is_read = device_type.eq(tvm.CPU) & (elements > 0)
+        refuse_where(is_read & is_crooked, ": arg[", index, "] is not aligned to its elements")
+    body.returns(0)
+    comment = "checks the arguments and takes the addresses of their elements; any shape of the right size will do"
+    return Function("mlf_arguments", host.INT, parameters, body.stmts, is_static=True, comment=comment)
+
+
+REFUSE, IS_COMPACT = _refuse(), _is_compact()
+ARGUMENTS = _arguments()
+CHECKS = (REFUSE, IS_COMPACT, ARGUMENTS)
+
+
+def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -> Call:
+    """Return the call by which the packed function `name` checks what it is given."""
+    return ARGUMENTS(name, *tvm.PACKED_PARAMETERS[:3], expected, count, device, data)
+
+
+def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
+    """Add the table ``expected`` of what tensors a packed function takes, each by dtype and bytes."""
+    rows: list[tuple[Expr, ...]] = []
+    for dtype, nbytes in tensors:
+        element = dtypes.element(dtype)
+        width = dtypes.nbytes(element)
+        rows.append((tvm.CODES[element.rstrip("0123456789")], expr(width), Number(host.UINT64, nbytes // width)))
+    return body.table("expected", ARGUMENT, rows)
+
 
 _BYTE_BITS = 8
 

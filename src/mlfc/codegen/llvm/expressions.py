@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm import calls, conversions, divisions
+from mlfc.codegen.llvm import arithmetic
 from mlfc.codegen.llvm.context import Context, alignment
 from mlfc.codegen.llvm.llvm_types import (
     HALF_FLOATS,
@@ -67,9 +67,9 @@ class ExprEmitter:
         if (before := dtypes.element(source)) in HALF_FLOATS:
             value, source = self._converted(f"{before}_to_float", value, source), single
         if (after := dtypes.element(target)) in HALF_FLOATS:
-            value = conversions.convert(self._context, value, source, single)
+            value = arithmetic.convert(self._context, value, source, single)
             return self._converted(f"{after}_from_float", value, target)
-        return conversions.convert(self._context, value, source, target)
+        return arithmetic.convert(self._context, value, source, target)
 
     def _converted(self, name: str, value: Value, dtype: str) -> Value:
         body = INTRINSICS.get(name).bodies[""]
@@ -145,7 +145,7 @@ class ExprEmitter:
             return self._compared(expr.op, a, b, expr.a.dtype)
         if expr.op in _DIVISIONS:
             known = self._context.ranges
-            return divisions.divide(self._context, expr, a, b, known.interval(expr.a), known.interval(expr.b))
+            return arithmetic.divide(self._context, expr, a, b, known.interval(expr.a), known.interval(expr.b))
         return self._arithmetic(expr, a, b)
 
     def _compared(self, op: str, a: Value, b: Value, dtype: str) -> Value:
@@ -190,13 +190,13 @@ class ExprEmitter:
         context, builder = self._context, self._context.builder
         lanes, narrow = dtypes.lanes(expr.dtype), dtypes.bits(expr.dtype) < 32
         wide = dtypes.vector("int32" if is_signed(expr.dtype) else "uint32", lanes) if narrow else expr.dtype
-        value = conversions.convert(context, self.value(expr.a), expr.a.dtype, wide)
-        amount = conversions.convert(context, self.value(expr.b), expr.b.dtype, wide)
+        value = arithmetic.convert(context, self.value(expr.a), expr.a.dtype, wide)
+        amount = arithmetic.convert(context, self.value(expr.b), expr.b.dtype, wide)
         if expr.op == "shl":
             result = builder.shl(value, amount)
         else:
             result = builder.ashr(value, amount) if is_signed(expr.dtype) else builder.lshr(value, amount)
-        return conversions.convert(context, result, wide, expr.dtype)
+        return arithmetic.convert(context, result, wide, expr.dtype)
 
     def _half_binary(self, expr: ir.Binary) -> Value:
         """Compute in float and round once: float has more than twice the digits, so that is the right result."""
@@ -255,11 +255,11 @@ class ExprEmitter:
         body = INTRINSICS.get(expr.name).body(source)
         if body is not None:
             args = [self.value(arg) for arg in expr.args]
-            own = calls.instruction(self._context, expr.name, args)
+            own = arithmetic.instruction(self._context, expr.name, args)
             return self._inlined(body.on_lanes(dtypes.lanes(source)), args) if own is None else own
-        if dtypes.element(source) in HALF_FLOATS and expr.name not in calls.OF_BITS:
+        if dtypes.element(source) in HALF_FLOATS and expr.name not in arithmetic.OF_BITS:
             return self._half_call(expr)
-        return calls.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
+        return arithmetic.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
 
     def _inlined(self, body: Body, args: Sequence[Value]) -> Value:
         """Return the result of a body, all of which may be computed, with no branch around what is not selected."""

@@ -1,15 +1,114 @@
-"""The kernels of a module as functions of LLVM modules."""
+"""Loop-level functions as functions of LLVM modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import llvmlite.ir as ll
 from llvmlite import ir
 
-from mlfc.codegen.kernel_functions import printed_form
-from mlfc.codegen.llvm.kernel import emit_kernel
+from mlfc.codegen.llvm.context import Context, offset
+from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
+from mlfc.codegen.llvm.metadata import separate_scopes
+from mlfc.codegen.llvm.statements import StmtEmitter
+from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit
+from mlfc.tir.independence import of_function
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.unroll import Unroll
+
+
+def declare_kernel(module: Value, prim: PrimFunc, name: str) -> Value:
+    """Return the declaration of a kernel, with the C signature that `PrimFunc` describes.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+    prim : PrimFunc
+    name : str
+        Its symbol.
+    """
+    pointers = [POINTER] * (len(prim.params) + bool(prim.scratch))
+    return ll.Function(module, ll.FunctionType(INT32, pointers), name)
+
+
+def emit_kernel(
+    module: Value,
+    prim: PrimFunc,
+    name: str,
+    *,
+    machine: Machine,
+    contracts: bool,
+    aliased: frozenset[int] = frozenset(),
+) -> Value:
+    """Define a kernel in a module.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+    prim : PrimFunc
+    name : str
+        Its symbol.
+    machine : Machine
+    contracts : bool
+        Whether products and sums of floats may become fused multiply-adds; they do wherever C compilers fuse them
+        within an expression, so the result does not depend on what else is optimized.
+    aliased : frozenset of int
+        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
+
+    Returns
+    -------
+    llvmlite.ir.Function
+        Returning int32 0. Its linkage is the caller's to change.
+    """
+    prim = Unroll()(prim)
+    function = declare_kernel(module, prim, name)
+    _describe(function, prim, aliased)
+    builder = ll.IRBuilder(function.append_basic_block("entry"))
+    context = Context(module, builder, machine, contracts)
+    for buffer, argument in zip(prim.params, function.args, strict=False):
+        context.buffers[id(buffer)] = argument
+    _place_scratch(context, prim, function.args[-1])
+    body = builder.append_basic_block("body")
+    builder.position_at_end(body)
+    StmtEmitter(context, of_function(prim, aliased)).run(prim.body)
+    builder.ret(ll.Constant(INT32, 0))
+    with builder.goto_block(function.entry_basic_block):
+        builder.branch(body)
+    return function
+
+
+def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
+    """Say what is known of the arguments: how far they reach, and which of them nothing else overlaps."""
+    function.attributes.add("nounwind")
+    function.attributes.add("nobuiltin")  # no call of the mathematics library becomes another formula
+    aliased = aliased.union(prim.inplace)
+    overlapped = {id(prim.inputs[position]) for position in aliased}
+    if aliased:
+        overlapped.add(id(prim.output))
+    names = [buffer.name for buffer in prim.params]
+    sizes = [buffer.nbytes for buffer in prim.params]
+    alone = [id(buffer) not in overlapped for buffer in prim.params]
+    if prim.scratch:
+        names, sizes, alone = [*names, "workspace"], [*sizes, prim.scratch_bytes], [*alone, True]
+    for argument, name, size, is_alone in zip(function.args, names, sizes, alone, strict=True):
+        argument.name = name
+        argument.add_attribute("captures(none)")
+        if is_alone:
+            argument.add_attribute("noalias")
+        if size:
+            argument.add_attribute("nonnull")
+            argument.attributes.dereferenceable = size
+
+
+def _place_scratch(context: Context, prim: PrimFunc, workspace: Value) -> None:
+    for buffer, start in zip(prim.scratch, prim.scratch_offsets, strict=True):
+        place = context.builder.gep(workspace, [offset(start)], inbounds=True, source_etype=INT8)
+        context.buffers[id(buffer)] = place
+    if len(prim.scratch) > 1:
+        scopes = separate_scopes(context.module, len(prim.scratch))
+        context.scopes.update({id(buffer): scope for buffer, scope in zip(prim.scratch, scopes, strict=True)})
 
 
 def empty_module(name: str, machine: Machine) -> ir.Module:

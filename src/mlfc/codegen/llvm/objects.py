@@ -1,4 +1,4 @@
-"""Objects that LLVM makes when their bytes are first asked for."""
+"""Objects that LLVM makes when their bytes are first asked for, and the constants in them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,134 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 
-from mlfc.codegen.constants import ALIGNMENT
+from mlfc.codegen.constants import ALIGNMENT, Constant, ConstantTable, section
 from mlfc.codegen.llvm.llvm_types import INT8
 from mlfc.codegen.llvm.machine import Machine
-from mlfc.codegen.llvm.optimize import compile_object, optimize_module, parse
-from mlfc.objfile.write.blocks import DataPiece
+from mlfc.errors import InternalError
+from mlfc.objfile.write.blocks import RODATA, DataPiece
 from mlfc.objfile.write.coff import coff_machine_of, coff_object
 from mlfc.objfile.write.elf import elf_machine_of, elf_object
 from mlfc.objfile.write.macho import macho_machine_of, macho_object
-from mlfc.support.content import Data, chunks_of, nbytes_of, to_bytes
+from mlfc.support import dtypes
+from mlfc.support.content import ArrayContent, Data, chunks_of, nbytes_of, to_bytes
+from mlfc.tir.ir import Value
+
+_SPEED, _SIZE = 3, 2
+
+
+def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
+    """Return a module, or its text, as LLVM holds it: checked, and laid out for the machine.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module or str
+    machine : Machine
+    """
+    if not isinstance(module, str):
+        module.triple = machine.triple
+        module.data_layout = machine.data_layout()
+    try:
+        parsed = llvm.parse_assembly(str(module), llvm.create_context())
+        parsed.verify()
+    except RuntimeError as error:
+        raise InternalError(f"LLVM refuses the code of a module: {error}") from error
+    return parsed
+
+
+def optimize_module(parsed: llvm.ModuleRef, machine: Machine, optimize: str = "speed") -> None:
+    """Run the passes of optimization over a module.
+
+    Parameters
+    ----------
+    parsed : llvmlite.binding.ModuleRef
+        Changed in place.
+    machine : Machine
+    optimize : str
+        ``speed`` or ``size``.
+    """
+    level = _SPEED if optimize == "speed" else _SIZE
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.loop_vectorization = optimize == "speed"
+    options.slp_vectorization = optimize == "speed"
+    options.loop_interleaving = optimize == "speed"
+    options.loop_unrolling = optimize == "speed"
+    builder = llvm.create_pass_builder(machine.target_machine(level), options)
+    builder.getModulePassManager().run(parsed, builder)
+
+
+def compile_object(module: ir.Module | str, machine: Machine, optimize: str = "speed") -> bytes:
+    """Return the object file of a module.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module or str
+    machine : Machine
+    optimize : str
+        ``speed`` or ``size``.
+    """
+    parsed = parse(module, machine)
+    optimize_module(parsed, machine, optimize)
+    level = _SPEED if optimize == "speed" else _SIZE
+    return bytes(machine.target_machine(level).emit_object(parsed))
+
+
+_WORD = 4
+
+
+@dataclass(eq=False)
+class ConstantGlobals:
+    """The constants of a table as globals of a module, made when they are asked for.
+
+    Attributes
+    ----------
+    module : ir.Module
+    table : ConstantTable
+    is_elf : bool
+        Whether sections have ELF's names.
+    packed : bool
+        They lie as close as their elements and word accesses allow.
+    """
+
+    module: ir.Module
+    table: ConstantTable
+    is_elf: bool
+    packed: bool = False
+    _made: dict[str, ir.GlobalVariable] = field(default_factory=dict)
+
+    def get(self, value: Value) -> ir.GlobalVariable:
+        """Return the global of a constant."""
+        symbol = self.table.symbol(value)
+        if symbol not in self._made:
+            self._made[symbol] = self._global(symbol, value.root)
+        return self._made[symbol]
+
+    def _global(self, symbol: str, value: Value) -> ir.GlobalVariable:
+        elements = ir.ArrayType(INT8, max(1, value.nbytes))
+        made = ir.GlobalVariable(self.module, elements, symbol)
+        made.global_constant = True
+        constant = self.table.defined(value)
+        if constant is not None and not self.table.in_blob:
+            self._define(made, constant)
+        return made
+
+    def _define(self, made: ir.GlobalVariable, constant: Constant) -> None:
+        data = to_bytes(ArrayContent(constant.data)) or b"\0"
+        made.initializer = ir.Constant(made.value_type, bytearray(data))
+        made.linkage = "internal"
+        made.align = max(_WORD, dtypes.nbytes(constant.value.dtype)) if self.packed else ALIGNMENT
+        if constant.memory and self.is_elf:
+            made.section, made.align = section(constant.memory), ALIGNMENT
+
+
+def data_pieces(table: ConstantTable) -> Iterator[DataPiece]:
+    """Yield the constants of a table, for an object that holds nothing else."""
+    for item in table.constants:
+        place = section(item.memory) if item.memory else RODATA
+        data = ArrayContent(np.ascontiguousarray(item.data))
+        yield DataPiece(table.symbol(item.value), data, place)
 
 
 def is_elf(machine: Machine) -> bool:

@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.patch import Patch, repeat, signed_word, word_order
-from mlfc.kernels import frame
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -129,7 +127,7 @@ class PairedSums:
 @template("convolution", "dsp", _accepts_conv)
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
-    seen = frame.of_rank(len(conv.spatial))
+    seen = frame_of(len(conv.spatial))
     _convolution(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out)
 
 

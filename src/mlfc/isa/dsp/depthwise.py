@@ -14,9 +14,7 @@ import numpy as np
 
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.patch import STACK_BYTES, choose, widen
-from mlfc.kernels import frame
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -37,7 +35,7 @@ def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Outp
 @template("depthwise", "dsp", _accepts)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions, with any channel multiplier."""
-    seen = frame.of_rank(len(conv.spatial))
+    seen = frame_of(len(conv.spatial))
     _Depthwise(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out).emit()
 
 

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Frame
 from mlfc.kernels.templates import Array
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context

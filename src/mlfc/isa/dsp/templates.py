@@ -1,9 +1,98 @@
-"""How kernels are written with it."""
+"""How kernels are written with the DSP extension, and the pass that fits them to it.
+
+`requantize_down` takes any int32. Below 2**30 in magnitude the product may be doubled first, which makes its high word
+the rounded result, and the zero point that is added afterwards fits into the last rounding: `requantize_narrow`.
+A value limited to a signed byte is one instruction: `saturate_byte`.
+"""
 
 from __future__ import annotations
 
 from mlfc.isa.dsp import convolution, depthwise  # noqa: F401  (they register themselves)
-from mlfc.isa.dsp.narrow import narrow
 from mlfc.kernels.templates import FITTING
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.bounds import Interval, Ranges
+from mlfc.tir.ir import Expr, Stmt
+from mlfc.tir.visitor import rebuilt
+
+NARROW = 2**30 - 1
+_LARGEST_ZERO = 1 << 16
+_BYTE = dtypes.limits("int8")
+
+
+def narrow(stmt: Stmt) -> Stmt:
+    """Return `stmt` with shorter forms of the same values."""
+    return _Narrowing().stmt(stmt)
+
+
+class _ScaledRanges(Ranges):
+    """Knows besides how large the result of `requantize_down` by literals is: at most what is scaled, rounded up."""
+
+    def term(self, expr: Expr, depth: int) -> Interval:
+        if not isinstance(expr, ir.Call) or expr.name != "requantize_down":
+            return super().term(expr, depth)
+        value, multiplier, exponent = expr.args
+        if not isinstance(multiplier, ir.Const) or not isinstance(exponent, ir.Const):
+            return super().term(expr, depth)
+        inner, shift = self.interval(value, depth), 32 + int(exponent.value)
+        low, high = (end * int(multiplier.value) >> shift for end in (inner.low, inner.high))
+        return Interval(low - 1, high + 2)
+
+
+class _Narrowing:
+    def __init__(self) -> None:
+        self._ranges = _ScaledRanges()
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, ir.Seq):
+            return ir.Seq(tuple(map(self.stmt, stmt.stmts)))
+        if isinstance(stmt, ir.Store):
+            return ir.Store(stmt.buffer, stmt.indices, self._expr(stmt.value))
+        if isinstance(stmt, ir.Let):
+            value = self._expr(stmt.value)
+            self._ranges.enter_let(stmt)
+            return ir.Let(stmt.var, value, self.stmt(stmt.body))
+        if isinstance(stmt, ir.Allocate):
+            return ir.Allocate(stmt.buffer, self.stmt(stmt.body))
+        if isinstance(stmt, ir.For):
+            with self._ranges.scope():
+                self._ranges.enter_loop(stmt)
+                return ir.For(stmt.var, stmt.extent, self.stmt(stmt.body), stmt.kind, stmt.step)
+        if isinstance(stmt, ir.If):
+            otherwise = None if stmt.otherwise is None else self._branch(stmt.otherwise, stmt.condition, holds=False)
+            return ir.If(stmt.condition, self._branch(stmt.then, stmt.condition, holds=True), otherwise)
+        return stmt
+
+    def _branch(self, body: Stmt, condition: Expr, *, holds: bool) -> Stmt:
+        with self._ranges.scope():
+            self._ranges.assume(condition, holds)
+            return self.stmt(body)
+
+    def _expr(self, expr: Expr) -> Expr:
+        if isinstance(expr, ir.Binary):
+            if expr.op == "add" and isinstance(expr.b, ir.Const) and abs(expr.b.value) < _LARGEST_ZERO:
+                shorter = self._requantized(expr.a, expr.b)
+            else:
+                shorter = self._saturated(expr)
+            if shorter is not None:
+                return shorter
+        return self._requantized(expr, tb.const(0)) or rebuilt(expr, self._expr)
+
+    def _requantized(self, expr: Expr, zero_point: Expr) -> Expr | None:
+        if not isinstance(expr, ir.Call) or expr.name != "requantize_down":
+            return None
+        if not self._ranges.is_within(expr.args[0], -NARROW, NARROW):
+            return None
+        return tb.intrinsic("requantize_narrow", *map(self._expr, expr.args), zero_point)
+
+    def _saturated(self, expr: ir.Binary) -> Expr | None:
+        """Return the intrinsic for ``min(max(x, -128), 127)``."""
+        inner = expr.a
+        if expr.op != "min" or not isinstance(inner, ir.Binary) or inner.op != "max" or expr.dtype != "int32":
+            return None
+        ends = tuple(end.value for end in (inner.b, expr.b) if isinstance(end, ir.Const))
+        return tb.intrinsic("saturate_byte", self._expr(inner.a)) if ends == _BYTE else None
+
 
 FITTING.add("dsp", narrow)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlfc.isa.mve.strip import Strip
-from mlfc.kernels import frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.plain import nest
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
@@ -106,7 +105,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution whose windows are pixels: pairs lie side by side, or where that leaves fewer, above."""
-    seen, conv = frame.of_rank(len(conv.spatial)), conv.planar()
+    seen, conv = frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(conv.channels, conv.filters)
     fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, centered, start_of(out, centered, weights.data_zero, fours), out)
@@ -137,7 +136,7 @@ def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution whose windows are copied side by side."""
-    stmts, seen, conv = ctx.stmts, frame.of_rank(len(conv.spatial)), conv.planar()
+    stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(*conv.kernel, conv.channels, conv.filters)
     columns = np.swapaxes(centered, 0, 1).reshape(-1, conv.filters)  # a strip holds columns
     size = -(-len(columns) // block_intrinsics.HALF_CHUNK) * block_intrinsics.HALF_CHUNK

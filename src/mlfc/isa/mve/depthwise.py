@@ -10,8 +10,7 @@ import numpy as np
 
 from mlfc.isa.mve.convolution import serves, start_of
 from mlfc.isa.mve.strip import Strip
-from mlfc.kernels import frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
@@ -38,7 +37,7 @@ class Depthwise:
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
         self.ctx, self.data, self.out, self.zero = ctx, data, out, weights.data_zero
-        self.seen = frame.of_rank(len(conv.spatial))
+        self.seen = frame_of(len(conv.spatial))
         self.conv = conv.planar()
         self.taps = self.conv.kernel[0] * self.conv.kernel[1]
         self.blocks = -(-conv.channels // WIDTH)

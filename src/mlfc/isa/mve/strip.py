@@ -7,8 +7,7 @@ that reads the strip tests for them.
 
 from __future__ import annotations
 
-from mlfc.kernels.frame import Frame
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, Frame
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr

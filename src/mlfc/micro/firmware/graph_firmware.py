@@ -9,7 +9,7 @@ import numpy as np
 
 from mlfc.archive.read.model import TensorRecord
 from mlfc.archive.read.tvm_interface import graph_outputs
-from mlfc.codegen.c_packed import registry_file
+from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from mlfc.codegen.c_packed import registry_file
+from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.system_lib import described_module, system_library
 from mlfc.codegen.writer import Writer
 from mlfc.crt import crt_files

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
+from functools import cache
 from importlib import resources
-from string import Template
+from typing import TYPE_CHECKING, Any
 
+from mlfc.codegen.constants import section
+from mlfc.codegen.writer import c_string, comment_text
+from mlfc.support.text import shortened
 
-class _Template(Template):
-    # dollars and at signs are words of make and CMake, single percent signs of printf
-    delimiter = "%%"
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def text_of(name: str) -> str:
-    """Return a template as it is."""
+    """Return a file of this folder as it is."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def filled(name: str, values: Mapping[str, str]) -> str:
-    """Return a template with every ``%%{key}`` replaced; lines that end up empty at its places stay."""
-    return _Template(text_of(name)).substitute(values)
+def render(name: str, **values: Any) -> str:
+    """Return the text of the template ``<name>.jinja`` with these values in it."""
+    return _environment().get_template(f"{name}.jinja").render(**values)
 
 
-def listed(items: Sequence[str], indent: str) -> str:
-    """Return one item a line."""
-    return "\n".join(indent + item for item in items)
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701  (C, Markdown and build files, no HTML)
+        loader=PackageLoader("mlfc.archive", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        comment=comment_text, c_string=c_string, each=_each, grouped=_grouped, plain=_plain, section=section,
+        shortened=shortened,
+    )  # fmt: skip
+    return environment
+
+
+def _each(items: Iterable[str], pattern: str) -> list[str]:
+    return [pattern % item for item in items]
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
+
+
+def _plain(name: str) -> str:
+    """Return a name of any characters as text that Markdown gives no meaning to."""
+    shown = "".join(char if char.isprintable() else "?" for char in name[:200])
+    return "".join(f"\\{char}" if char in "\\`*_{}[]<>()#+-!|~&" else char for char in shown)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from mlfc.archive.read.layout import CODE, CODEGEN, HEADERS
-from mlfc.archive.templates import filled, listed
-from mlfc.archive.templates.demo import FOLDER
-from mlfc.archive.templates.vectors import VECTORS
+from mlfc.archive.templates import render
+from mlfc.archive.templates.demo import FOLDER, VECTORS
 from mlfc.crt import TRACE_HEADER
 
 _SOURCES = (".c", ".S")
@@ -37,6 +36,30 @@ class BuildPlan:
     # of all that is compiled. Members of archives have old times, so make would take objects of what was extracted
     # here before for new ones: those of another content lie in another folder.
     digest: str
+
+    @property
+    def folder(self) -> str:
+        """Where make puts objects."""
+        return f"{_OBJECTS}/{self.digest[:_SHOWN_DIGITS]}"
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the demo has test vectors."""
+        return any(path.endswith(VECTORS) for path in self.demo)
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether the library is not made of objects alone, of which CMake cannot tell the language."""
+        return any(path.endswith(_SOURCES) for path in self.library)
+
+    @property
+    def has_assembly(self) -> bool:
+        """Whether the library has sources for the assembler."""
+        return any(path.endswith(".S") for path in self.library)
+
+    def object_of(self, path: str) -> str:
+        """Return the object of a source, named after its folder too, so that no two names meet."""
+        return f"{self.folder}/{'_'.join(PurePosixPath(path).parent.parts)}_{PurePosixPath(path).stem}.o"
 
 
 def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str) -> BuildPlan:
@@ -67,51 +90,7 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
 
 def makefile(plan: BuildPlan) -> str:
     """Return the Makefile."""
-    folders, config = list(plan.includes), ""
-    if plan.runtime is not None:
-        folders.append("$(CRT_CONFIG)")
-        config = (
-            f"# the folder of crt_config.h: how large the runtime's tables are\nCRT_CONFIG ?= {plan.runtime}/host\n"
-        )
-    values = {
-        "library": f"lib{plan.name}.a",
-        "config": config,
-        "includes": "".join(f" -I{folder}" for folder in folders),
-        "headers": _continued(plan.headers),
-        "objects": _continued([_object(plan, path) for path in plan.library]),
-        "selftest": _selftest(plan),
-        "demo_objects": _continued([_object(plan, path) for path in plan.demo]),
-        "rules": "\n".join(_rule(plan, path) for path in (*plan.library, *plan.demo)),
-    }
-    return filled("Makefile.in", values)
-
-
-def _selftest(plan: BuildPlan) -> str:
-    if any(path.endswith(VECTORS) for path in plan.demo):
-        return "selftest: test"
-    return 'selftest:\n\t@echo "there are no test vectors: compile the model with --test-vectors N" >&2; exit 2'
-
-
-def _continued(items: Sequence[str]) -> str:
-    return "".join(f" \\\n  {item}" for item in items)
-
-
-def _folder(plan: BuildPlan) -> str:
-    return f"{_OBJECTS}/{plan.digest[:_SHOWN_DIGITS]}"
-
-
-def _object(plan: BuildPlan, path: str) -> str:
-    """Return the object of a source, named after its folder too, so that no two names meet."""
-    folder = PurePosixPath(path).parent
-    return f"{_folder(plan)}/{'_'.join(folder.parts)}_{PurePosixPath(path).stem}.o"
-
-
-def _rule(plan: BuildPlan, path: str) -> str:
-    if path.endswith(_OBJECT):  # a copy is new, whenever what is copied was made
-        return f"{_object(plan, path)}: {path}\n\t@mkdir -p {_folder(plan)}\n\tcp {path} $@\n"
-    inputs = [path, *(binary for binary in plan.binaries if binary == f"{path}.bin")]
-    target = _object(plan, path)
-    return f"{target}: {' '.join(inputs)} $(HEADERS)\n\t@mkdir -p {_folder(plan)}\n\t$(CC) $(FLAGS) -c -o $@ {path}\n"
+    return render("Makefile", plan=plan)
 
 
 def cmake_target(name: str) -> str:
@@ -121,23 +100,4 @@ def cmake_target(name: str) -> str:
 
 def cmake_lists(plan: BuildPlan) -> str:
     """Return CMakeLists.txt."""
-    target = cmake_target(plan.name)
-    assembler = any(path.endswith(".S") for path in plan.library)
-    folders, setting = list(plan.includes), ""
-    if plan.runtime is not None:
-        folders.append("${CRT_CONFIG}")
-        place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/{plan.runtime}/host"
-        setting = f'set(CRT_CONFIG "{place}" CACHE PATH "Folder of crt_config.h")\n'
-    values = {
-        "target": target,
-        "project": f"{target}_archive",
-        "languages": "C ASM" if assembler else "C",
-        "option": f"{target.upper()}_DEMO",
-        "settings": setting,
-        "sources": listed(plan.library, "  "),
-        # which CMake cannot tell from objects
-        "linker": "" if any(path.endswith(_SOURCES) for path in plan.library) else " LINKER_LANGUAGE C",
-        "folders": listed(folders, "  "),
-        "demo_sources": listed(plan.demo, "    "),
-    }
-    return filled("CMakeLists.txt.in", values)
+    return render("CMakeLists.txt", plan=plan, target=cmake_target(plan.name))

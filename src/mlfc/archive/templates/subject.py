@@ -1,4 +1,4 @@
-"""What the templates say of a module."""
+"""What the templates say of a module, and the memories that a program hands to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from mlfc.archive.read.layout import CODE, Layout
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import RESERVED, tensors
 from mlfc.codegen.c_types import scalar_type
-from mlfc.memory.pools import DEFAULT_POOL
+from mlfc.codegen.constants import LARGEST_MACRO, section
+from mlfc.errors import OptionError
+from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, pool_section
 from mlfc.support.c_names import unique
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
@@ -121,6 +123,16 @@ class Subject:
         pools = self.details.constant_pools
         return {pool.name: f"{CODE}/{pool.file}" for pool in pools if pool.file}
 
+    @property
+    def caller_pools(self) -> tuple[str, ...]:
+        """The memories that the caller passes in: of the workspace, and loaded with constants."""
+        return (*self.passed_pools, *self.loaded)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether running it takes files of the archive."""
+        return not self.is_aot or bool(self.loaded)
+
     def pool_size(self, pool: str) -> str:
         """Return the macro with the bytes of a memory that the caller passes in."""
         kind = "CONSTANT" if pool in self.loaded else "WORKSPACE"
@@ -174,3 +186,58 @@ def described_subject(name: str, details: ModuleInterface) -> Subject:
     )
     count = len(details.inputs)
     return Subject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())
+
+
+@dataclass(frozen=True)
+class GivenPool:
+    """An array that a program hands to a module."""
+
+    name: str  # of the memory
+    array: str
+    size: str  # the macro with its bytes
+    section: str
+    data: str | None  # the macro with what it holds; None for memory to work in
+
+    @property
+    def definition(self) -> list[str]:
+        """The lines that define it; what an attribute says of the section only ELF has a place for."""
+        kind, value = ("const uint8_t", f" = {{{self.data}}}") if self.data else ("uint8_t", "")
+        return [
+            "#if defined(__ELF__)",
+            f'__attribute__((section("{self.section}"), aligned({POOL_ALIGNMENT})))',
+            "#endif",
+            f"static {kind} {self.array}[{self.size}]{value};",
+        ]
+
+
+def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
+    """Return the memories of a module in the order of the struct that takes them.
+
+    Raises
+    ------
+    OptionError
+        If the module has more constants to load than its header spells out.
+    """
+    pools = [
+        GivenPool(
+            name,
+            "workspace" if name == DEFAULT_POOL else f"workspace_{name}",
+            subject.pool_size(name),
+            pool_section(name),
+            None,
+        )
+        for name in subject.passed_pools
+    ]
+    sizes = {pool.name: pool.nbytes for pool in subject.details.constant_pools}
+    for name, path in subject.loaded.items():
+        if sizes[name] > LARGEST_MACRO:
+            raise OptionError(
+                f"the {sizes[name]:,} bytes of constants '{name}' are more than the {LARGEST_MACRO:,} that firmware "
+                "can hold as an array",
+                place=path,
+                next_step="Compile with --constants instead of --load-constants, or load the file yourself",
+            )
+        size = subject.pool_size(name)
+        data = f"{size.removesuffix('_SIZE')}_DATA"
+        pools.append(GivenPool(name, f"constants_{name}", size, section(name), data))
+    return tuple(pools)

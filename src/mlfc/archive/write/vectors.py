@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlfc.archive.templates.demo import FOLDER
+from mlfc.archive.templates.demo import FOLDER, vector_names
 from mlfc.archive.templates.subject import Vector
-from mlfc.archive.templates.vectors import vector_names
 from mlfc.archive.write.options import ExportOptions
 from mlfc.runtime.tensor.fill import fill
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.archive.templates.given_pools import given_pools
-from mlfc.archive.templates.subject import described_subject
+from mlfc.archive.templates.subject import described_subject, given_pools
 from mlfc.codegen.c_interface import RESERVED
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.support.c_names import unique

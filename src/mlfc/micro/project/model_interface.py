@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlfc.archive.templates.given_pools import given_pools
-from mlfc.archive.templates.subject import DemoTensor, described_subject
+from mlfc.archive.templates.subject import DemoTensor, described_subject, given_pools
 from mlfc.micro.project.render import render
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support import dtypes

@@ -42,21 +42,16 @@ class CFunction:
 
 
 def print_function(prim: PrimFunc, name: str | None = None, aliased: frozenset[int] = frozenset()) -> CFunction:
-    """Print a function.
+    """Print a function, under the C name `name` if that is not its own.
 
-    Parameters
-    ----------
-    prim : PrimFunc
-    name : str, optional
-        The C name, if not the function's own.
-    aliased : frozenset of int
-        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
+    `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
+    `tir.inplace_overlap`.
     """
     return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), aliased).run()
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
-    """Print a function that several kernels share; behind the pointers it takes that to the numbers of one of them."""
+    """Print a function that several kernels share; its last parameter points to the numbers of one of them."""
     shared = values.shared
     unrolled = replace(shared, prim=Unroll()(shared.prim))
     return _FunctionPrinter(unrolled.prim, values.function, aliased, replace(values, shared=unrolled)).run()

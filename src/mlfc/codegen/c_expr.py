@@ -89,21 +89,11 @@ class Needs:
 
 @dataclass(eq=False)
 class ExprPrinter:
-    """Prints expressions of one function; of a vector, what is printed is the value of the part ``q``.
+    """Prints expressions of one function; of a vector, the printed value is that of the part ``q``."""
 
-    Parameters
-    ----------
-    name_of : callable
-        The C name of a variable or buffer.
-    needs : Needs
-        Filled while printing.
-    ranges : Ranges
-        What is known of variables where the printed expression stands.
-    """
-
-    name_of: Callable[[ir.Var | ir.Buffer], str]
-    needs: Needs
-    ranges: Ranges
+    name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
+    needs: Needs  # filled while printing
+    ranges: Ranges  # what is known of variables where the printed expression is
 
     def expr(self, expr: Expr, level: int = TERNARY) -> str:
         """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""

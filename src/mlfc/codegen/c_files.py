@@ -95,14 +95,7 @@ def _texts(first: str, functions: Sequence[Function]) -> str:
 
 
 def registry_file(names: Sequence[str], licence: str) -> str:
-    """Return the file by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``.
-
-    Parameters
-    ----------
-    names : sequence of str
-    licence : str
-        For the first line.
-    """
+    """Return the file by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``."""
     writer = Writer()
     writer.lines([f"/* {licence} */", "#include <tvm/runtime/crt/module.h>", ""])
     writer.lines([f"{packed_head(name)};" for name in names])

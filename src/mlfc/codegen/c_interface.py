@@ -27,41 +27,19 @@ class InterfaceTensor:
 
 @dataclass(frozen=True, eq=False)
 class Interface:
-    """What the C interface of a module consists of.
+    """The C interface of a module."""
 
-    Attributes
-    ----------
-    module : str
-        Lower-case name.
-    inputs, outputs : tuple of Tensor
-    workspace_bytes : int
-    external_workspace : bool
-        The caller passes the workspace in. Never so for a module without workspace.
-    pools : tuple of PoolSpan
-        What the workspace consists of.
-    quantization : mapping of str to Quantization
-        By tensor name.
-    workspace_peers : tuple of str
-        Modules that work in the same memory.
-    shared_constants_bytes : int
-        Of constants that lie in files which belong to several modules.
-    workspace_io : bool
-        Inputs and outputs lie in the workspace.
-    constant_pools : tuple of LoadedPool
-        Constants that the caller loads.
-    """
-
-    module: str
+    module: str  # lower-case name
     inputs: tuple[InterfaceTensor, ...]
     outputs: tuple[InterfaceTensor, ...]
     workspace_bytes: int
-    external_workspace: bool
-    pools: tuple[PoolSpan, ...]
-    quantization: Mapping[str, Quantization]
-    workspace_peers: tuple[str, ...] = ()
-    shared_constants_bytes: int = 0
-    workspace_io: bool = False
-    constant_pools: tuple[LoadedPool, ...] = ()
+    external_workspace: bool  # the caller passes the workspace in; never so for a module without workspace
+    pools: tuple[PoolSpan, ...]  # the parts of the workspace
+    quantization: Mapping[str, Quantization]  # by tensor name
+    workspace_peers: tuple[str, ...] = ()  # modules that work in the same memory
+    shared_constants_bytes: int = 0  # of constants in files that several modules share
+    workspace_io: bool = False  # inputs and outputs are in the workspace
+    constant_pools: tuple[LoadedPool, ...] = ()  # constants that the caller loads
 
     @property
     def prefix(self) -> str:

@@ -31,17 +31,10 @@ _BYTES_PER_LINE = 32
 
 @dataclass(frozen=True, eq=False)
 class LoadedPool:
-    """Constants that the caller loads into memory and passes a pointer to.
-
-    Attributes
-    ----------
-    name : str
-    values : tuple of Value
-        In the order in which they lie, each at a multiple of 64.
-    """
+    """Constants that the caller loads into memory and passes a pointer to."""
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[Value, ...]  # in the order of their addresses, each at a multiple of 64
 
     @cached_property
     def data(self) -> Data:
@@ -116,20 +109,11 @@ _PER_LINE = 16
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """Bytes that one or several constants of the program share.
-
-    Attributes
-    ----------
-    symbol : str
-    value : Value
-        The first of the program's constants with these bytes.
-    memory : str or None
-        The memory whose section it lies in; None for wherever the linker puts read-only data.
-    """
+    """Bytes that one or several constants of the program share."""
 
     symbol: str
-    value: Value
-    memory: str | None = None
+    value: Value  # the first of the program's constants with these bytes
+    memory: str | None = None  # the memory whose section it is in; None where the linker puts read-only data
 
     @property
     def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
@@ -152,7 +136,7 @@ class ConstantTable:
     Parameters
     ----------
     values : iterable of Value
-        Constants in the order in which they are to lie.
+        Constants in the order of their addresses.
     module : str
         Goes into symbols that other files see.
     elsewhere : mapping of tuple to str, optional
@@ -160,9 +144,9 @@ class ConstantTable:
     external : bool
         Other files see them all.
     pools : mapping of Value to ConstantPool, optional
-        The memories that constants lie in, where that is not left to the linker.
+        The memories of constants, where the linker does not choose.
     packed : bool
-        C arrays lie as close as their elements and word accesses allow.
+        C arrays are as close as their elements and word accesses allow.
     """
 
     def __init__(

@@ -23,17 +23,10 @@ from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 @dataclass(eq=False)
 class DeviceExprPrinter(ExprPrinter):
-    """Prints expressions of one kernel.
-
-    Parameters
-    ----------
-    dialect : Dialect
-    contracts : bool
-        Whether a float product and a sum may become one operation.
-    """
+    """Prints expressions of one kernel: as C, but for vectors and what has another name in the dialect."""
 
     dialect: Dialect
-    contracts: bool
+    contracts: bool  # whether a float product and a sum may become one operation
 
     def vector_type(self, dtype: str) -> str:
         """Return the dialect's name of a vector type."""
@@ -113,28 +106,16 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class DeviceKernel:
-    """One kernel.
-
-    Attributes
-    ----------
-    name : str
-    arguments : tuple of Buffer
-        Those of the function's parameters and scratch buffers that it uses, in their order: pointers on the device.
-    grid, block : tuple of int
-        Groups, and work-items of a group, along x, y and z.
-    launch : Launch
-        What it does.
-    written, aliased : frozenset of Buffer
-        Arguments that it writes, and that may share memory with another one.
-    """
+    """One kernel."""
 
     name: str
+    # the used parameters and scratch buffers of the function, in their order: pointers on the device
     arguments: tuple[Buffer, ...]
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    launch: Launch
-    written: frozenset[Buffer]
-    aliased: frozenset[Buffer]
+    grid: tuple[int, int, int]  # groups along x, y and z
+    block: tuple[int, int, int]  # work-items of a group along x, y and z
+    launch: Launch  # its code
+    written: frozenset[Buffer]  # arguments that it writes
+    aliased: frozenset[Buffer]  # arguments that may share memory with another one
 
     @property
     def shared_bytes(self) -> int:
@@ -144,15 +125,7 @@ class DeviceKernel:
 
 
 def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
-    """Return the kernels of a function in the order in which they are launched.
-
-    Parameters
-    ----------
-    prim : PrimFunc
-        Of launches alone; none where the output has no elements.
-    name : str
-        Of the host's function: kernels are called ``<name>_kernel``, ``<name>_kernel_1``, ...
-    """
+    """Return the kernels of a function of launches: ``<name>_kernel``, ``<name>_kernel_1``, ..., in launch order."""
     aliased = [prim.inputs[position] for position in prim.inplace]
     kernels = []
     for number, launch in enumerate(launches(prim)):
@@ -167,13 +140,8 @@ def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
 def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: bool = True) -> str:
     """Return one text with all kernels.
 
-    Parameters
-    ----------
-    kernels : sequence of DeviceKernel
-    dialect : str
-        ``opencl``: each kernel stands behind a line ``// Function: <name>`` and is a program by itself; or ``cuda``.
-    contracts : bool
-        Whether a float product and a sum may become one operation; `Program.contracts_floats` says it.
+    In ``opencl`` each kernel is a program by itself behind a line ``// Function: <name>``. With `contracts` a float
+    product and a sum may become one operation (`Program.contracts_floats`).
     """
     chosen = DIALECTS[dialect]
     printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]

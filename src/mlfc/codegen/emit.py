@@ -31,86 +31,40 @@ _COMPUTE = "_compute"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that a module needs.
+    """Bytes that a module needs."""
 
-    Attributes
-    ----------
-    workspace : int
-        For the graph executor, its blocks of intermediates and the largest scratch.
-    constants : int
-        Without padding.
-    io : int
-        Inputs and outputs.
-    shared_constants : int
-        How much of `constants` lies in files that belong to several modules.
-    """
-
-    workspace: int
-    constants: int
-    io: int
-    shared_constants: int = 0
+    workspace: int  # for the graph executor, its blocks of intermediates and the largest scratch
+    constants: int  # without padding
+    io: int  # inputs and outputs
+    shared_constants: int = 0  # the part of `constants` in files that several modules share
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceCode:
-    """The kernels of a module that run on a device.
+    """The kernels of a module that run on a device."""
 
-    Attributes
-    ----------
-    kind : str
-        Of device.
-    kernels : tuple of DeviceKernel
-    source : str
-        Of all of them, in the device's language.
-    """
-
-    kind: str
+    kind: str  # of device
     kernels: tuple[DeviceKernel, ...]
-    source: str
+    source: str  # of all kernels, in the device's language
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedCode:
-    """The files of a module.
+    """The files of a module."""
 
-    Attributes
-    ----------
-    files : dict of str to Data
-        By path: ``src/...``, ``include/...`` and ``lib/...``.
-    header_name : str or None
-        The file to include; None for the graph executor.
-    entry : str or None
-        The function to call; None for the graph executor.
-    function_names : dict of str to str
-        C name of each kernel by its name in the program.
-    sizes : Sizes
-    external_workspace : bool
-        Whether the caller passes the workspace in.
-    workspace_peers : tuple of str
-        Modules that work in the same memory.
-    loaded : mapping of str to str
-        By pool of constants that the caller loads, the path of the file with its bytes.
-    graph : Graph or None
-    storages : Storages or None
-        For the graph executor.
-    external : tuple of ExternalPart
-        What external code generators made.
-    device : DeviceCode or None
-        What runs on a device beside the host.
-    """
-
-    files: Mapping[str, Data]
-    header_name: str | None
-    entry: str | None
-    function_names: Mapping[str, str]
+    files: Mapping[str, Data]  # by path: ``src/...``, ``include/...`` and ``lib/...``
+    header_name: str | None  # the file to include; None for the graph executor
+    entry: str | None  # the function to call; None for the graph executor
+    function_names: Mapping[str, str]  # C name of each kernel by its name in the program
     sizes: Sizes
-    external_workspace: bool
-    workspace_peers: tuple[str, ...] = ()
+    external_workspace: bool  # whether the caller passes the workspace in
+    workspace_peers: tuple[str, ...] = ()  # modules that work in the same memory
+    # by pool of constants that the caller loads, the path of the file with its bytes
     loaded: Mapping[str, str] = field(default_factory=dict)
     graph: Graph | None = None
-    storages: Storages | None = None
-    external: tuple[ExternalPart, ...] = ()
-    device: DeviceCode | None = None
+    storages: Storages | None = None  # of the graph executor
+    external: tuple[ExternalPart, ...] = ()  # what external code generators made
+    device: DeviceCode | None = None  # what runs on a device beside the host
 
     @property
     def built_files(self) -> Mapping[str, Data]:
@@ -215,14 +169,7 @@ def aot_code(
 
 
 def constant_pools(unit: Unit, code: GeneratedCode) -> tuple[ConstantPoolInfo, ...]:
-    """Return the memories of a module's constants that hold any.
-
-    Parameters
-    ----------
-    unit : Unit
-    code : GeneratedCode
-        Of the unit.
-    """
+    """Return the memories of a module's constants that hold any; `code` is that of the unit."""
     held: dict[str, int] = {}
     for value in unit.used_constants():
         pool = unit.constant_pools[value]

@@ -17,23 +17,12 @@ _MODULE = "bin"
 
 @dataclass(frozen=True)
 class ExternalPart:
-    """A part of a module that an external generator made.
-
-    Attributes
-    ----------
-    generator : str
-    data : bytes
-        A file of code, or the stored form of a runtime module of the kind `generator`.
-    suffix : str
-        ``c``, ``o``, or ``bin`` for a runtime module.
-    name : str
-        Of a file of code, without the suffix.
-    """
+    """A part of a module that an external generator made."""
 
     generator: str
-    data: bytes
-    suffix: str
-    name: str
+    data: bytes  # a file of code, or the stored form of a runtime module of the kind `generator`
+    suffix: str  # ``c``, ``o``, or ``bin`` for a runtime module
+    name: str  # of a file of code, without the suffix
 
     @property
     def is_module(self) -> bool:
@@ -50,9 +39,9 @@ def external_parts(
     ----------
     unit : Unit
     names : mapping of str to str
-        What executors call each kernel.
+        By kernel, the name that executors use.
     compute_names : mapping of str to str
-        C name of the function that computes it.
+        By kernel, the C name of the function that computes it.
     first : str
         First lines of a file of code.
     """

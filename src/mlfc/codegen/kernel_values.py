@@ -25,17 +25,10 @@ class ValuesField:
 
 @dataclass(frozen=True, eq=False)
 class KernelValues:
-    """The struct of a shared function.
-
-    Attributes
-    ----------
-    shared : SharedFunction
-    function : str
-        Its C name.
-    """
+    """The struct of a shared function."""
 
     shared: SharedFunction
-    function: str
+    function: str  # its C name
 
     @property
     def type_name(self) -> str:

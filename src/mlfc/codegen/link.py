@@ -26,21 +26,12 @@ from mlfc.tir.ir import KernelCall, PrimFunc, Value
 
 
 def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
-    """Print a module in the language of its target.
+    """Print a module in the language of its target, without what `shared` has in files of several modules.
 
-    Parameters
-    ----------
-    unit : Unit
-    shared : Shared
-        What lies in files that belong to several modules.
-
-    Returns
-    -------
-    GeneratedCode
-        In C, for AOT ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function),
-        where the constants are large ``<module>_lib2.S`` and its binary file, and the header. For the graph executor
-        ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided like
-        that, too: ``lib/<module>_lib<n>.o``.
+    In C, AOT has ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function), for
+    large constants ``<module>_lib2.S`` and its binary file, and the header. The graph executor has ``<module>_lib0.c``
+    (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided alike:
+    ``lib/<module>_lib<n>.o``.
     """
     if unit.executor == "aot":
         require_code(unit)
@@ -57,30 +48,14 @@ _PREFIX = f"tvmgen_{SHARED_MODULE}"
 
 @dataclass(frozen=True, eq=False)
 class LinkedCode:
-    """The code of several modules.
+    """The code of several modules."""
 
-    Attributes
-    ----------
-    modules : tuple of GeneratedCode
-        In the order of the units.
-    files : dict of str to Data
-        Of all modules, and what they share.
-    functions : tuple of str
-        C names of the kernels that several modules call.
-    constants_bytes : int
-        Of constants that are kept once for several modules.
-    workspace_bytes : int
-        Of the memory that several modules work in.
-    workspace_modules : tuple of str
-        These modules.
-    """
-
-    modules: tuple[GeneratedCode, ...]
-    files: Mapping[str, Data]
-    functions: tuple[str, ...] = ()
-    constants_bytes: int = 0
-    workspace_bytes: int = 0
-    workspace_modules: tuple[str, ...] = ()
+    modules: tuple[GeneratedCode, ...]  # in the order of the units
+    files: Mapping[str, Data]  # of all modules, and what they share
+    functions: tuple[str, ...] = ()  # C names of the kernels that several modules call
+    constants_bytes: int = 0  # of constants that are kept once for several modules
+    workspace_bytes: int = 0  # of the memory that several modules work in
+    workspace_modules: tuple[str, ...] = ()  # these modules
 
 
 @dataclass(eq=False)
@@ -96,50 +71,34 @@ class SharedKernel:
 
 @dataclass(frozen=True, eq=False)
 class SharedParts:
-    """What modules share.
+    """What modules share."""
 
-    Attributes
-    ----------
-    kernels : mapping of str to SharedKernel
-        By the name of the function.
-    constants : ConstantTable
-    workspace : str or None
-        The array that they work in.
-    workspace_bytes : int
-    packed_functions : sequence of str or None
-        Of the one table that all modules have.
-    """
-
-    kernels: Mapping[str, SharedKernel]
+    kernels: Mapping[str, SharedKernel]  # by the name of the function
     constants: ConstantTable
-    workspace: str | None
+    workspace: str | None  # the array that they work in
     workspace_bytes: int
-    packed_functions: Sequence[str] | None
+    packed_functions: Sequence[str] | None  # of the one table that all modules have
 
 
 def generate_together(
     units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False, system_lib: bool = False
 ) -> LinkedCode:
-    """Print several modules.
+    """Print several modules of different names.
+
+    What they share is in ``mlfc_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed functions
+    that several modules of the graph executor need together is ``mlfc_shared_registry.c``: it refers to the code of all
+    of them, so whoever wants one module alone leaves it out. Of modules that LLVM compiles for one target these files
+    are objects.
 
     Parameters
     ----------
     units : sequence of Unit
-        Of different names.
     share_workspace : bool
         One array for all modules that do not get their workspace from the caller.
     share_weights : bool
         Keep equal constants of different modules once.
     system_lib : bool
         Put modules that are compiled ahead of time into the C runtime's table of functions, too.
-
-    Returns
-    -------
-    LinkedCode
-        What is shared lies in ``mlfc_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed
-        functions that several modules of the graph executor need together is ``mlfc_shared_registry.c``: it takes
-        the code of all of them, so whoever wants one module alone leaves it out. Of modules that LLVM compiles for one
-        target these files are objects.
 
     Raises
     ------

@@ -31,18 +31,10 @@ _SEPARATE_ROUNDING = """\
 
 @dataclass(eq=False)
 class OperatorsFile:
-    """Collects what one C file of kernels holds.
+    """Collects the contents of one C file of kernels."""
 
-    Attributes
-    ----------
-    contracts : bool
-        Whether products and sums of floats may become fused multiply-adds.
-    includes : tuple of str
-        Lines beside those that the kernels need.
-    """
-
-    contracts: bool
-    includes: tuple[str, ...] = ()
+    contracts: bool  # whether products and sums of floats may become fused multiply-adds
+    includes: tuple[str, ...] = ()  # lines beside those that the kernels need
     needs: Needs = field(default_factory=Needs)
     declarations: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -114,30 +106,18 @@ def _facts(kernel: PrimFunc) -> str:
 
 @dataclass(frozen=True, eq=False)
 class KernelFunctions:
-    """The C functions of a module's kernels.
-
-    Attributes
-    ----------
-    unit : Unit
-    names : mapping of str to str
-        C name of the function by the kernel's name.
-    arguments : mapping of str to str
-        The variable whose address it takes behind the pointers, for kernels of a shared function.
-    own : mapping of str to str
-        The C name that each kernel would have alone; of kernels that this module's file defines.
-    families : tuple of KernelValues
-    """
+    """The C functions of a module's kernels."""
 
     unit: Unit
-    names: Mapping[str, str]
-    arguments: Mapping[str, str]
-    own: Mapping[str, str]
+    names: Mapping[str, str]  # C name of the function by the kernel's name
+    arguments: Mapping[str, str]  # the variable whose address a shared function gets behind the pointers, by kernel
+    own: Mapping[str, str]  # C name that each kernel would have alone, of the kernels that this module's file defines
     families: tuple[KernelValues, ...]
 
     def write(
         self, operators: OperatorsFile, *, static: bool = False, after: Callable[[PrimFunc], str] | None = None
     ) -> None:
-        """Define the functions, and declare those that another file defines; modules compute the others.
+        """Define the functions that compute kernels, and declare those that another file defines.
 
         Parameters
         ----------
@@ -181,16 +161,7 @@ class KernelFunctions:
 
 
 def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> KernelFunctions:
-    """Choose the functions of a module's kernels.
-
-    Parameters
-    ----------
-    unit : Unit
-    shared : Shared
-        What other files hold.
-    names : mapping of str to str
-        C names of kernels that have a function of their own.
-    """
+    """Choose the functions of a module's kernels; `names` are for those that get a function of their own."""
     found, own, arguments = {}, {}, {}
     alone = []
     for kernel in unit.program.kernels:

@@ -55,13 +55,7 @@ def _bits(value: float, dtype: str) -> str:
 def function_source(body: Body, guard: str = "", instruction: str = "") -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that an intrinsic's function calls, and its definition.
 
-    Parameters
-    ----------
-    body : Body
-    guard : str
-        The macro that is not 0 where `instruction` takes the place of the body; empty for nothing of the kind.
-    instruction : str
-        A C expression in the parameters' names.
+    Where the macro `guard` is not 0, the C expression `instruction` in the parameters' names replaces the body.
     """
     needs, ranges, writer = Needs(), Ranges(), Writer()
     printer = _BodyPrinter(lambda var: var.name, needs, ranges)
@@ -200,15 +194,7 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
 
 
 def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
-    """Return the lines that define the helpers `keys`, what they need, and the vector types.
-
-    Parameters
-    ----------
-    keys : iterable of str
-        Helpers, in any order; the result does not depend on it.
-    kinds : iterable of str
-        Vector dtypes.
-    """
+    """Return the lines that define the helpers `keys`, what they need, and vector types, those of `kinds` included."""
     ordered: list[str] = []
 
     def visit(key: str) -> None:

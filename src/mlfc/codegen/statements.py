@@ -24,10 +24,7 @@ from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
 class Names:
     """C names of variables and buffers; a name is free again when the C block that declared it closes.
 
-    Parameters
-    ----------
-    reserved : set of str
-        What the names must not hide.
+    `reserved` are names that they must not hide.
     """
 
     reserved: InitVar[Iterable[str]] = ()

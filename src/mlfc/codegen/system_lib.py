@@ -35,20 +35,10 @@ _INCLUDES = (
 
 @dataclass(frozen=True)
 class HostTensor:
-    """An input or output.
+    """An input or output."""
 
-    Attributes
-    ----------
-    name : str
-        The model's own.
-    field : str
-        In the struct of the C interface.
-    shape : tuple of int
-    dtype : str
-    """
-
-    name: str
-    field: str
+    name: str  # the model's own
+    field: str  # in the struct of the C interface
     shape: tuple[int, ...]
     dtype: str
 
@@ -60,23 +50,13 @@ class HostTensor:
 
 @dataclass(frozen=True)
 class HostModule:
-    """A module compiled ahead of time that hosts may drive.
-
-    Attributes
-    ----------
-    name : str
-    inputs, outputs : tuple of HostTensor
-    pools : tuple of (str, int)
-        Name and bytes of the memories that the caller passes in.
-    workspace_io : bool
-        Inputs and outputs lie in the workspace.
-    """
+    """A module compiled ahead of time that hosts may drive."""
 
     name: str
     inputs: tuple[HostTensor, ...]
     outputs: tuple[HostTensor, ...]
-    pools: tuple[tuple[str, int], ...] = ()
-    workspace_io: bool = False
+    pools: tuple[tuple[str, int], ...] = ()  # name and bytes of the memories that the caller passes in
+    workspace_io: bool = False  # inputs and outputs are in the workspace
 
     @property
     def prefix(self) -> str:
@@ -120,11 +100,7 @@ def described_module(name: str, details: ModuleInterface) -> HostModule:
 def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ()) -> str:
     """Return the file with ``TVMSystemLibEntryPoint``, and packed functions of modules compiled ahead of time.
 
-    Parameters
-    ----------
-    modules : sequence of HostModule
-    functions : sequence of str
-        Packed functions of modules for the graph executor, which have their own names.
+    `functions` are the packed functions of modules for the graph executor, which have their own names.
     """
     writer = Writer()
     writer.line(f"/* {LICENCE} */")

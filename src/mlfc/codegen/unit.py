@@ -19,47 +19,24 @@ SHARED_MODULE = "mlfc_shared"
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One module to be printed.
-
-    Attributes
-    ----------
-    program : Program
-    plan : Plan
-        Where its intermediates and scratch lie.
-    module : str
-        Name in files and symbols, in the spelling of `support.c_names.module_name`.
-    executor : str
-        ``aot`` or ``graph``.
-    external_workspace : bool
-        The caller passes the workspace in, instead of a static array. Only for AOT.
-    target : Target
-        What prints it; that of the host, where there is a device beside it.
-    quantization : mapping of str to Quantization
-        Of inputs and outputs, for the header's comments.
-    workspace_io : bool
-        Inputs and outputs lie in the workspace.
-    constant_pools : mapping of Value to ConstantPool
-        The memories of constants, where that is not left to the linker.
-    small : bool
-        Fewer bytes before fewer cycles: kernels that differ in numbers alone become one function that takes them.
-    packed_constants : bool
-        Constants lie as close as their elements allow, where no vectors read them.
-    device_target : Target or None
-        Of the kernels on a device.
-    """
+    """One module to be printed."""
 
     program: Program
-    plan: Plan
-    module: str
-    executor: str = "aot"
-    external_workspace: bool = False
+    plan: Plan  # where its intermediates and scratch are
+    module: str  # name in files and symbols, as spelled by `support.c_names.module_name`
+    executor: str = "aot"  # ``aot`` or ``graph``
+    external_workspace: bool = False  # the caller passes the workspace in, instead of a static array; AOT only
+    # what prints it; that of the host, where there is a device beside it
     target: Target = field(default_factory=lambda: parse_target("c"))
+    # of inputs and outputs, for the header's comments
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
-    workspace_io: bool = False
+    workspace_io: bool = False  # inputs and outputs are in the workspace
+    # the memories of constants, where the linker does not choose
     constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
+    # fewer bytes before fewer cycles: kernels that differ only in numbers become one function with parameters
     small: bool = False
-    packed_constants: bool = False
-    device_target: Target | None = None
+    packed_constants: bool = False  # constants are as close as their elements allow, where no vectors read them
+    device_target: Target | None = None  # of the kernels on a device
 
     @property
     def target_text(self) -> str:
@@ -106,27 +83,15 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What a module finds in the files of `SHARED_MODULE` instead of its own.
+    """What a module finds in the files of `SHARED_MODULE` instead of its own."""
 
-    Attributes
-    ----------
-    functions : mapping of str to str
-        C names of kernels by `Unit.kernel_key`.
-    constants : mapping of tuple to str
-        C names of constants by `constants.content`.
-    workspace : str or None
-        C name of the array that several modules work in.
-    workspace_peers : mapping of str to tuple of str
-        By module: the others that work in the same memory.
-    registry : bool
-        Whether the table of packed functions is there.
-    """
-
-    functions: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)  # C names of kernels by `Unit.kernel_key`
+    # C names of constants by `constants.content`
     constants: Mapping[tuple[str, bytes], str] = field(default_factory=dict)
-    workspace: str | None = None
+    workspace: str | None = None  # C name of the array that several modules work in
+    # by module, the others that work in the same memory
     workspace_peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    registry: bool = False
+    registry: bool = False  # whether the table of packed functions is there
 
 
 NOTHING_SHARED = Shared()

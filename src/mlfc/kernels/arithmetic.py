@@ -22,28 +22,14 @@ BYTE_LANES = 4 * LANES
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
-    """One way to multiply and accumulate.
+    """One way to multiply and accumulate."""
 
-    Attributes
-    ----------
-    weights : ndarray
-        As `Weights.values`, in the dtype that the tile loads.
-    step : int
-        Reduction elements that one multiply takes from the data and from each channel's weights.
-    staged_dtype : str
-        Dtype of a copy of the data.
-    must_stage : bool
-        Whether the tile reads only such a copy.
-    offset : int
-        What the tile's data is above the data less its zero point; `start` makes up for it.
-    """
-
-    weights: Array
+    weights: Array  # as `Weights.values`, in the dtype that the tile loads
     accumulator: str
-    step: int
-    staged_dtype: str
-    must_stage: bool
-    offset: int
+    step: int  # reduction elements that one multiply takes from the data and from each channel's weights
+    staged_dtype: str  # of a copy of the data
+    must_stage: bool  # whether the tile reads only such a copy
+    offset: int  # what the tile's data is above the data less its zero point; `start` makes up for it
     pad_value: int
     to_staged: Callable[[Expr], Expr]
     accumulate: Callable[[Expr, Expr, Expr], Expr]

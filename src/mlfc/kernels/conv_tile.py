@@ -66,10 +66,7 @@ class _TilePosition:
 class _Pieces:
     """The totals of long sums, to which the accumulators are added after every piece.
 
-    Attributes
-    ----------
-    totals : Buffer
-        As the accumulators; they hold the results in the end.
+    `totals` has the shape of the accumulators and holds the results in the end.
     """
 
     def __init__(self, ctx: Context, sums: Buffer) -> None:
@@ -87,14 +84,7 @@ class _Pieces:
 
 
 class TiledConv:
-    """Writes the loops of one convolution over (height, width).
-
-    Parameters
-    ----------
-    how : Arithmetic
-    source : (Buffer, Frame)
-        The input and how it is indexed; the output is indexed alike.
-    """
+    """Writes the loops of one convolution over (height, width); the output is indexed as the input, `source`."""
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self.ctx, self.conv, self.how, self.out = ctx, conv, how, out

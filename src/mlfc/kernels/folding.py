@@ -76,24 +76,13 @@ class Axes:
 
 @dataclass(frozen=True)
 class Fold:
-    """An associative operation with its neutral element.
+    """An associative operation with its neutral element."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of the accumulators.
-    neutral : int or float
-    step : callable ``(accumulator, element) -> accumulator``
-    finish : callable ``accumulator -> result``
-    rounds : bool
-        Each step rounds, so long folds are made of short ones.
-    """
-
-    dtype: str
+    dtype: str  # of the accumulators
     neutral: float
-    step: Callable[[Expr, Expr], Expr]
-    finish: Callable[[Expr], Expr]
-    rounds: bool = False
+    step: Callable[[Expr, Expr], Expr]  # (accumulator, element) -> accumulator
+    finish: Callable[[Expr], Expr]  # accumulator -> result
+    rounds: bool = False  # each step rounds, so long folds are made of short ones
 
 
 @contextmanager
@@ -235,20 +224,11 @@ class _FoldTile:
 
 @dataclass(frozen=True)
 class Contest:
-    """How the position of an extreme is found.
+    """How the position of an extreme is found."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of the elements.
-    worst : int or float
-        What the best is before the first element.
-    better : callable ``(element, best so far) -> bool expression``
-    """
-
-    dtype: str
-    worst: float
-    better: Callable[[Expr, Expr], Expr]
+    dtype: str  # of the elements
+    worst: float  # what the best is before the first element
+    better: Callable[[Expr, Expr], Expr]  # (element, best so far) -> bool expression
 
 
 def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Output) -> None:

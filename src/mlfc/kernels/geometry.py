@@ -12,17 +12,7 @@ from mlfc.tir.ir import Expr
 
 @dataclass(frozen=True)
 class Conv:
-    """Sizes of a convolution; the spatial tuples have one entry a dimension, outermost first.
-
-    Attributes
-    ----------
-    batch, channels, filters : int
-        Images, input channels, output channels.
-    spatial, kernel, strides, dilation : tuple of int
-    padding : tuple of (int, int)
-        Zeros before and after the input, for each spatial dimension.
-    groups : int
-    """
+    """Sizes of a convolution; the spatial tuples have one entry a dimension, outermost first."""
 
     batch: int
     spatial: tuple[int, ...]
@@ -31,7 +21,7 @@ class Conv:
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
+    padding: tuple[tuple[int, int], ...]  # zeros before and after the input
     groups: int = 1
 
     @property
@@ -85,24 +75,14 @@ class Conv:
 
 @dataclass(frozen=True)
 class Product:
-    """Sizes of a batch of matrix products ``out[b] = a[b] @ weights[b]``.
+    """Sizes of a batch of matrix products ``out[b] = a[b] @ weights[b]``."""
 
-    Attributes
-    ----------
-    rows, reduction, columns : int
-        The first matrix is rows x reduction, the result rows x columns.
-    transpose_a, transpose_b : bool
-        Whether the stored matrix is reduction x rows, or columns x reduction.
-    a_zero, b_zero : int
-        Zero points that are subtracted from the elements of quantized operands.
-    """
-
-    rows: int
+    rows: int  # the first matrix is rows x reduction, the result rows x columns
     reduction: int
     columns: int
-    transpose_a: bool = False
-    transpose_b: bool = True
-    a_zero: int = 0
+    transpose_a: bool = False  # whether the stored matrix is reduction x rows
+    transpose_b: bool = True  # whether the stored matrix is columns x reduction
+    a_zero: int = 0  # zero points that are subtracted from the elements of quantized operands
     b_zero: int = 0
 
 

@@ -80,22 +80,12 @@ def _alone(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> No
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How results are dealt out to groups.
+    """How results are dealt out to groups."""
 
-    Attributes
-    ----------
-    width : int
-        Results of a group: neighbours in memory, where that leaves elements of one result apart.
-    lanes : int
-        Work-items of each.
-    across, rows : int
-        Results that lie side by side, and how often.
-    """
-
-    width: int
-    lanes: int
-    across: int
-    rows: int
+    width: int  # results of a group: neighbours in memory, where that leaves elements of one result apart
+    lanes: int  # work-items of each
+    across: int  # results side by side
+    rows: int  # how often there are so many
 
     @property
     def groups(self) -> int:
@@ -121,24 +111,14 @@ def _parts(axes: Axes, sizes: _Sizes) -> int:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a work-item works on.
+    """What a work-item works on."""
 
-    Attributes
-    ----------
-    kept : dict of int to Expr
-        The indices of its result along the kept axes; one that there is, where it would be behind the last.
-    x, lane : Expr
-        The place of that result in the group, and of the item among those that make it.
-    part : Expr
-    is_result : Expr
-        Whether the result is one, and not behind the last.
-    """
-
+    # indices of its result along the kept axes; of one that exists, where it would be behind the last
     kept: dict[int, Expr]
-    x: Expr
-    lane: Expr
+    x: Expr  # the place of that result in the group
+    lane: Expr  # the place of the item among those that make it
     part: Expr
-    is_result: Expr
+    is_result: Expr  # whether the result is one, and not behind the last
 
     @property
     def stores(self) -> Expr:

@@ -29,22 +29,12 @@ FEW_ROWS = 4
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """A tensor and weights as one matrix product takes them.
-
-    Attributes
-    ----------
-    elements : Elements
-    weights : ndarray
-        (layers, reduction, columns) in the dtype of the elements.
-    how : Arithmetic
-    start : ndarray or None
-        What is added to the sums of the columns of all layers.
-    """
+    """A tensor and weights as one matrix product takes them."""
 
     elements: Elements
-    weights: Array
+    weights: Array  # (layers, reduction, columns) in the dtype of the elements
     how: Arithmetic
-    start: Array | None
+    start: Array | None  # what is added to the sums of the columns of all layers
 
 
 def plain_sum(dtype: str) -> Arithmetic:
@@ -55,16 +45,8 @@ def plain_sum(dtype: str) -> Arithmetic:
 def operands(data: Buffer, weights: Array, raw: Weights, out: Output, channels: int) -> Operands:
     """Choose how data and weights meet: in words of four bytes, in the sums' dtype else.
 
-    Parameters
-    ----------
-    data : Buffer
-    weights : ndarray
-        Centered, (layers, reduction, columns).
-    raw : Weights
-        For the zero point of the data.
-    out : Output
-    channels : int
-        How many elements of a run along the reduction lie side by side in the data.
+    `weights` are centered, (layers, reduction, columns); `raw` has the zero point of the data. `channels` elements of a
+    run along the reduction are side by side in the data.
     """
     dtype, bias = accumulator_dtype(out), bias_values(out)
     bytes_ = weights.dtype == np.int8 and data.dtype in ("int8", "uint8") and dtype == "int32"

@@ -23,29 +23,14 @@ _TOP_BITS = -0x7F7F7F80  # of each byte of a word
 
 @dataclass(frozen=True, eq=False)
 class Elements:
-    """How elements of a tensor in memory become elements of a matrix.
-
-    Attributes
-    ----------
-    data : Buffer
-    dtype : str
-        Of the matrix.
-    packed : int
-        Elements of the tensor, along its last axis, in one of the matrix: 4 bytes of a word, else 1.
-    width : int
-        Elements of the matrix that one load brings.
-    zero : int
-        What is subtracted from elements that are not packed.
-    blank : int
-        The matrix's element where the tensor has none.
-    """
+    """How elements of a tensor in memory become elements of a matrix."""
 
     data: Buffer
-    dtype: str
-    packed: int = 1
-    width: int = 1
-    zero: int = 0
-    blank: int = 0
+    dtype: str  # of the matrix
+    packed: int = 1  # elements of the tensor, along its last axis, in one of the matrix: 4 bytes of a word, else 1
+    width: int = 1  # elements of the matrix that one load brings
+    zero: int = 0  # subtracted from elements that are not packed
+    blank: int = 0  # the matrix's element where the tensor has none
 
     def read(self, indices: Sequence[Expr]) -> Expr:
         """Return `width` elements of the matrix from the tensor's element at `indices` on."""
@@ -199,14 +184,9 @@ class Packed:
 
 
 class Matrix:
-    """A matrix that is computed where it is read.
+    """A matrix that is computed where it is read, by ``read(layer, line, place)``.
 
-    Parameters
-    ----------
-    lines, depth : int
-    along : bool
-        Whether elements that follow each other in memory lie along the reduction.
-    read : callable ``(layer, line, place) -> element``
+    `along` is whether elements that follow each other in memory are along the reduction.
     """
 
     width = 1

@@ -28,26 +28,14 @@ _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
 
 @dataclass(frozen=True)
 class Tile:
-    """What a group and an item of it make.
+    """What a group and an item of it make."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Of the group's tile.
-    depth : int
-        Elements of the reduction that a step takes.
-    tall, wide : int
-        Rows and columns of an item's tile.
-    rate : float
-        How fast it goes beside the largest one where both have enough to do.
-    """
-
-    rows: int
+    rows: int  # of the group's tile, as the columns
     columns: int
-    depth: int
-    tall: int
-    wide: int
-    rate: float
+    depth: int  # elements of the reduction that a step takes
+    tall: int  # rows of an item's tile
+    wide: int  # columns of an item's tile
+    rate: float  # its speed beside the largest one where both have enough to do
 
     @property
     def items(self) -> int:
@@ -123,21 +111,11 @@ Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]
 
 
 class Source(Protocol):
-    """One matrix: lines of elements along the reduction.
+    """One matrix: lines of elements along the reduction."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of its elements in shared memory.
-    width : int
-        Elements that are fetched together.
-    along : bool
-        Whether they follow each other along the reduction; else they belong to neighbouring lines.
-    """
-
-    dtype: str
-    width: int
-    along: bool
+    dtype: str  # of its elements in shared memory
+    width: int  # elements that are fetched together
+    along: bool  # whether they follow each other along the reduction; else they belong to neighbouring lines
 
     def line(self, layer: Expr, line: Expr) -> Any:
         """Write what is the same for all elements of a line and return it; the line may lie behind the last one."""
@@ -151,17 +129,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How elements are multiplied and added up.
+    """How elements are multiplied and added up."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of sums.
-    add : callable ``(sum, first, second) -> sum``
-    """
-
-    dtype: str
-    add: Callable[[Expr, Expr, Expr], Expr]
+    dtype: str  # of sums
+    add: Callable[[Expr, Expr, Expr], Expr]  # (sum, first, second) -> sum
 
 
 class _Slice:
@@ -219,13 +190,7 @@ class _Slice:
 class TiledProduct:
     """The launches that multiply layers of matrices: one, or a second one that adds up what parts of them gave.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    sizes : Sizes
-    sources : tuple of Source
-        Lines of the first are rows, of the second columns.
-    how : Arithmetic
+    Lines of the first of the `sources` are rows, of the second columns.
     """
 
     def __init__(

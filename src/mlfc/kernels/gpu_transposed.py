@@ -30,25 +30,13 @@ _FEWEST_COLUMNS = 4
 
 @dataclass(frozen=True)
 class _Phase:
-    """Results of one axis at places that are equal modulo the stride.
+    """Results of one axis at places that are equal modulo the stride."""
 
-    Attributes
-    ----------
-    first, count : int
-        The first place, and how many there are.
-    taps : tuple of int
-        Those that reach them, in the order in which the input elements that they read follow each other.
-    start : int
-        Which element the first tap reads for the first place; may lie outside.
-    dilation : int
-        Elements from one tap's to the next one's.
-    """
-
-    first: int
-    count: int
-    taps: tuple[int, ...]
-    start: int
-    dilation: int
+    first: int  # the first place
+    count: int  # how many there are
+    taps: tuple[int, ...]  # those that reach them, in the order of the input elements that they read
+    start: int  # which element the first tap reads for the first place; may be outside
+    dilation: int  # elements from one tap's to the next one's
 
     def padding(self, size: int) -> tuple[int, int]:
         """Return what the windows need before and behind an input of `size`; less than 0 where they leave some out."""

@@ -37,14 +37,10 @@ def is_long(dtype: str, steps: int) -> bool:
 
 @contextmanager
 def piece(ctx: Context, steps: int, whole: bool) -> Iterator[Piece]:
-    """Open a loop over pieces of a range; yield the start and the extent of a piece.
+    """Open a loop over pieces of a range of `steps`; yield the start and the extent of a piece.
 
-    Parameters
-    ----------
-    steps : int
-        The range; pieces are equal where it has a divisor for that, else the last one is shorter.
-    whole : bool
-        Make one piece of it all.
+    Pieces are equal where the range has a divisor for that, else the last one is shorter. If `whole`, there is one
+    piece.
     """
     fewest = 1 if whole else -(-steps // PIECE)
     count = next((number for number in range(fewest, 2 * fewest) if steps % number == 0), fewest)
@@ -83,10 +79,7 @@ def bias_values(out: Output) -> Array | None:
 class FilterSums:
     """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
 
-    Parameters
-    ----------
-    rows : ndarray
-        (steps..., groups, filters of a group), the steps in the order in which the loops run.
+    `rows` are (steps..., groups, filters of a group), the steps in the order of the loops.
     """
 
     def __init__(self, ctx: Context, rows: Array, out: Output) -> None:

@@ -60,13 +60,7 @@ class PlainRows:
 
 
 class GroupRows:
-    """A group a row.
-
-    Parameters
-    ----------
-    length : int
-        Elements of a row.
-    """
+    """A group of work-items for each row, of `length` elements."""
 
     def __init__(self, ctx: Context, length: int) -> None:
         self._ctx = ctx

@@ -24,26 +24,13 @@ Source: TypeAlias = "tuple[Buffer, Frame]"
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How the copy holds an element and a pixel.
-
-    Attributes
-    ----------
-    dtype : str
-    pixel : int
-        Elements from one pixel to the next.
-    step : int
-        Elements that one read takes: the last of a row may reach past its end.
-    pad_value : int
-        What stands on the borders, and in a pixel behind the channels that are copied.
-    convert : callable
-        Element of the input to element of the copy.
-    """
+    """How the copy holds an element and a pixel."""
 
     dtype: str
-    pixel: int
-    step: int
-    pad_value: int
-    convert: Callable[[Expr], Expr]
+    pixel: int  # elements from one pixel to the next
+    step: int  # elements that one read takes: the last of a row may reach past its end
+    pad_value: int  # the value on the borders, and in a pixel behind the channels that are copied
+    convert: Callable[[Expr], Expr]  # element of the input to element of the copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +92,8 @@ class _Rows:
 class Band(_Rows):
     """The copy of the input rows that a band of output rows needs, with all channels.
 
-    Parameters
-    ----------
-    weight_bytes : int
-        Every band reads all weights once more, so it is worth as many bytes as they have.
-
-    Attributes
-    ----------
-    rows : int
-        Output rows of a band; a divisor of the output's height.
+    A band has `rows` output rows, a divisor of the output's height. Every band reads all weights once more, so it is
+    worth as many bytes as they have: `weight_bytes`.
     """
 
     def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int) -> None:

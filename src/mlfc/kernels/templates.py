@@ -27,21 +27,11 @@ Emitter = TypeVar("Emitter", bound=Callable[..., None])
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Weights known at compile time, and the zero points of quantized operands.
+    """Weights known at compile time, and the zero points of quantized operands."""
 
-    Attributes
-    ----------
-    values : ndarray
-        (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer.
-    data_zero : int
-        What is subtracted from each element of the data before it is multiplied.
-    zero : int or ndarray
-        What is subtracted from each weight: one for all, or one for each filter.
-    """
-
-    values: Array
-    data_zero: int = 0
-    zero: int | Array = 0
+    values: Array  # (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer
+    data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
+    zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
@@ -57,16 +47,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class KernelTemplate:
-    """A way to write loops.
+    """A way to write loops."""
 
-    Attributes
-    ----------
-    accepts : callable
-        Takes what `emit` takes and tells whether this template serves it.
-    emit : callable
-    """
-
-    accepts: Callable[..., bool]
+    accepts: Callable[..., bool]  # gets what `emit` gets and tells whether this template serves it
     emit: Callable[..., None]
 
 

@@ -39,19 +39,11 @@ def balanced(extent: int, limit: int) -> Split:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tiling of rows x columns x channel vectors.
+    """A tiling of rows x columns x channel vectors."""
 
-    Attributes
-    ----------
-    rows, columns : Split
-        How the output plane is cut.
-    vectors : int
-        Vectors of LANES output channels in a block.
-    """
-
-    rows: Split
+    rows: Split  # how the output plane is cut, as the columns
     columns: Split
-    vectors: int
+    vectors: int  # vectors of LANES output channels in a block
 
 
 def accumulators(registers: int) -> int:
@@ -118,20 +110,11 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class PackedBlock:
-    """Output channels that one piece of code serves.
+    """Output channels that one piece of code serves."""
 
-    Attributes
-    ----------
-    first, count : int
-        First channel of the first block, and the number of equal blocks that follow each other.
-    width : int
-        Channels of a block that exist; the rest up to ``vectors * LANES`` is padding.
-    vectors : int
-    """
-
-    first: int
-    count: int
-    width: int
+    first: int  # first channel of the first block
+    count: int  # equal blocks that follow each other
+    width: int  # channels of a block that exist; the rest up to ``vectors * LANES`` is padding
     vectors: int
 
 

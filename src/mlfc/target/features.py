@@ -15,42 +15,21 @@ LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """A family of instructions for which templates, passes or printers have forms of their own.
-
-    Attributes
-    ----------
-    name : str
-    machines : str
-        A regular expression for the first word of LLVM triples of machines that may have it.
-    probe : str
-        LLVM IR that LLVM compiles to such instructions.
-    shows : str
-        A regular expression for those instructions in LLVM's assembly.
-    attribute : str
-        LLVM's feature that means it, for ``-mattr=+...``, if there is one.
-    replaces : tuple of str
-        Families whose templates are not used where this one is there.
-    before : str
-        The family before whose templates its own are asked: ``plain``, for microcontrollers, or ``vector``. Empty for
-        one that has none and only prints intrinsics differently.
-    intrinsics : frozenset of str
-        Intrinsics that operators should leave whole, because it has instructions for them.
-    title : str
-        What boards call it, if it makes a difference between their cores: ``DSP``.
-    elf_attribute : int, optional
-        The build attribute of ELF objects that is not zero where they use it.
-    """
+    """A family of instructions for which templates, passes or printers have forms of their own."""
 
     name: str
-    machines: str
-    probe: str
-    shows: str
-    attribute: str = ""
-    replaces: tuple[str, ...] = ()
+    machines: str  # a regular expression for the first word of LLVM triples of machines that may have it
+    probe: str  # LLVM IR that LLVM compiles to such instructions
+    shows: str  # a regular expression for those instructions in LLVM's assembly
+    attribute: str = ""  # LLVM's feature for it, as in ``-mattr=+...``, if there is one
+    replaces: tuple[str, ...] = ()  # families whose templates are not used where this one is there
+    # the family before whose templates its own are asked: ``plain``, for microcontrollers, or ``vector``; empty for one
+    # that has none and only prints intrinsics differently
     before: str = ""
+    # intrinsics that operators should leave whole, because it has instructions for them
     intrinsics: frozenset[str] = frozenset()
-    title: str = ""
-    elf_attribute: int | None = None
+    title: str = ""  # what boards call it, if it makes a difference between their cores: ``DSP``
+    elf_attribute: int | None = None  # the build attribute of ELF objects that is not zero where they use it
 
 
 INSTRUCTION_SETS: Registry[InstructionSet] = Registry("instruction set", "mlfc.isa")
@@ -65,41 +44,21 @@ def leading(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Features:
-    """Abilities of a target.
+    """Abilities of a target."""
 
-    Attributes
-    ----------
-    vector_bytes : int
-        Width of the vectors that templates write with, 0 for a core without useful vectors (Cortex-M).
-        64 is also right for machines with 16 or 32 byte registers: compilers split such vectors.
-    vector_registers : int
-        Registers of `vector_bytes` that a tile may fill.
-    dot4 : bool
-        The int8 templates may use ``dot4_u8s8`` (its portable form is right everywhere, so this
-        only says which shape of loop is worth while).
-    instruction_sets : tuple of str
-        Keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first.
-    gpu : bool
-        Kernels are launched over a grid of work-groups; templates bind loops to groups and their items.
-    group_items : int
-        Most work-items of a group.
-    shared_bytes : int
-        Most bytes that the work-items of a group may have together.
-    wide_double : bool
-        C's double has 64 bits.
-    optimize : str
-        ``speed`` or ``size``.
-    """
-
+    # width of the vectors that templates write with, 0 for a core without useful vectors (Cortex-M); 64 is also right
+    # for machines with registers of 16 or 32 bytes: compilers split such vectors
     vector_bytes: int = 64
-    vector_registers: int = 16
+    vector_registers: int = 16  # registers of `vector_bytes` that a tile may fill
+    # the int8 templates may use ``dot4_u8s8``: its portable form is right everywhere, so this chooses a loop's shape
     dot4: bool = True
+    # keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first
     instruction_sets: tuple[str, ...] = ()
-    gpu: bool = False
-    group_items: int = 256
-    shared_bytes: int = 32768
-    wide_double: bool = True
-    optimize: str = "speed"
+    gpu: bool = False  # kernels are launched over a grid of work-groups; templates bind loops to groups and their items
+    group_items: int = 256  # most work-items of a group
+    shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
+    wide_double: bool = True  # C's double has 64 bits
+    optimize: str = "speed"  # ``speed`` or ``size``
 
     @property
     def is_microcontroller(self) -> bool:
@@ -121,20 +80,11 @@ PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
 
 @dataclass(frozen=True)
 class Cpu:
-    """A processor that target strings may name.
-
-    Attributes
-    ----------
-    features : Features
-    architecture : str
-        Of a microcontroller, the first word of its LLVM triple: ``thumbv7em``.
-    runs : tuple of str
-        Other such words, of code that it runs too.
-    """
+    """A processor that target strings may name."""
 
     features: Features
-    architecture: str = ""
-    runs: tuple[str, ...] = ()
+    architecture: str = ""  # of a microcontroller, the first word of its LLVM triple: ``thumbv7em``
+    runs: tuple[str, ...] = ()  # other such words, of code that it runs too
 
 
 CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")

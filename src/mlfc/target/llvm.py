@@ -87,17 +87,12 @@ def llvm_features(triple: str, mcpu: str, attributes: str = "") -> str:
 def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
     """Return processor, options and features of a target; what the string leaves open is filled in.
 
-    Parameters
-    ----------
-    mcpu : str
-        mlfc's name or LLVM's, ``generic`` or ``native``.
-    options : dict of str to str
-        As the string has them.
+    `mcpu` is mlfc's name or LLVM's, ``generic`` or ``native``.
 
     Raises
     ------
     OptionError
-        For a triple, a processor, a feature or a float ABI that there is not.
+        For an unknown triple, processor, feature or float ABI.
     """
     options = dict(options)
     if mcpu == "native":

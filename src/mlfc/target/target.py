@@ -22,23 +22,13 @@ _FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
 
 @dataclass(frozen=True)
 class TargetKind:
-    """A printer's kind of target.
-
-    Attributes
-    ----------
-    name : str
-    options : tuple of str
-        What a target string may say beside ``-mcpu``, each with one value: ``-mtriple``.
-    device : str or None
-        The kind of device whose code it is, in `runtime.Device`'s words; None for code of a host.
-    read : callable, optional
-        Checks and completes processor and options, and returns them with their features, where that takes more than
-        a look at CPUS.
-    """
+    """A printer's kind of target."""
 
     name: str
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # what a target string may have beside ``-mcpu``, each with one value: ``-mtriple``
+    # the kind of device whose code it is, in `runtime.Device`'s words; None for code of a host
     device: str | None = None
+    # completes processor and options and returns them with their features, where that takes more than CPUS
     read: Callable[[str, dict[str, str]], tuple[str, dict[str, str], Features]] | None = None
 
 
@@ -88,23 +78,13 @@ for _name, _options, _features in (
 
 @dataclass(frozen=True)
 class Target:
-    """What code is made for.
+    """What code is made for."""
 
-    Attributes
-    ----------
-    kind : str
-        The printer: a key of KINDS.
-    mcpu : str
-        A key of CPUS. ``native`` in a target string is resolved to one when it is parsed, so that
-        what an archive says does not depend on where it is read.
-    features : Features
-    options : mapping of str to str
-        What else the string says, by option: ``{"-mtriple": "aarch64-linux-gnu"}``.
-    """
-
-    kind: str
+    kind: str  # the printer: a key of KINDS
+    # a key of CPUS; parsing resolves ``native`` to one, so that what archives say does not depend on their reader
     mcpu: str
-    features: Features
+    features: Features  # of the processor
+    # what else the string has, by option: ``{"-mtriple": "aarch64-linux-gnu"}``
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

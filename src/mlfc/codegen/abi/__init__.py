@@ -25,28 +25,15 @@ ABIS = ("classic", "ffi")
 def library_files(
     units: Sequence[Unit], codes: Sequence[GeneratedCode], abi: Sequence[str], files: Mapping[str, Data] | None = None
 ) -> Mapping[str, Data]:
-    """Return the C by which others call the modules of a library.
+    """Return the C by which others call the modules of a library: files by path, laid over the modules' own.
 
-    Parameters
-    ----------
-    units : sequence of Unit
-    codes : sequence of GeneratedCode
-        Of the units.
-    abi : sequence of str
-        Of `ABIS`.
-    files : mapping of str to Data, optional
-        The modules' code, where that is not what `codes` have.
-
-    Returns
-    -------
-    mapping of str to Data
-        Files by path, to be laid over the modules' own: some take the place of files of the same path. They need the
-        headers and sources of `mlfc.library.build.runtime_files`.
+    Some replace files of the same path. They need the headers and sources of `mlfc.library.build.runtime_files`. `abi`
+    has entries of `ABIS`; `files` is the modules' code, where that differs from `codes`.
 
     Raises
     ------
     OptionError
-        For a convention that does not exist, and for a module that no function on tensors can run.
+        For an unknown convention, and for a module that no function on tensors can run.
     """
     for name in abi:
         if name not in ABIS:

@@ -13,16 +13,11 @@ _LONGEST_NAME = 1000
 
 
 def classic_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the packed function of a module and the one that gives its tables.
+    """Return the packed function of a module and the one that returns its tables.
 
     The packed function has two names: TVM's, which in other libraries is also that of functions with other arguments,
-    and one that only this function has.
-
-    Parameters
-    ----------
-    entry : AotEntry
-    alone : bool
-        Whether the library has no other module, so that names without a module's are this one's.
+    and one that only this function has. If the module is `alone` in its library, names without a module's are this
+    one's.
     """
     main = main_function_name(entry.prefix)
     writer = Writer()

@@ -38,27 +38,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class RunFunction:
-    """What the function knows of a module.
+    """A C function that gets the addresses of all tensors of a module, and passes them to its C interface."""
 
-    Attributes
-    ----------
-    prefix : str
-        What the module's symbols start with.
-    entry : str
-        The C interface's function.
-    inputs, outputs : tuple of Slot
-    pools : tuple of (str, int)
-        Name and bytes of the memories that the caller of the C interface passes in: the runtime's workspace.
-    workspace_io : bool
-        Inputs and outputs lie in the workspace, so they are copied there and back.
-    """
-
-    prefix: str
-    entry: str
+    prefix: str  # what the module's symbols start with
+    entry: str  # the C interface's function
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
+    # name and bytes of the memories that the caller of the C interface passes in: the runtime's workspace
     pools: tuple[tuple[str, int], ...] = ()
-    workspace_io: bool = False
+    workspace_io: bool = False  # inputs and outputs are in the workspace, so they are copied there and back
 
     def write(self, writer: Writer, name: str = "run") -> None:
         """Write the function: inputs first, then outputs."""
@@ -122,20 +110,11 @@ _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 
 @dataclass(frozen=True, eq=False)
 class AotEntry:
-    """What is known of a module compiled ahead of time that a library has functions for.
-
-    Attributes
-    ----------
-    unit : Unit
-    code : GeneratedCode
-        Of the unit.
-    defines_gate : bool
-        Whether this file defines what modules that share their workspace wait at.
-    """
+    """A module compiled ahead of time that a library has functions for."""
 
     unit: Unit
     code: GeneratedCode
-    defines_gate: bool = False
+    defines_gate: bool = False  # whether this file defines what modules that share their workspace wait at
 
     def __post_init__(self) -> None:
         require_no_loaded(self.code.loaded, self.unit.module)

@@ -21,13 +21,9 @@ _ROW = 32
 
 
 def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the function of a module, and those that say what it takes.
+    """Return the function of a module, and those that describe it.
 
-    Parameters
-    ----------
-    entry : AotEntry
-    alone : bool
-        Whether the library has no other module, so that calling the library calls this one.
+    If the module is `alone` in its library, calling the library calls this one.
     """
     module = entry.unit.module
     names = [f"{PREFIX}{module}", *([_MAIN] if alone and module != "main" else [])]
@@ -98,15 +94,7 @@ def _doc(entry: AotEntry) -> str:
 
 
 def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Mapping[str, Data]:
-    """Return the file by which tvm-ffi calls the operators of a module: its own code has packed functions of them.
-
-    Parameters
-    ----------
-    unit : Unit
-    code : GeneratedCode
-        Of the unit.
-    abi : sequence of str
-    """
+    """Return the file by which tvm-ffi calls the operators of a module: its own code has packed functions of them."""
     if "ffi" not in abi:
         return {}
     writer = Writer()

@@ -25,28 +25,15 @@ _BYTES, _ADDRESS = pointer(UINT8), pointer(VOID)
 
 @dataclass(frozen=True, eq=False)
 class AotFunctions:
-    """The host functions of one module.
-
-    Attributes
-    ----------
-    program : Program
-    plan : Plan
-    interface : Interface
-    constants : ConstantTable
-    function_names : mapping of str to str
-        C name of each kernel.
-    shared_workspace : str or None
-        The array of another file that the module works in, instead of one of its own.
-    last_arguments : mapping of str to str
-        The variables whose addresses functions that several kernels share take behind the pointers, by kernel.
-    """
+    """The host functions of one module."""
 
     program: Program
     plan: Plan
     interface: Interface
     constants: ConstantTable
-    function_names: Mapping[str, str]
-    shared_workspace: str | None = None
+    function_names: Mapping[str, str]  # C name of each kernel
+    shared_workspace: str | None = None  # the array of another file that replaces the module's own
+    # by kernel, the variable whose address a shared function gets behind the pointers
     last_arguments: Mapping[str, str] = field(default_factory=dict)
 
     # the function that calls the operators ------------------------------------------------------------------

@@ -22,21 +22,11 @@ _REFERENCES = ("inputs", "heads")
 
 @dataclass(frozen=True)
 class Graph:
-    """The executor's configuration of a module.
+    """The executor's configuration of a module."""
 
-    Attributes
-    ----------
-    text : str
-        The JSON, as TVM writes it.
-    params : dict of str to Value
-        The constants by the name of their node: ``p0``, ``p1``, ...
-    bindings : dict of int to str
-        The nodes of inputs and constants by their storage ids.
-    """
-
-    text: str
-    params: Mapping[str, Value]
-    bindings: Mapping[int, str]
+    text: str  # the JSON, as TVM writes it
+    params: Mapping[str, Value]  # the constants by the name of their node: ``p0``, ``p1``, ...
+    bindings: Mapping[int, str]  # the nodes of inputs and constants by their storage ids
 
 
 @dataclass(frozen=True)
@@ -120,19 +110,9 @@ class _GraphBuilder:
 def build_graph(program: Program, function_names: Mapping[str, str], storages: Storages) -> Graph:
     """Return the graph of a program.
 
-    Parameters
-    ----------
-    program : Program
-    function_names : mapping of str to str
-        The symbol of each kernel by its name in the program; at most `MAX_NODE_NAME` characters.
-    storages : Storages
-
-    Returns
-    -------
-    Graph
-        Inputs come first, in the model's order; a constant's node stands before its first use, as TVM has it. A view
-        has no node: operators are given what it is a view of, and know the shape themselves. A kernel on a device has
-        its scratch as further outputs.
+    Inputs come first, in the model's order; a constant's node precedes its first use, as in TVM. A view has no node:
+    operators get what it is a view of, and know the shape themselves. A kernel on a device has its scratch as further
+    outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
     """
     builder = _GraphBuilder(program, function_names, storages)
     builder.run()

@@ -159,12 +159,7 @@ _BYTE_BITS = 8
 def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None = None) -> Function:
     """Return the packed function `name` that calls the function `kernel`.
 
-    Parameters
-    ----------
-    prim : PrimFunc
-    name, kernel : str
-    values : str, optional
-        The variable whose address the function takes last, if several kernels share it.
+    If several kernels share that function, `values` is the variable whose address it gets last.
     """
     body = Body()
     expected = expected_table(body, [(buffer.dtype, buffer.nbytes) for buffer in prim.params])

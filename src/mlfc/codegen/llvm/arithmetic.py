@@ -57,13 +57,8 @@ def _from_integer(context: Context, value: Value, before: str, target: str) -> V
 def divide(context: Context, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval) -> Value:
     """Return quotient or remainder, rounded down or towards zero as the operator says.
 
-    Parameters
-    ----------
-    context : Context
-    expr : Binary
-    a, b : value
-    dividend, divisor : Interval
-        What is known of them.
+    What C leaves undefined is zero, and the quotient that overflows wraps. `dividend` and `divisor` are known of a and
+    b.
     """
     builder = context.builder
     is_quotient = expr.op.endswith("div")
@@ -161,21 +156,7 @@ def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | N
 
 
 def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Value:
-    """Return the value of an intrinsic without a body.
-
-    Parameters
-    ----------
-    context : Context
-    name : str
-    args : sequence of value
-    dtype : str
-        Of the result.
-
-    Raises
-    ------
-    InternalError
-        For an intrinsic that has no form in LLVM.
-    """
+    """Return the value of an intrinsic without a body, whose result has this dtype."""
     value = instruction(context, name, args)
     if value is not None:
         return value

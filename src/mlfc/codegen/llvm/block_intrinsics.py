@@ -101,13 +101,7 @@ def _counted(
 ) -> list[Value]:
     """Write ``for i in range(count)`` and return the values that its iterations hand on, from `carried` on.
 
-    Parameters
-    ----------
-    context : Context
-    count : int
-    carried : sequence of value
-    body : callable
-        Writes one iteration: from its number and the values to those of the next iteration.
+    `body` writes one iteration: from its number and the values to those of the next iteration.
     """
     if not count:
         return list(carried)
@@ -126,12 +120,7 @@ def _repeated(
 ) -> list[Value]:
     """Write a loop and return the values that its iterations hand on, from `carried` on.
 
-    Parameters
-    ----------
-    context : Context
-    carried : sequence of value
-    body : callable
-        Writes one iteration: from the values to whether there is another one, and its values.
+    `body` writes one iteration: from the values to whether there is another one, and its values.
     """
     builder = context.builder
     before, block, after = builder.block, builder.append_basic_block(), builder.append_basic_block()

@@ -44,20 +44,10 @@ from mlfc.tir.ir import PrimFunc
 def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> GeneratedCode:
     """Return the code of a module as objects, which are compiled when their bytes are asked for.
 
-    Parameters
-    ----------
-    unit : Unit
-    shared : Shared
-        What lies in files that belong to several modules.
-    traced : bool
-        The main function of AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
-
-    Returns
-    -------
-    GeneratedCode
-        For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
-        constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph
-        executor ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators).
+    For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
+    constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph executor
+    ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). If `traced`, the main function of AOT
+    calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
     """
     machine = machine_of(unit.target)
     if unit.executor == "graph":

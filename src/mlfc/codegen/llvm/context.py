@@ -17,36 +17,18 @@ from mlfc.tir.bounds import Ranges
 
 @dataclass(eq=False)
 class Context:
-    """The function that is being written.
-
-    Attributes
-    ----------
-    module : llvmlite.ir.Module
-    builder : llvmlite.ir.IRBuilder
-        Where the next instruction goes.
-    machine : Machine
-    contracts : bool
-        Whether a product and a sum of floats become one fused multiply-add where the machine has it.
-    ranges : Ranges
-        What is known of variables where the next instruction stands.
-    variables : dict of int to value
-        By the id of the variable.
-    buffers : dict of int to pointer
-        By the id of the buffer.
-    scopes : dict of int to metadata
-        By the id of a buffer that overlaps no other: the scope of its accesses, and the list of the others'.
-    independent : list of metadata
-        Groups of accesses that the open loops declare to be independent between iterations.
-    """
+    """The function that is being written."""
 
     module: Value
-    builder: Value
+    builder: Value  # an llvmlite.ir.IRBuilder, at the next instruction
     machine: Machine
-    contracts: bool
-    ranges: Ranges = field(default_factory=Ranges)
-    variables: dict[int, Value] = field(default_factory=dict)
-    buffers: dict[int, Value] = field(default_factory=dict)
+    contracts: bool  # a product and a sum of floats become one fused multiply-add where the machine has it
+    ranges: Ranges = field(default_factory=Ranges)  # what is known of variables at the next instruction
+    variables: dict[int, Value] = field(default_factory=dict)  # by the id of the variable
+    buffers: dict[int, Value] = field(default_factory=dict)  # pointers, by the id of the buffer
+    # by the id of a buffer that overlaps no other: metadata of the scope of its accesses, and of the others'
     scopes: dict[int, tuple[Value, Value]] = field(default_factory=dict)
+    # groups of accesses that the open loops declare to be independent between iterations
     independent: list[Value] = field(default_factory=list)
 
     # calls ----------------------------------------------------------------------------------------------
@@ -65,13 +47,7 @@ class Context:
     def intrinsic(self, name: str, args: Sequence[Value], *, flag: bool | None = None) -> Value:
         """Call ``llvm.NAME``, overloaded on the type of its first argument, with that result.
 
-        Parameters
-        ----------
-        name : str
-            Without its prefix and types.
-        args : sequence of value
-        flag : bool, optional
-            A last argument of one bit.
+        `flag` is a last argument of one bit.
         """
         kind = args[0].type
         full = f"llvm.{name}.{_mangled(kind)}"

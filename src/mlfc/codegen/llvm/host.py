@@ -27,20 +27,11 @@ _WORD_BYTES = {"x86_64": 8, "aarch64": 8, "riscv64": 8, "wasm64": 8}
 
 @dataclass(eq=False)
 class HostFunctions:
-    """Writes host functions into a module.
-
-    Attributes
-    ----------
-    module : ir.Module
-    traced : bool
-        Calls of hooks are written.
-    has_weak : bool
-        Whether the format of objects has weak variables.
-    """
+    """Writes host functions into a module."""
 
     module: ir.Module
-    traced: bool = False
-    has_weak: bool = False
+    traced: bool = False  # calls of hooks are written
+    has_weak: bool = False  # whether the format of objects has weak variables
     _texts: dict[str, ir.GlobalVariable] = field(default_factory=dict)
 
     def define(self, function: Function) -> ir.Function:

@@ -20,15 +20,7 @@ from mlfc.tir.unroll import Unroll
 
 
 def declare_kernel(module: Value, prim: PrimFunc, name: str) -> Value:
-    """Return the declaration of a kernel, with the C signature that `PrimFunc` describes.
-
-    Parameters
-    ----------
-    module : llvmlite.ir.Module
-    prim : PrimFunc
-    name : str
-        Its symbol.
-    """
+    """Return the declaration of a kernel, with the C signature that `PrimFunc` describes."""
     pointers = [POINTER] * (len(prim.params) + bool(prim.scratch))
     return ll.Function(module, ll.FunctionType(INT32, pointers), name)
 
@@ -49,7 +41,6 @@ def emit_kernel(
     module : llvmlite.ir.Module
     prim : PrimFunc
     name : str
-        Its symbol.
     machine : Machine
     contracts : bool
         Whether products and sums of floats may become fused multiply-adds; they do wherever C compilers fuse them
@@ -60,7 +51,7 @@ def emit_kernel(
     Returns
     -------
     llvmlite.ir.Function
-        Returning int32 0. Its linkage is the caller's to change.
+        Returning int32 0. The caller may change its linkage.
     """
     prim = Unroll()(prim)
     function = declare_kernel(module, prim, name)
@@ -131,16 +122,7 @@ def emit_kernels(
 ) -> None:
     """Define the functions of a unit's kernels, but for those of another file, a device or an external generator.
 
-    Parameters
-    ----------
-    unit : Unit
-    shared : Shared
-    module : ir.Module
-    names : mapping of str to str
-        Of the functions, by kernel.
-    machine : Machine
-    internal : bool
-        No other file sees them.
+    `names` are by kernel; no other file sees `internal` ones.
     """
     for kernel in unit.program.kernels:
         if unit.kernel_key(kernel) in shared.functions or kernel.external is not None or kernel.device is not None:

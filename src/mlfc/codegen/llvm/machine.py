@@ -34,26 +34,16 @@ _FREESTANDING = ("none", "elf", "eabi", "eabihf", "unknown")
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor as the printer of kernels sees it.
+    """A processor as the printer of kernels sees it."""
 
-    Attributes
-    ----------
-    triple, cpu, features, abi : str
-        As LLVM takes them.
-    vector_bytes : int
-        Of a register of integers, 0 where there are no vectors.
-    instructions : tuple of (str, str)
-        The instruction sets that it has, each with an instruction that shows it.
-    fused : frozenset of str
-        Floats for which the processor multiplies and adds in one instruction with one rounding.
-    """
-
-    triple: str
+    triple: str  # this and the next three as LLVM takes them
     cpu: str
     features: str = ""
     abi: str = ""
-    vector_bytes: int = 0
+    vector_bytes: int = 0  # of a register of integers, 0 where there are no vectors
+    # the instruction sets that it has, each with an instruction that shows it
     instructions: tuple[tuple[str, str], ...] = ()
+    # floats that the processor multiplies and adds in one instruction with one rounding
     fused: frozenset[str] = frozenset()
 
     @property
@@ -81,13 +71,7 @@ class Machine:
         return dtypes.element(dtype) in self.fused
 
     def target_machine(self, level: int = 3) -> llvm.TargetMachine:
-        """Return LLVM's compiler for the processor.
-
-        Parameters
-        ----------
-        level : int
-            Of optimization, from 0 to 3.
-        """
+        """Return LLVM's compiler for the processor, at a level of optimization from 0 to 3."""
         return _target_machine(self.triple, self.cpu, self.features, self.abi, level)
 
     def data_layout(self) -> str:

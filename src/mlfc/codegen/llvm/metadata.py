@@ -48,12 +48,12 @@ def loop_properties(
     ----------
     module : llvmlite.ir.Module
     rolled : bool
-        It is not to be spelled out.
+        Do not unroll it.
     lanes : bool
-        It is not to be spelled out before it is made of vectors: of copies of its body, outer loops would make vectors
-        whose lanes lie apart in memory.
+        Do not unroll it before it is vectorized: of copies of its body, outer loops would make vectors whose lanes are
+        apart in memory.
     scalar : bool
-        No vectors are to be made of it; `lanes` is then of no effect.
+        Do not vectorize it; `lanes` has then no effect.
     group : metadata or None
         The accesses that are independent between iterations.
     """

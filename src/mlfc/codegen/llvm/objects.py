@@ -27,13 +27,7 @@ _SPEED, _SIZE = 3, 2
 
 
 def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
-    """Return a module, or its text, as LLVM holds it: checked, and laid out for the machine.
-
-    Parameters
-    ----------
-    module : llvmlite.ir.Module or str
-    machine : Machine
-    """
+    """Return a module, or its text, as LLVM holds it: checked, and laid out for the machine."""
     if not isinstance(module, str):
         module.triple = machine.triple
         module.data_layout = machine.data_layout()
@@ -46,16 +40,7 @@ def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
 
 
 def optimize_module(parsed: llvm.ModuleRef, machine: Machine, optimize: str = "speed") -> None:
-    """Run the passes of optimization over a module.
-
-    Parameters
-    ----------
-    parsed : llvmlite.binding.ModuleRef
-        Changed in place.
-    machine : Machine
-    optimize : str
-        ``speed`` or ``size``.
-    """
+    """Run the optimization passes over a module, for ``speed`` or ``size``."""
     level = _SPEED if optimize == "speed" else _SIZE
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = optimize == "speed"
@@ -67,15 +52,7 @@ def optimize_module(parsed: llvm.ModuleRef, machine: Machine, optimize: str = "s
 
 
 def compile_object(module: ir.Module | str, machine: Machine, optimize: str = "speed") -> bytes:
-    """Return the object file of a module.
-
-    Parameters
-    ----------
-    module : llvmlite.ir.Module or str
-    machine : Machine
-    optimize : str
-        ``speed`` or ``size``.
-    """
+    """Return the object file of a module, optimized for ``speed`` or ``size``."""
     parsed = parse(module, machine)
     optimize_module(parsed, machine, optimize)
     level = _SPEED if optimize == "speed" else _SIZE
@@ -87,22 +64,12 @@ _WORD = 4
 
 @dataclass(eq=False)
 class ConstantGlobals:
-    """The constants of a table as globals of a module, made when they are asked for.
-
-    Attributes
-    ----------
-    module : ir.Module
-    table : ConstantTable
-    is_elf : bool
-        Whether sections have ELF's names.
-    packed : bool
-        They lie as close as their elements and word accesses allow.
-    """
+    """The constants of a table as globals of a module, made when they are asked for."""
 
     module: ir.Module
     table: ConstantTable
-    is_elf: bool
-    packed: bool = False
+    is_elf: bool  # whether sections have ELF's names
+    packed: bool = False  # they are as close as their elements and word accesses allow
     _made: dict[str, ir.GlobalVariable] = field(default_factory=dict)
 
     def get(self, value: Value) -> ir.GlobalVariable:
@@ -145,20 +112,11 @@ def is_elf(machine: Machine) -> bool:
 
 @dataclass(eq=False)
 class CompiledObject:
-    """An object of LLVM code.
+    """An object of LLVM code."""
 
-    Attributes
-    ----------
-    make : callable
-        Writes the module.
-    machine : Machine
-    optimize : str
-        ``speed`` or ``size``.
-    """
-
-    make: Callable[[], ir.Module]
+    make: Callable[[], ir.Module]  # writes the module
     machine: Machine
-    optimize: str
+    optimize: str  # ``speed`` or ``size``
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -194,13 +152,7 @@ class CompiledObject:
 
 @dataclass(eq=False)
 class ConstantsObject:
-    """An object that holds constants and nothing else.
-
-    Attributes
-    ----------
-    pieces : tuple of DataPiece
-    machine : Machine
-    """
+    """An object that holds constants and nothing else."""
 
     pieces: tuple[DataPiece, ...]
     machine: Machine

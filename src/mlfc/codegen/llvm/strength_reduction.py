@@ -28,17 +28,10 @@ def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, A
 
 @dataclass(frozen=True, eq=False)
 class AddressTerms:
-    """Where accesses lie, but for what each of them adds as a constant.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    terms : mapping of Var to int
-        Coefficients of the flat index.
-    """
+    """Where accesses are, but for what each of them adds as a constant."""
 
     buffer: ir.Buffer
-    terms: Mapping[ir.Var, int]
+    terms: Mapping[ir.Var, int]  # coefficients of the flat index
 
     def same(self, other: AddressTerms) -> bool:
         """Tell whether accesses at both differ by a constant."""
@@ -108,23 +101,12 @@ def _has(exprs: Sequence[Expr], var: ir.Var) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ReducedAddress:
-    """A place whose address one loop moves on.
-
-    Attributes
-    ----------
-    place : Place
-    start : value
-        Its address in the first iteration.
-    address : value
-        Its address where the next instruction goes.
-    step : int
-        Elements that it moves in an iteration.
-    """
+    """A place whose address one loop moves on."""
 
     place: AddressTerms
-    start: Value
-    address: Value
-    step: int
+    start: Value  # its address in the first iteration
+    address: Value  # its address at the next instruction
+    step: int  # elements that it moves in an iteration
 
     def at(self, context: Context, base: Value, elements: int) -> Value:
         """Return the address so many elements behind another one."""

@@ -30,20 +30,11 @@ _INCLUDES = (
 
 @dataclass(frozen=True)
 class _Form:
-    """A way to compute the sums of one part.
+    """A way to compute the sums of one part."""
 
-    Attributes
-    ----------
-    condition : str
-        Of the preprocessor.
-    width : int
-        Bytes of the part.
-    lines : tuple of str
-        Statements that add to ``mlf_sum``; ``mlf_a`` and ``mlf_b`` are the factors, all of them of the type ``{part}``.
-    """
-
-    condition: str
-    width: int
+    condition: str  # of the preprocessor
+    width: int  # bytes of the part
+    # statements that add to ``mlf_sum``; ``mlf_a`` and ``mlf_b`` are the factors, all of them of the type ``{part}``
     lines: tuple[str, ...]
 
 

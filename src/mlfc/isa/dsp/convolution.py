@@ -39,12 +39,7 @@ def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) ->
 class PairedSums:
     """Sums of blocks of filters over a few pixels at once.
 
-    Parameters
-    ----------
-    order : ndarray
-        (steps, 2): elements of the reduction that each step multiplies.
-    group : int
-        Steps that are read at once.
+    `order` has shape (steps, 2): elements of the reduction that each step multiplies. `group` steps are read at once.
     """
 
     def __init__(self, ctx: Context, weights: Weights, order: Array, out: Output, group: int = 1) -> None:
@@ -67,10 +62,7 @@ class PairedSums:
     def emit(self, places: Sequence[Sequence[Expr]], read: Reader, last: Expr | None = None) -> None:
         """Write the sums of all filters for the pixels at `places` of the output.
 
-        Parameters
-        ----------
-        last : Expr, optional
-            Whether the last pixel is one that is to be stored.
+        `last` is whether the last pixel is one that is to be stored.
         """
         for weights, first, count, width in self._blocks:
             with self._ctx.stmts.loop(count, "block") as block:

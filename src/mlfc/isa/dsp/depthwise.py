@@ -51,14 +51,8 @@ class _Term:
 class _Row:
     """How the neighbouring results of a row are made of words of data and of weights.
 
-    Attributes
-    ----------
-    pairs : list of (int, int)
-        Taps in the halves of each word of weights, -1 for none.
-    words : int
-        Words of data that `RESULTS` results need.
-    terms : list of list of _Term
-        For each result.
+    `pairs` are the taps in the halves of each word of weights, -1 for none; `words` counts the words of data that
+    `RESULTS` results need; `terms` has a list for each result.
     """
 
     def __init__(self, taps: int, stride: int) -> None:

@@ -99,14 +99,11 @@ def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callab
 
 
 class Patch:
-    """The inputs of `pixels` output pixels, in the order in which the weights lie.
+    """The inputs of `pixels` output pixels, in the order of the weights.
 
     Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
-
-    Attributes
-    ----------
-    order : ndarray
-        (steps, 2): which element of the reduction (kernel row, column, channel) each half of a step's word is.
+    `order`, of shape (steps, 2), is the element of the reduction (kernel row, column, channel) in each half of a step's
+    word.
     """
 
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:

@@ -50,7 +50,7 @@ def _paired(rows: Array) -> Array:
 
 
 def pack(rows: Array, order: Array, pairs: int) -> Array:
-    """Return the words of blocks of filters.
+    """Return the words of blocks of filters, (blocks, steps, pairs) int32.
 
     Parameters
     ----------
@@ -60,11 +60,6 @@ def pack(rows: Array, order: Array, pairs: int) -> Array:
         (steps, 2): which element of the reduction each half multiplies; -1 for none.
     pairs : int
         Pairs of filters in a block.
-
-    Returns
-    -------
-    ndarray
-        (blocks, steps, pairs) int32.
     """
     paired = _paired(rows)
     halves = np.where(order[..., None] < 0, 0, (paired[..., 0] + 256 * paired[..., 1])[order]) & 0xFFFF

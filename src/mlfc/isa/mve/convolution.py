@@ -43,10 +43,7 @@ def serves(data: Buffer, weights: Weights, out: Output) -> bool:
 class Filters:
     """Sums of all filters for one or two rows of bytes.
 
-    Parameters
-    ----------
-    rows : ndarray
-        Weights (reduction, filters), the reduction in the order of the rows and a multiple of half a chunk.
+    `rows` are weights (reduction, filters), the reduction in the order of the rows and a multiple of half a chunk.
     """
 
     def __init__(self, ctx: Context, rows: Array, start: Array, out: Output) -> None:

@@ -19,20 +19,18 @@ FEW_PIXELS, MOST_PIXELS = 8, 16
 
 
 class Strip:
-    """The copy, for output pixels that lie side by side.
+    """The copy, for output pixels that are side by side.
 
     Parameters
     ----------
     conv : Conv
         Two spatial dimensions, no dilation.
-    source : (Buffer, Frame)
-        The input, and how it is seen.
     channels : int
         Channels of the input that the strip holds of each pixel.
     pitch : int
         Bytes from one pixel of a column to the next.
     zero : int
-        What stands on the borders.
+        The value on the borders.
     slack : int
         Bytes behind the last window that may be read.
     """

@@ -230,17 +230,9 @@ def link(
 ) -> codegen.LinkedCode:
     """Return the code of modules that go into one archive or library.
 
-    Parameters
-    ----------
-    factories : sequence of Factory
-        Of different names.
-    share_workspace, share_weights, system_lib : bool
-        See `codegen.generate_together`.
-
-    Raises
-    ------
-    OptionError
-        If two modules have one name.
+    `factories`: of different names.
+    `share_workspace`, `share_weights` and `system_lib`: see `codegen.generate_together`.
+    Raises OptionError if two modules have one name.
     """
     units = [factory.unit for factory in factories]
     return codegen.generate_together(
@@ -251,10 +243,7 @@ def link(
 def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:
     """Return what a library of these modules has as its root: the factory of a single one, else a `ModuleSet`.
 
-    Parameters
-    ----------
-    factories, share_workspace, share_weights
-        As for `link`.
+    `factories`, `share_workspace` and `share_weights`: as for `link`.
     """
     if len(factories) == 1:
         return factories[0].runtime

@@ -15,15 +15,10 @@ _FILLING = RLock()
 class Registry(Generic[T]):
     """A table from string keys to entries, filled by decorators or calls.
 
-    Parameters
-    ----------
-    kind : str
-        What the entries are, in the singular, for messages: "operator", "target".
-    package : str, optional
-        Every module of this package is imported before the table is first read. So a package on a higher layer fills
-        tables of lower ones, which never import it by name, and a new module of it is found without being listed.
-    part : str, optional
-        Of those modules that are packages themselves, only this module of theirs is imported, if they have it.
+    `kind`: what the entries are, in the singular, for messages: "operator", "target".
+    `package`: every module of this package is imported before the table is first read. So a package on a higher layer
+    fills tables of lower ones, which never import it by name, and a new module of it is found without being listed.
+    `part`: of those modules that are packages themselves, only this module of theirs is imported, if they have it.
     """
 
     def __init__(self, kind: str, package: str | None = None, part: str | None = None) -> None:

@@ -35,10 +35,7 @@ _hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
     """Return the facts that running and describing a module takes: interface, memory, operators.
 
-    Parameters
-    ----------
-    code : GeneratedCode, optional
-        The module's code where it is linked with others; default its own.
+    `code`: the module's code where it is linked with others; default its own.
     """
     code = code or factory.code
     return ModuleInfo.of(

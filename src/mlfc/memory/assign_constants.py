@@ -16,15 +16,8 @@ _LARGEST = 5
 def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[Value, ConstantPool]:
     """Choose a memory for every constant that a call reads.
 
-    Parameters
-    ----------
-    pools : sequence of ConstantPool
-        In the order of preference, the fastest first; none leaves all constants to the linker.
-
-    Raises
-    ------
-    BudgetError
-        Naming the constant, the memory and the largest constants, if they have no room.
+    `pools`: in the order of preference, the fastest first; none leaves all constants to the linker.
+    Raises BudgetError, naming the constant, the memory and the largest constants, if they have no room.
     """
     if not pools:
         return {}

@@ -84,20 +84,10 @@ class _Filling:
 def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     """Place every block of the workspace in one of several pools.
 
-    Parameters
-    ----------
-    pools : sequence of Pool
-        In the order of preference, the fastest first.
-
-    Returns
-    -------
-    Plan
-        Of an arena in which the pools that are used lie one after the other. Its bound is that of one pool for all.
-
-    Raises
-    ------
-    BudgetError
-        Naming the pool, the layer and the largest tensors, if they have no room.
+    `pools`: in the order of preference, the fastest first.
+    The plan is of an arena in which the pools that are used lie one after the other. Its bound is that of one pool for
+    all.
+    Raises BudgetError, naming the pool, the layer and the largest tensors, if they have no room.
     """
     groups = _groups(program)
     for order in (
@@ -216,10 +206,7 @@ def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
 
     `memory.prove` proves what lies where within the arena that the pools make up.
 
-    Raises
-    ------
-    InternalError
-        Naming the block or pool.
+    Raises InternalError, naming the block or pool.
     """
     limits = {pool.name: pool.nbytes for pool in pools}
     for span in plan.spans:

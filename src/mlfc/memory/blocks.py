@@ -31,10 +31,7 @@ class Block:
 
     Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
 
-    Attributes
-    ----------
-    first, last : int
-        Calls, both included.
+    `first` and `last`: calls, both included.
     """
 
     name: str

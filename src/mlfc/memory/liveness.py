@@ -14,10 +14,7 @@ from mlfc.tir.ir import Program, Value
 class LiveRange:
     """A block of workspace and the calls during which it must keep its bytes.
 
-    Attributes
-    ----------
-    first, last : int
-        Indices into ``Program.calls``, both inclusive.
+    `first` and `last`: indices into ``Program.calls``, both inclusive.
     """
 
     value: Value | None  # the intermediate that lies there; None for the scratch of call `first`
@@ -78,12 +75,8 @@ def live_bytes(
 ) -> tuple[int, ...]:
     """Return the live bytes during each call.
 
-    Parameters
-    ----------
-    blocks : sequence of sequence of (LiveRange, int)
-        Ranges that have their places together, each with its distance from where all begin.
-    distances : mapping
-        Which outputs may reach into the place of an input, and how far: they count as far as they cannot.
+    `blocks`: ranges that have their places together, each with its distance from where all begin.
+    `distances`: which outputs may reach into the place of an input, and how far: they count as far as they cannot.
     """
     changes = [0] * (num_calls + 1)
     for block in blocks:

@@ -22,10 +22,7 @@ _MOST_CALLS = 400
 def reordered(program: Program) -> Program:
     """Return the program with its calls in the order in which the fewest bytes are live; itself if that is its own.
 
-    Parameters
-    ----------
-    program : Program
-        Its calls write whole values.
+    `program`: its calls write whole values.
     """
     if len(program.calls) > _MOST_CALLS:
         return program

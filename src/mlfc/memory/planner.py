@@ -66,20 +66,11 @@ def plan(
 ) -> Plan:
     """Place every intermediate and every call's scratch.
 
-    Parameters
-    ----------
-    alignment : int
-        Of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
-        aligned to the largest power of two that is not larger than they are.
-    keep : callable, optional
-        Which blocks to place; default all. The plan knows nothing of the others.
-    limit : int
-        The search ends at a plan that is not larger than this.
-
-    Returns
-    -------
-    Plan
-        Deterministic: equal programs get equal offsets.
+    `alignment`: of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
+    aligned to the largest power of two that is not larger than they are.
+    `keep`: which blocks to place; default all. The plan knows nothing of the others.
+    `limit`: the search ends at a plan that is not larger than this.
+    Deterministic: equal programs get equal offsets.
     """
     ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
     if keep is not None:

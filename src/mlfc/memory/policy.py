@@ -29,21 +29,10 @@ def choose_plan(
 ) -> Planned:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace.
 
-    Parameters
-    ----------
-    memory_options : MemoryOptions
-        Where its memory is asked to lie.
-    reorder : bool
-        Whether its calls may take place in another order, if that takes less memory.
-    ram : int, optional
-        Bytes for the workspace, inputs and outputs.
-    tile_for_ram : callable ``(whole, limit, planner) -> (program, plan)``, optional
-        Tiles layers by rows where the workspace exceeds `ram`.
-
-    Raises
-    ------
-    BudgetError
-        If the workspace does not fit the pools.
+    `reorder`: whether its calls may take place in another order, if that takes less memory.
+    `ram`: bytes for the workspace, inputs and outputs.
+    `tile_for_ram`: tiles layers by rows where the workspace exceeds `ram`.
+    Raises BudgetError if the workspace does not fit the pools.
     """
 
     def planner(lowered: Program, limit: int = 0) -> Planned:

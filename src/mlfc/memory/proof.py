@@ -48,11 +48,8 @@ class _Bytes:
 def prove(program: Program, plan: Plan) -> None:
     """Prove that no call reads bytes that something else has overwritten.
 
-    Raises
-    ------
-    InternalError
-        Naming the call and both tensors, if the plan puts something outside the arena or off its
-        alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
+    Raises InternalError, naming the call and both tensors, if the plan puts something outside the arena or off its
+    alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
     """
     memory = _Bytes()
     for value in program.inputs:

@@ -24,12 +24,8 @@ class Reuse:
 def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange], *, overlap: bool) -> Reuse | None:
     """Return the input of call number `index` whose place its output may take, the one that saves most; or None.
 
-    Parameters
-    ----------
-    ranges : mapping of Value to LiveRange
-        Of what lies in the workspace.
-    overlap : bool
-        Whether the place may be taken in part too, where the kernel then needs a certain distance.
+    `ranges`: of what lies in the workspace.
+    `overlap`: whether the place may be taken in part too, where the kernel then needs a certain distance.
     """
     output = ranges.get(call.output.root)
     if output is None or output.first != index or not call.output.is_whole:

@@ -53,15 +53,8 @@ class _Block:
 def assign_storages(program: Program, plan: Plan) -> Storages:
     """Give every tensor of a program a block.
 
-    Parameters
-    ----------
-    plan : Plan
-        Says which outputs of calls take the place of an input.
-
-    Returns
-    -------
-    Storages
-        Ids are dense, in the order in which the graph first names their tensors.
+    `plan`: says which outputs of calls take the place of an input.
+    Ids are dense, in the order in which the graph first names their tensors.
     """
     scratch = {
         call: tuple(_scratch_value(call, buffer) for buffer in call.kernel.scratch)

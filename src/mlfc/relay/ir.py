@@ -245,19 +245,10 @@ class IRModule(Displayed):
 def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any) -> Call:
     """Apply the operator `name`, checking attributes and types.
 
-    Parameters
-    ----------
-    name : str
-        Relay operator name, such as ``nn.conv2d``.
-    args : sequence of Expr
-        Arguments in order.
-    attrs, **more
-        Attributes; what is left out takes its declared default.
-
-    Raises
-    ------
-    TypeCheckError
-        If the operator does not take these arguments or attributes; the place names the span's nodes.
+    `name`: Relay operator name, such as ``nn.conv2d``.
+    `attrs` and `more`: attributes; what is left out takes its declared default.
+    Raises TypeCheckError if the operator does not take these arguments or attributes; the place names the span's
+    nodes.
     """
     operator = OPERATORS.get(name)
     place = "/".join(span.nodes) or name

@@ -25,21 +25,12 @@ __all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_
 def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, spans: bool = False) -> str:
     """Return a module as Relay text.
 
-    Parameters
-    ----------
-    metadata : bool
-        End with the section that holds the tensor constants, if there are any. Without it the text of a module with
-        tensor constants only shows where they are used.
-    version : bool
-        Start with the version line, without which the text does not parse.
-    spans : bool
-        Write comments with original names, spans, output names, quantization and source; see `text_origins`.
-
-    Returns
-    -------
-    str
-        Scalars have as many digits as it takes to read the same value again. Names that are not Relay
-        identifiers are changed; `parameter_names` tells how.
+    `metadata`: end with the section that holds the tensor constants, if there are any. Without it the text of a
+    module with tensor constants only shows where they are used.
+    `version`: start with the version line, without which the text does not parse.
+    `spans`: write comments with original names, spans, output names, quantization and source; see `text_origins`.
+    Scalars have as many digits as it takes to read the same value again. Names that are not Relay
+    identifiers are changed; `parameter_names` tells how.
     """
     text, constants = text_and_constants(module, version=version, spans=spans)
     return text + section_text(constants) if metadata else text
@@ -63,18 +54,8 @@ def section_text(constants: Sequence[Constant]) -> str:
 def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArray[Any]] | None = None) -> IRModule:
     """Return the module that Relay text describes.
 
-    Parameters
-    ----------
-    text : str
-        Not trusted: nesting, lengths and indices are checked.
-    file : str
-        Its name, for messages.
-    constants : sequence of ndarray, optional
-        What ``meta[relay.Constant][i]`` stands for in a text without a metadata section.
-
-    Raises
-    ------
-    TextError
-        With file, line and column, the line itself with a caret, and what was expected.
+    `text`: not trusted: nesting, lengths and indices are checked.
+    `constants`: what ``meta[relay.Constant][i]`` stands for in a text without a metadata section.
+    Raises TextError, with file, line and column, the line itself with a caret, and what was expected.
     """
     return parse(Source(text, file), constants or ())

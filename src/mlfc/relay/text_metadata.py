@@ -77,10 +77,7 @@ def _tensor_type(graph: _Graph, constant: Constant) -> int:
 def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
     """Return the constants of a metadata section.
 
-    Raises
-    ------
-    TextError
-        If the JSON is broken, an index leads nowhere, or a tensor's bytes are.
+    Raises TextError if the JSON is broken, an index leads nowhere, or a tensor's bytes are.
     """
     try:
         if sum(map(text.count, "[{,:")) > _MAX_VALUES:

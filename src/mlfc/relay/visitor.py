@@ -97,12 +97,9 @@ def with_span(expr: E, span: Span) -> E:
 class Rewriter:
     """Rewrites graphs from the leaves up; expressions that were rewritten before are remembered.
 
-    Parameters
-    ----------
-    rule : callable ``(Expr) -> Expr``
-        Takes each expression after its arguments were rewritten and returns what stands in its place: the
-        expression itself, or another one of the same type. It sees parameters of functions too, which
-        must stay variables.
+    `rule`: takes each expression after its arguments were rewritten and returns what stands in its place: the
+    expression itself, or another one of the same type. It sees parameters of functions too, which must stay
+    variables.
     """
 
     def __init__(self, rule: Callable[[Expr], Expr]) -> None:

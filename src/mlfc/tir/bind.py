@@ -31,17 +31,9 @@ Frame: TypeAlias = "tuple[ir.For | ir.Let | ir.If, ...]"
 def bind(body: Stmt, items: int = ITEMS) -> Stmt:
     """Return what a function does as launches.
 
-    Parameters
-    ----------
-    body : Stmt
-        Plain loops, launches, or both one after another.
-    items : int
-        Most work-items of a group.
-
-    Raises
-    ------
-    UnsupportedError
-        If much of the work must run in order: then a host does it faster.
+    `body`: plain loops, launches, or both one after another.
+    `items` is the most work-items of a group.
+    Raises UnsupportedError if much of the work must run in order: then a host does it faster.
     """
     binder = _Binder(body, items)
     launches = [binder.launch(nest) for nest in binder.nests(body, ()) if nest.count]

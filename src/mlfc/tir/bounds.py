@@ -71,10 +71,7 @@ _CALLS: dict[str, Callable[[ir.Call], Interval]] = {
 class Ranges:
     """What is known of the variables in scope.
 
-    Parameters
-    ----------
-    held : mapping of int to Interval, optional
-        What elements of buffers may be, by the buffers' ids, where their dtypes say less; see `tir.held`.
+    `held`: what elements of buffers may be, by the buffers' ids, where their dtypes say less; see `tir.held`.
     """
 
     def __init__(self, held: Mapping[int, Interval] | None = None) -> None:
@@ -170,10 +167,7 @@ class Ranges:
     def interval(self, expr: Expr, depth: int = 1) -> Interval:
         """Return an interval that holds every value of an integer expression.
 
-        Parameters
-        ----------
-        depth : int
-            How many conditions may be combined to sharpen each end.
+        `depth`: how many conditions may be combined to sharpen each end.
         """
         if not dtypes.is_integer(expr.dtype):
             return _limits(expr.dtype)

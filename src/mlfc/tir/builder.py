@@ -185,10 +185,7 @@ def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
 class StmtBuilder:
     """Collects statements; blocks open with ``with`` and close where it ends.
 
-    Parameters
-    ----------
-    single_trips : bool
-        Keep loops of one trip.
+    `single_trips` keeps loops of one trip.
     """
 
     def __init__(self, *, single_trips: bool = False) -> None:

@@ -68,10 +68,7 @@ class Tensor:
 class Output:
     """Where an emitter's result goes.
 
-    Attributes
-    ----------
-    shape, dtype
-        Of the emitter's own result, before fused consumers change the dtype.
+    `shape` and `dtype`: of the emitter's own result, before fused consumers change the dtype.
     """
 
     shape: tuple[int, ...]

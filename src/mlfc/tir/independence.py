@@ -15,11 +15,8 @@ from mlfc.tir.visitor import own_exprs, walk, walk_expr
 def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Independence:
     """Return what tells the independent loops of a host's function, wherever its callers put output and inputs.
 
-    Parameters
-    ----------
-    aliased : frozenset of int
-        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes is up to
-        the memory plan, so no loop that stores results is independent.
+    `aliased`: positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes
+    is up to the memory plan, so no loop that stores results is independent.
     """
     same = {prim.inputs[position]: prim.output for position in prim.inplace}
     astray = frozenset({prim.output}) if aliased.difference(prim.inplace) else frozenset[Buffer]()
@@ -36,17 +33,10 @@ class _Access:
 class Independence:
     """Tells of which loops no iteration touches what another one writes.
 
-    Parameters
-    ----------
-    body : Stmt
-        What the loops stand in.
-    same : mapping of Buffer to Buffer
-        Buffers that may lie where another of their shape lies, each element at the other's, and that other.
-    astray : frozenset of Buffer
-        Buffers that may overlap others somehow: loops that write one are not independent.
-    local_is_own : bool
-        Whether all iterations reach what the function keeps in local buffers. Work-items have their own, so a loop that
-        writes one from outside is not theirs.
+    `same`: buffers that may lie where another of their shape lies, each element at the other's, and that other.
+    `astray`: buffers that may overlap others somehow: loops that write one are not independent.
+    `local_is_own`: whether all iterations reach what the function keeps in local buffers. Work-items have their own,
+    so a loop that writes one from outside is not theirs.
     """
 
     def __init__(

@@ -51,15 +51,8 @@ _cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKey
 def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
     """Return how far before an input the output must start so that no byte is written before its last read.
 
-    Parameters
-    ----------
-    position : int
-        Of the input.
-
-    Returns
-    -------
-    Lead or None
-        None where nothing is won: the output may as well end where the input starts.
+    `position`: of the input.
+    None where nothing is won: the output may as well end where the input starts.
     """
     cached = _cache.setdefault(prim, {})
     if position not in cached:
@@ -71,12 +64,8 @@ def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
 class _Accesses:
     """Reads or writes of one buffer: arrays with an element an access and iteration.
 
-    Attributes
-    ----------
-    low, high : ndarray
-        Bytes from the start of the buffer; `high` is the first one behind.
-    first, last : ndarray
-        Indices of the last axis, both included.
+    `low` and `high`: bytes from the start of the buffer; `high` is the first one behind.
+    `first` and `last`: indices of the last axis, both included.
     """
 
     time: _Numbers  # when; equal times are in no order

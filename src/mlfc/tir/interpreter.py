@@ -29,22 +29,10 @@ def run(
 ) -> Array:
     """Interpret a function.
 
-    Parameters
-    ----------
-    inputs, constants : sequence of ndarray
-        In the order of ``prim.inputs`` and ``prim.constants``.
-    step_limit : int, optional
-        How many statements may run.
-
-    Returns
-    -------
-    ndarray
-        The output. What the function does not write is NaN, or the largest value of the dtype.
-
-    Raises
-    ------
-    StepLimitError
-        If the limit is reached.
+    `inputs` and `constants`: in the order of ``prim.inputs`` and ``prim.constants``.
+    `step_limit`: how many statements may run.
+    What the function does not write is NaN in the output, or the largest value of the dtype.
+    Raises StepLimitError if the limit is reached.
     """
     return run_counted(prim, inputs, constants, step_limit=step_limit)[0]
 

@@ -260,10 +260,7 @@ class Launch:
     work-item may touch an element of a parameter or scratch buffer that another one writes; what a work-item wrote to
     a shared buffer before a `Barrier` may be read by the others of its group behind it.
 
-    Attributes
-    ----------
-    groups, items : tuple of Var
-        The place of the group in the grid, and of the work-item in its group.
+    `groups` and `items`: the place of the group in the grid, and of the work-item in its group.
     """
 
     grid: tuple[int, int, int]  # groups along x, y and z

@@ -13,10 +13,7 @@ from mlfc.tir.visitor import below, own_exprs, walk, walk_expr
 def launches(prim: PrimFunc) -> tuple[Launch, ...]:
     """Return the launches of a function in order.
 
-    Raises
-    ------
-    InternalError
-        If anything but comments stands beside them.
+    Raises InternalError if anything but comments stands beside them.
     """
     stmts = prim.body.stmts if isinstance(prim.body, ir.Seq) else (prim.body,)
     found = tuple(stmt for stmt in stmts if not isinstance(stmt, ir.Comment))

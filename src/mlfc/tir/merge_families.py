@@ -17,10 +17,7 @@ _NODE_BYTES, _LOAD_BYTES, _VALUE_BYTES = 2, 6, 2
 def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
     """Return the shared functions that make the code smaller, in the order of their first members.
 
-    Parameters
-    ----------
-    functions : sequence of PrimFunc
-        All that are printed into one file. Each is a member of one family at most.
+    `functions`: all that are printed into one file. Each is a member of one family at most.
     """
     families: list[list[PrimFunc]] = []
     for function in (item for item in functions if item.external is None):

@@ -149,18 +149,10 @@ def access_key(buffer: Buffer, indices: Sequence[Array], dtype: str) -> tuple[Ar
 def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> Array:
     """Return the value of an expression.
 
-    Parameters
-    ----------
-    env : mapping of Var to scalar or ndarray
-        Arrays must broadcast against each other; the result has their common shape (or a smaller one, where
-        the expression does not depend on all of them).
-    memory : mapping of Buffer to ndarray
-        Contents, in the buffers' shapes.
-
-    Raises
-    ------
-    InternalError
-        If a load that is not guarded by a Select leaves its buffer.
+    `env`: arrays must broadcast against each other; the result has their common shape (or a smaller one, where the
+    expression does not depend on all of them).
+    `memory`: contents, in the buffers' shapes.
+    Raises InternalError if a load that is not guarded by a Select leaves its buffer.
     """
     with np.errstate(all="ignore"):
         return Evaluator(env, memory).run(expr)

@@ -50,10 +50,7 @@ class ParameterPool:
     def number(self, values: Sequence[Number], dtype: str, hint: str) -> Expr:
         """Return the expression of a number by its value in each member: a literal where all are the same.
 
-        Parameters
-        ----------
-        hint : str
-            What a new parameter is called.
+        `hint` names a new parameter.
         """
         found = tuple(values)
         if len({repr(value) for value in found}) == 1:

@@ -30,10 +30,8 @@ _NOBODY, _SEVERAL = -1, -2
 def run_launch(launch: Launch, memory: dict[Buffer, Array]) -> None:
     """Run all work-items of a launch on the contents of parameters and scratch.
 
-    Raises
-    ------
-    InternalError
-        If an access leaves its buffer, or two work-items meet in one element and one of them writes it.
+    Raises InternalError if an access leaves its buffer, or two work-items meet in one element and one of them writes
+    it.
     """
     written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
     watches = {buffer: _Watch(buffer.name, array.size) for buffer, array in memory.items() if buffer in written}

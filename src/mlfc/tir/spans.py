@@ -39,13 +39,7 @@ class IndexSpan:
 
 
 class IndexSpans:
-    """Spans of expressions, given those of the variables in scope.
-
-    Parameters
-    ----------
-    count : int
-        Iterations.
-    """
+    """Spans of expressions, given those of the variables in scope."""
 
     def __init__(self, count: int = 1, known: dict[Var, IndexSpan] | None = None) -> None:
         self.count = count

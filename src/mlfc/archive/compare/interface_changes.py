@@ -24,10 +24,7 @@ _POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
 class Change:
     """Something that differs.
 
-    Attributes
-    ----------
-    a, b : object
-        The values before and after, where they are short.
+    `a` and `b` are the values before and after, where they are short.
     """
 
     level: str  # `BREAK`, `WARNING` or `NOTE`

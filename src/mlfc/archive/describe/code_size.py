@@ -21,16 +21,9 @@ _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 def code_sizes(archive: Archive) -> dict[str, int]:
     """Compile an archive's C for this machine and return what its objects have, in bytes.
 
-    Returns
-    -------
-    dict
-        ``code_bytes`` (instructions), ``readonly_bytes`` (constants among them), ``data_bytes`` and
-        ``zeroed_bytes`` (static workspaces among them).
-
-    Raises
-    ------
-    ToolchainError
-        If there is no compiler, it refuses the code, or its objects are no ELF files.
+    Returns ``code_bytes`` (instructions), ``readonly_bytes`` (constants among them), ``data_bytes`` and
+    ``zeroed_bytes`` (static workspaces among them).
+    Raises ToolchainError if there is no compiler, it refuses the code, or its objects are no ELF files.
     """
     files = {
         name: archive.tar.read(name, size) for name, size in archive.tar.sizes.items() if name.startswith(f"{CODE}/")

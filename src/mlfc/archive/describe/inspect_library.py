@@ -35,24 +35,13 @@ _KEPT = ("executor", "entry", "inputs", "outputs", "memory")
 def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a library of code, for whatever machine it is.
 
-    Parameters
-    ----------
-    path : path
-        A shared or static library, an object, or a tar of objects.
+    The path is of a shared or static library, an object, or a tar of objects. Returns ``library``: ``form``,
+    ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling convention, and ``trees`` by generation
+    of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root first. ``modules``: by name what mlfc wrote
+    of each. ``files``: the library.
 
-    Returns
-    -------
-    dict
-        ``library``: ``form``, ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling
-        convention, and ``trees`` by generation of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root
-        first. ``modules``: by name what mlfc wrote of each. ``files``: the library.
-
-    Raises
-    ------
-    ArchiveError
-        If it is no library, or what it carries breaks its format.
-    UnsupportedError
-        If it is of a format that is not read.
+    Raises ArchiveError if it is no library, or what it carries breaks its format.
+    Raises UnsupportedError if it is of a format that is not read.
     """
     place = str(path)
     with open_plain(path) as file, _mapped(file.fileno(), place) as view:

@@ -23,10 +23,7 @@ _NEXT = "Export the archive again"
 class BlockLifetime:
     """A tensor or scratch in memory.
 
-    Attributes
-    ----------
-    first, last : int
-        Calls at which its life begins and ends, both inclusive.
+    `first` and `last`: calls at which its life begins and ends, both inclusive.
     """
 
     name: str

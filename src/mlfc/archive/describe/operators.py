@@ -14,20 +14,11 @@ from mlfc.support.module_info import PoolInfo
 def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str) -> list[dict[str, Any]]:
     """Return the module's operators in the order of their calls, as far as its archive knows it.
 
-    Parameters
-    ----------
-    graph : GraphMemory or None
-        Of a module for the graph executor.
-    place : str
-        The archive, for messages.
-
-    Returns
-    -------
-    list of dict
-        ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
-        ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset``, of the graph
-        executor ``storage_id``, and ``pool`` where there are several), the largest first. What the archive does not
-        say is None.
+    `graph`: of a module for the graph executor.
+    Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
+    ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset``, of the graph
+    executor ``storage_id``, and ``pool`` where there are several), the largest first. What the archive does not say
+    is None.
     """
     operators = _listed(module, graph)
     blocks = _blocks(module, graph, len(operators), place)

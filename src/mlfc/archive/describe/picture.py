@@ -34,17 +34,7 @@ class _Rectangle:
 def memory_picture(module: Mapping[str, Any], name: str) -> str:
     """Return the SVG of one module's memory; equal modules give equal text.
 
-    Parameters
-    ----------
-    module : mapping
-        Of `inspect`.
-    name : str
-        The module's.
-
-    Raises
-    ------
-    ArchiveError
-        If the archive does not say which tensors live when.
+    Raises ArchiveError if the archive does not say which tensors live when.
     """
     operators = module["operators"]
     if not operators or any(operator["tensors"] is None for operator in operators):

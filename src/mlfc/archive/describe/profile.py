@@ -91,10 +91,7 @@ def profiled_factory(
 ) -> ProfiledModule | GraphModule:
     """Return the module that `build` made, ready to be profiled in this process.
 
-    Parameters
-    ----------
-    flags : sequence of str
-        What the C compiler is told beside what it is always told.
+    `flags` are further flags for the C compiler.
     """
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory

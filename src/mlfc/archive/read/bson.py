@@ -31,16 +31,9 @@ MAX_ELEMENTS = 1_000_000
 def encode(document: Mapping[str, Any]) -> Content:
     """Return a document's bytes.
 
-    Parameters
-    ----------
-    document : mapping
-        Of str, int, float, bool, None, `Data` (binary), and mappings and sequences of these. Keys hold no zero
-        character.
-
-    Raises
-    ------
-    OptionError
-        If it has more bytes than BSON can count.
+    `document`: of str, int, float, bool, None, `Data` (binary), and mappings and sequences of these. Keys hold no
+    zero character.
+    Raises OptionError if it has more bytes than BSON can count.
     """
     parts = _document(document.items())
     if sum(map(nbytes_of, parts)) > MAX_BYTES:
@@ -85,10 +78,7 @@ def _element(value: Any) -> tuple[int, Sequence[Data]]:
 def decode(data: bytes | memoryview, place: str) -> dict[str, Any]:
     """Return the document that `data` holds; binary data are read-only views of it.
 
-    Raises
-    ------
-    ArchiveError
-        Naming the byte at which it is not BSON, or of a type that is not read here.
+    Raises ArchiveError, naming the byte at which it is not BSON, or of a type that is not read here.
     """
     reader = _Reader(memoryview(data), place)
     document = reader.document(0)

@@ -22,10 +22,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield ``path: what is wrong`` for each contradiction.
 
-    Parameters
-    ----------
-    document : mapping
-        As `upgrade.upgraded` returns it.
+    `document` is as `upgrade.upgraded` returns it.
     """
     if is_operator_style(document):
         yield from _time_faults(document, "$")

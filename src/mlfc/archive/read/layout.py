@@ -42,10 +42,7 @@ _RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
 class Layout:
     """The places that differ between versions; ``{module}`` stands for the module's name.
 
-    Attributes
-    ----------
-    relay, graph, params : str or None
-        Files; None where the style has none.
+    `relay`, `graph` and `params`: files; None where the style has none.
     """
 
     metadata: str
@@ -140,17 +137,8 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Lay
 
     Code that bears the name of one module is this module's, code that bears no module's name is everyone's.
 
-    Parameters
-    ----------
-    modules : collection of str
-        The names of all modules of the archive.
-    paths : iterable of str
-        All files.
-
-    Raises
-    ------
-    ArchiveError
-        If so many modules have so much code in common that listing it for each would take long.
+    `modules`: the names of all modules of the archive.
+    Raises ArchiveError if so many modules have so much code in common that listing it for each would take long.
     """
     known = sorted(paths)
     present = set(known)

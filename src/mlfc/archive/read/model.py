@@ -30,10 +30,7 @@ class TensorRecord(NamedTuple):
 class MainMemory:
     """What the main function of a module needs on one device, in bytes.
 
-    Attributes
-    ----------
-    inputs, outputs : tuple of Tensor
-        Empty where the version does not list them.
+    `inputs` and `outputs`: empty where the version does not list them.
     """
 
     device: int  # DLDeviceType; 1 is the CPU
@@ -75,10 +72,8 @@ class OperatorBuffer:
 class ModuleFiles:
     """Paths of one module's files; None or empty where the archive has none.
 
-    Attributes
-    ----------
-    sources, objects, headers : tuple of str
-        Under ``codegen/host``, sorted. Code that several modules share counts for each of them.
+    `sources`, `objects` and `headers`: under ``codegen/host``, sorted. Code that several modules share counts for
+    each of them.
     """
 
     sources: tuple[str, ...] = ()

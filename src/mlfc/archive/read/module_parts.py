@@ -51,17 +51,9 @@ class ModuleParts:
 def read_parts(path: str | os.PathLike[str], module: str | None = None) -> ModuleParts:
     """Read one module of an archive.
 
-    Parameters
-    ----------
-    module : str, optional
-        Which one, where the archive holds several.
-
-    Raises
-    ------
-    ArchiveError
-        If the archive is damaged, contradicts itself, or lacks what running the module takes.
-    OptionError
-        If there is no such module, or several and none is named.
+    `module` names one where the archive holds several.
+    Raises ArchiveError if the archive is damaged, contradicts itself, or lacks what running the module takes.
+    Raises OptionError if there is no such module, or several and none is named.
     """
     with open_archive(path) as archive:
         name = pick_module(archive.record.modules, module, archive.path)

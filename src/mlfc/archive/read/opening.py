@@ -84,10 +84,7 @@ class Archive:
 def open_archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
     """Open an archive of version 1 to 7, of either style, in TVM's form or the one of the proposal of 2021.
 
-    Raises
-    ------
-    ArchiveError
-        If it is not one; the message names the first fault.
+    Raises ArchiveError if it is not one; the message names the first fault.
     """
     with open_tar(path) as tar:
         yield read_archive(tar)
@@ -149,10 +146,7 @@ def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator
 def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
     """Return the document of an archive's metadata if it is an object of a version that we know.
 
-    Raises
-    ------
-    ArchiveError
-        If it is anything else.
+    Raises ArchiveError if it is anything else.
     """
     document = parse_json(data, place)
     if not isinstance(document, dict):

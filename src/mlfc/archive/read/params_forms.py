@@ -40,10 +40,7 @@ _AGAIN = "Export the archive again"
 def params_json(params: Params) -> Content:
     """Return parameters as JSON, one tensor a line, sorted by name.
 
-    Raises
-    ------
-    OptionError
-        If they are too large to be read back.
+    Raises OptionError if they are too large to be read back.
     """
     parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
     for index, name in enumerate(sorted(params)):
@@ -61,10 +58,7 @@ def params_json(params: Params) -> Content:
 def params_bson(params: Params) -> Content:
     """Return parameters as BSON, sorted by name.
 
-    Raises
-    ------
-    OptionError
-        If they are too large for BSON.
+    Raises OptionError if they are too large for BSON.
     """
     tensors = [{"name": name, **_kind(params[name]), "data": _elements(params[name])} for name in sorted(params)]
     return bson.encode({"format": FORMAT, "version": VERSION, "params": tensors})

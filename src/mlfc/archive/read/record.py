@@ -30,14 +30,7 @@ def archive_record(
 ) -> ArchiveRecord:
     """Return the record of an archive.
 
-    Parameters
-    ----------
-    document : mapping
-        As `upgrade.upgraded` returns it.
-    paths : iterable of str
-        All files of the archive.
-    version : int
-        That the archive has.
+    `document` is as `upgrade.upgraded` returns it.
     """
     known = tuple(paths)
     info = ArchiveInfo.read(document["mlfc"], "mlfc", _AGAIN) if "mlfc" in document else None

@@ -26,12 +26,9 @@ _SECTION_LIMIT = 1 << 20
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
     """Return a module's source by path in the archive.
 
-    Parameters
-    ----------
-    params : bool
-        With the weights, under the names that the model gives them. Large tensor constants are kept among them, as
-        ``meta[relay.Constant][0]`` and so on, which is what the text calls them. Without weights, the text holds all
-        constants in its metadata section.
+    `params` adds the weights, under the names that the model gives them. Large tensor constants are kept among them,
+    as ``meta[relay.Constant][0]`` and so on, which is what the text calls them. Without weights, the text holds all
+    constants in its metadata section.
     """
     main = factory.module.main
     values = factory.source_params
@@ -51,24 +48,9 @@ def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
 def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
     """Return a module of an archive as it was imported, and its weights.
 
-    Parameters
-    ----------
-    module : str
-        One of its modules.
-
-    Returns
-    -------
-    module : IRModule
-        With the original names.
-    params : dict of str to ndarray
-        They lie in a map of the archive, where alignment allows it.
-
-    Raises
-    ------
-    ArchiveError
-        If the archive lacks a part of the source, or a part is not what the list of files says.
-    TextError
-        If the text is damaged.
+    The module has the original names; where alignment allows it, the weights lie in a map of the archive.
+    Raises ArchiveError if the archive lacks a part of the source, or a part is not what the list of files says.
+    Raises TextError if the text is damaged.
     """
     files = archive.record.modules[module].files
     if archive.record.modules[module].details is None:

@@ -23,20 +23,10 @@ _SIGNATURE = "def @main("
 def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> ModuleInterface:
     """Return the description of a module's C entry for `AotModule`.
 
-    Parameters
-    ----------
-    header_text : str
-        Of ``tvmgen_<module>.h``.
-    relay : str or None
-        The model's Relay text.
-    place : str
-        The archive, for messages.
-
-    Raises
-    ------
-    ArchiveError
-        If the header declares no entry, or one that wants what only firmware can give it; or if the size of a tensor
-        is nowhere to be found.
+    `header_text`: of ``tvmgen_<module>.h``.
+    `relay`: the model's Relay text.
+    Raises ArchiveError if the header declares no entry, or one that wants what only firmware can give it; or if the
+    size of a tensor is nowhere to be found.
     """
     header = parse_header(header_text)
     prefix = f"tvmgen_{record.name.lower()}"
@@ -88,12 +78,8 @@ def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
 def graph_outputs(outputs: Sequence[TensorRecord], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
     """Return a graph's outputs under the names of the metadata where sizes tell which is which.
 
-    Parameters
-    ----------
-    outputs : sequence of TensorRecord
-        Of the metadata, in no order.
-    known : sequence of TensorInfo
-        Of the graph, in order, without names of their own.
+    `outputs`: of the metadata, in no order.
+    `known`: of the graph, in order, without names of their own.
     """
     left = {tensor.name: (tensor.dtype, tensor.nbytes) for tensor in outputs}
     kinds = [(info.dtype, info.nbytes) for info in known]

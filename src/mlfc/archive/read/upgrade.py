@@ -25,10 +25,7 @@ def is_operator_style(document: Mapping[str, Any]) -> bool:
 def upgraded(document: Mapping[str, Any]) -> Document:
     """Return a document of version 7 that says the same as one of any version and form.
 
-    Parameters
-    ----------
-    document : mapping
-        Fits its schema. It stays as it is.
+    `document` fits its schema and stays as it is.
     """
     if "modules" in document:
         return dict(document)

@@ -50,12 +50,8 @@ def check_files() -> dict[str, bytes]:
 def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> str:
     """Return the C function ``demo_<module>``, which runs a module.
 
-    Parameters
-    ----------
-    checked : bool
-        On the vectors of its file, and compares what comes out; else on zeros, and prints it.
-    embedded : bool
-        For a program without files: what it would read from them is in its code.
+    `checked`: on the vectors of its file, and compares what comes out; else on zeros, and prints it.
+    `embedded`: for a program without files: what it would read from them is in its code.
     """
     given = given_pools(item) if item.is_aot and embedded else ()
     values = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}

@@ -28,12 +28,8 @@ _FILES = (
 def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | None, date: str) -> str:
     """Return the text.
 
-    Parameters
-    ----------
-    paths : iterable of str
-        The archive's other members.
-    library : str
-        File name of the static library that the Makefile makes; None without a Makefile.
+    `paths`: the archive's other members.
+    `library`: file name of the static library that the Makefile makes; None without a Makefile.
     """
     known = list(paths)
     return render(

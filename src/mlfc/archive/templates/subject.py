@@ -65,10 +65,7 @@ class DemoTensor:
 class Subject:
     """A module.
 
-    Attributes
-    ----------
-    graph_path, params_path : str
-        Where the graph executor's files lie in the archive.
+    `graph_path` and `params_path`: where the graph executor's files lie in the archive.
     """
 
     name: str  # as in symbols and file names
@@ -213,10 +210,7 @@ class GivenPool:
 def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
     """Return the memories of a module in the order of the struct that takes them.
 
-    Raises
-    ------
-    OptionError
-        If the module has more constants to load than its header spells out.
+    Raises OptionError if the module has more constants to load than its header spells out.
     """
     pools = [
         GivenPool(

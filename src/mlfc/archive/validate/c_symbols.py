@@ -43,10 +43,7 @@ class CSymbols:
 def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbols:
     """Return what C or C++ code defines outside of any function.
 
-    Raises
-    ------
-    ArchiveError
-        If the code has more than `limit` tokens.
+    Raises ArchiveError if the code has more than `limit` tokens.
     """
     found = CSymbols()
     declaration: list[bytes] = []

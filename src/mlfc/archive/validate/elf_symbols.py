@@ -11,15 +11,7 @@ _KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function ope
 def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
     """Return the names of the functions that an object file defines for others.
 
-    Parameters
-    ----------
-    place : str
-        The file, for messages.
-
-    Raises
-    ------
-    ArchiveError
-        If it is not an ELF file, or its tables do not lie within it.
+    Raises ArchiveError if it is not an ELF file, or its tables do not lie within it.
     """
     try:
         return {item.name for item in read_symbols(data) if not item.is_local and item.kind in _KINDS}

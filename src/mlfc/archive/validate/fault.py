@@ -30,10 +30,8 @@ def fault_of_text(check: str, text: str) -> Fault:
 def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
     """Return the fault that an error of a reader is.
 
-    Parameters
-    ----------
-    place : str
-        The file in the archive. The error may name it too, behind the path of the archive and before the very spot.
+    `place`: the file in the archive. The error may name it too, behind the path of the archive and before the very
+    spot.
     """
     where = error.place or place
     start = where.find(place)

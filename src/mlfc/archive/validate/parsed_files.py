@@ -21,10 +21,7 @@ OBJECT_ENDING = ".o"
 class ParsedFiles:
     """Files of one archive, parsed when they are first asked for.
 
-    Attributes
-    ----------
-    errors : dict of str to ArchiveError
-        By path, what is wrong with files that could not be parsed.
+    `errors`: by path, what is wrong with files that could not be parsed.
     """
 
     def __init__(self, archive: Archive) -> None:

@@ -26,12 +26,8 @@ _IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
 class _Module:
     """What one module needs of RAM.
 
-    Attributes
-    ----------
-    loaded : int
-        Bytes of constants that the graph executor loads; those of AOT modules stay in flash.
-    io : int
-        Bytes of inputs and outputs that count, outside the workspace.
+    `loaded`: bytes of constants that the graph executor loads; those of AOT modules stay in flash.
+    `io`: bytes of inputs and outputs that count, outside the workspace.
     """
 
     factory: Factory
@@ -64,18 +60,11 @@ def check_budget(
 ) -> None:
     """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
 
-    Parameters
-    ----------
-    ram : int, optional
-        Bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
-        their workspace the largest counts.
-    flash : int, optional
-        Bytes for the constants, those that modules share once. The machine code comes on top: its size is known
-        after a C compiler ran.
-    options : ExportOptions, optional
-        Say what the modules share.
-    lent : bool
-        Count the inputs and outputs, too, for which callers of AOT modules have the memory.
+    `ram`: bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
+    their workspace the largest counts.
+    `flash`: bytes for the constants, those that modules share once. The machine code comes on top: its size is known
+    after a C compiler ran.
+        `lent`: count the inputs and outputs, too, which callers of AOT modules provide.
     """
     for name, limit in (("ram", ram), ("flash", flash)):
         if limit is not None and limit < 0:

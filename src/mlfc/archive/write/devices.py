@@ -27,21 +27,10 @@ class ImportTree:
 def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence[Module]) -> ImportTree:
     """Return what is stored of a module's imports.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    type_key : str
-        Of the root.
-    code : sequence of str
-        Paths of the root's files.
-    imports : sequence of Module
-        What the root imports.
-
-    Raises
-    ------
-    OptionError
-        For a module that cannot be stored.
+    `type_key`: of the root.
+    `code`: paths of the root's files.
+    `imports`: what the root imports.
+    Raises OptionError for a module that cannot be stored.
     """
     entries = [ImportedModule(type_key, tuple(sorted(code)), parent=None)]
     files: dict[str, Data] = {}

@@ -94,10 +94,7 @@ def export_model_library_format(
 def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
     """Return all members of an archive by path, in the version and form that the options ask for.
 
-    Parameters
-    ----------
-    seconds : int
-        The time to stamp on it, since 1970.
+    `seconds` is the time to stamp on it, since 1970.
     """
     members = archive_members(factories, options, seconds)
     document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
@@ -132,10 +129,7 @@ def object_files(
     For the graph executor with graphs and parameters, for devices with kernels. The options say what the modules share.
     What LLVM compiled is an object already.
 
-    Raises
-    ------
-    ToolchainError
-        If there is no C compiler or it refuses the code.
+    Raises ToolchainError if there is no C compiler or it refuses the code.
     """
     code = code_files(factories, options)
     loaded = {path for factory in factories for path in factory.code.loaded.values()}
@@ -171,10 +165,7 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
 
     The options say what the modules share.
 
-    Raises
-    ------
-    OptionError
-        If runtime modules of external generators compute a part.
+    Raises OptionError if runtime modules of external generators compute a part.
     """
     files = dict(linked_code(factories, options or ExportOptions()).files)
     for factory in factories:
@@ -192,10 +183,7 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
 def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
     """Return `code_files`, for the graph executor with the C runtime, graphs and parameters, and kernels of devices.
 
-    Raises
-    ------
-    OptionError
-        For modules that LLVM compiled.
+    Raises OptionError for modules that LLVM compiled.
     """
     files = code_files(factories, options)
     for path in files:

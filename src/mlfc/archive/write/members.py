@@ -55,12 +55,8 @@ def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedC
 def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
     """Return all files but the metadata.
 
-    Raises
-    ------
-    OptionError
-        If two modules have one name, or what is asked for cannot be combined.
-    ToolchainError
-        If test vectors are wanted and the code cannot be compiled here.
+    Raises OptionError if two modules have one name, or what is asked for cannot be combined.
+    Raises ToolchainError if test vectors are wanted and the code cannot be compiled here.
     """
     _check_options(factories, options)
     linked = linked_code(factories, options)

@@ -55,16 +55,10 @@ def archive_metadata(
 ) -> dict[str, Any]:
     """Return the whole document.
 
-    Parameters
-    ----------
-    files : mapping of str to Data
-        Every other member of the archive.
-    facts : mapping of str to ModuleFacts
-        By module name.
-    linked : LinkedCode
-        Says what several modules have in common.
-    timestamp : int
-        Seconds since 1970.
+    `files`: every other member of the archive.
+    `facts`: by module name.
+    `linked`: says what several modules have in common.
+    `timestamp`: seconds since 1970.
     """
     return {
         "version": VERSION,

@@ -30,24 +30,12 @@ def convert(
 ) -> tuple[dict[str, Data], Document]:
     """Bring files and metadata of version 7 into the version and form that `options` ask for.
 
-    Parameters
-    ----------
-    files : mapping of str to Data
-        By path, all but the metadata.
-    document : mapping
-        Metadata of version 7, full-model style, that mlfc made.
-    options : ExportOptions
-        ``format_version``, ``rfc`` and ``params_forms`` count. With ``rfc`` the version is 1, as in the proposal.
-
-    Returns
-    -------
-    document : dict
-        To be written at `metadata_path`.
-
-    Raises
-    ------
-    OptionError
-        If the version knows one module and there are several, or cannot say what the module is.
+    `files`: by path, all but the metadata.
+    `document`: metadata of version 7, full-model style, that mlfc made.
+    `options`: ``format_version``, ``rfc`` and ``params_forms`` count. With ``rfc`` the version is 1, as in the
+    proposal.
+    The returned document is to be written at `metadata_path`.
+    Raises OptionError if the version knows one module and there are several, or cannot say what the module is.
     """
     result = {**files, **_other_forms(files, document, options)}
     version, form = _version_and_form(options)

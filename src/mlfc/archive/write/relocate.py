@@ -25,19 +25,10 @@ def relocated(
 ) -> tuple[dict[str, Data], Document]:
     """Return files and metadata of an archive of one module with every path as `new` has it.
 
-    Parameters
-    ----------
-    files : mapping of str to Data
-        All but the metadata.
-    document : mapping
-        Of version 7, full-model style. Its list of files is made again.
-    version : int
-        That the new layout is of, for texts that name it.
-
-    Raises
-    ------
-    ArchiveError
-        If two files would come to lie in one place.
+    `files`: all but the metadata.
+    `document`: of version 7, full-model style. Its list of files is made again.
+    `version` is that of the new layout, for messages.
+    Raises ArchiveError if two files would come to lie in one place.
     """
     ((name, module),) = document["modules"].items()
     paths = {path: moved(path, name, old, new) for path in files}

@@ -21,15 +21,8 @@ def vector_paths(module: str) -> tuple[str, ...]:
 def computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:
     """Run the module on random inputs.
 
-    Returns
-    -------
-    tuple of Vector
-        As many as the options ask for; the first one's inputs are those of `runtime.fill` with their seed.
-
-    Raises
-    ------
-    ToolchainError
-        If the C cannot be compiled and run here.
+    There are as many as the options ask for; the first one's inputs are those of `runtime.fill` with their seed.
+    Raises ToolchainError if the C cannot be compiled and run here.
     """
     if not options.test_vectors:
         return ()

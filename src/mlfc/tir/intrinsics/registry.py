@@ -113,14 +113,9 @@ class Steps:
 def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter], dtype: str = "") -> Body:
     """Add an intrinsic by its body, or a body for another dtype to an intrinsic.
 
-    Parameters
-    ----------
-    rule : callable ``(steps, *params) -> Expr``
-        Names intermediate values by ``steps.let`` and returns the result. Its docstring is a line for printed code.
-    params : mapping of str to Parameter
-        By name.
-    dtype : str
-        Of the first argument, for intrinsics that have a body for each of several.
+    `rule`: names intermediate values by ``steps.let`` and returns the result. Its docstring is a line for printed
+    code.
+    `dtype`: of the first argument, for intrinsics that have a body for each of several.
     """
     steps = Steps()
     variables = []

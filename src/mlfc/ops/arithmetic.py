@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from mlfc.errors import TypeCheckError
-from mlfc.ops.elementwise import LIBM_CONTRACT, check_dtype
-from mlfc.ops.rules import broadcast_shape, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.ops.elementwise import LIBM_CONTRACT
+from mlfc.ops.rules import Element, broadcast_shape, check_alike, check_dtype, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
+from mlfc.tir.context import Tensor, broadcast_read
 from mlfc.tir.ir import Const, Expr
 
-Attrs = Mapping[str, Any]
 Rule = Callable[[Expr, Expr], Expr]
-
-
-def _infer_binary(name: str, takes: str, result: str | None, types: Sequence[Type], _: Attrs) -> TensorType:
-    a, b = tensors(name, types)
-    if a.dtype != b.dtype:
-        raise TypeCheckError(f"{name}: {a.dtype} and {b.dtype} do not mix", next_step="Cast one to the other's dtype")
-    check_dtype(name, a.dtype, takes)
-    return TensorType(broadcast_shape(name, a.shape, b.shape), result or a.dtype)
 
 
 def _declare(
     name: str, rule: Rule, doc: str, *, takes: str = "number", result: str | None = None, contract: str = "exact"
 ) -> None:
-    def compute(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
-        a, b = inputs
-        return lambda indices: rule(broadcast_read(a, indices), broadcast_read(b, indices))
+    def infer(_: str, __: Attrs, a: TensorType, b: TensorType) -> TensorType:
+        check_alike(name, a, b)
+        check_dtype(name, a.dtype, takes)
+        return TensorType(broadcast_shape(name, a.shape, b.shape), result or a.dtype)
 
-    infer = partial(_infer_binary, name, takes, result)
-    OPERATORS.add(name, Operator(name, 2, infer, Kind.BROADCAST, compute=compute, contract=contract, doc=doc))
+    def element(of: Element, a: Tensor, b: Tensor) -> Expr:
+        return rule(broadcast_read(a, of.at), broadcast_read(b, of.at))
+
+    declare(name, 2, infer, Kind.BROADCAST, element=element, contract=contract, doc=doc)
 
 
 def _guarded(op: str, a: Expr, b: Expr) -> Expr:
@@ -143,12 +135,8 @@ for _name, _op, _doc in (
     ("greater_equal", "ge", "Whether not smaller"),
 ):  # fmt: skip
     _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool")
-for _name, _op, _doc in (
-    ("logical_and", "and", "Logical conjunction"), ("logical_or", "or", "Logical disjunction"),
-    ("logical_xor", "xor", "Whether exactly one holds"),
-):  # fmt: skip
-    _declare(_name, partial(_bitwise, _op), _doc, takes="bool")
-for _op in ("and", "or", "xor"):
+for _op, _doc in (("and", "Logical conjunction"), ("or", "Logical disjunction"), ("xor", "Whether exactly one holds")):
+    _declare(f"logical_{_op}", partial(_bitwise, _op), _doc, takes="bool")
     _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits")
 for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
     _declare(
@@ -157,27 +145,15 @@ for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
     )  # fmt: skip
 
 
-def _infer_where(types: Sequence[Type], _: Attrs) -> TensorType:
-    condition, x, y = tensors("where", types)
-    if x.dtype != y.dtype:
-        raise TypeCheckError(f"where: {x.dtype} and {y.dtype} do not mix", next_step="Cast one to the other's dtype")
-    return TensorType(broadcast_shape("where", condition.shape, x.shape, y.shape), x.dtype)
+def _infer_where(name: str, _: Attrs, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
+    check_alike(name, x, y)
+    return TensorType(broadcast_shape(name, condition.shape, x.shape, y.shape), x.dtype)
 
 
-def _where(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
-    condition, x, y = inputs
-
-    def read(indices: Indices) -> Expr:
-        holds = tb.cast(broadcast_read(condition, indices), "bool")
-        return tb.select(holds, broadcast_read(x, indices), broadcast_read(y, indices))
-
-    return read
+def _where(of: Element, *inputs: Tensor) -> Expr:
+    condition, x, y = (broadcast_read(tensor, of.at) for tensor in inputs)
+    return tb.select(tb.cast(condition, "bool"), x, y)
 
 
-OPERATORS.add(
-    "where",
-    Operator(
-        "where", 3, _infer_where, Kind.BROADCAST, compute=_where,
-        doc="Elements of the second argument where the first holds, else of the third",
-    ),
-)  # fmt: skip
+declare("where", 3, _infer_where, Kind.BROADCAST, element=_where,
+        doc="Elements of the second argument where the first holds, else of the third")  # fmt: skip

@@ -2,73 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Conv
 from mlfc.ops import conv_types
-from mlfc.ops.elementwise import check_dtype
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.ops.rules import check_dtype, declare, optional_dtype
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Kind
 from mlfc.tir.context import Context, Output, Tensor
 
-Attrs = Mapping[str, Any]
+Zeros: TypeAlias = "tuple[int, int | npt.NDArray[np.int32]]"
+# (name, attributes, types of all arguments, output channels) -> dtype of the result
+OperandRule = Callable[[str, Attrs, Sequence[TensorType], int], str]
+ZerosRule = Callable[[str, Sequence[Tensor]], Zeros]
+
+FLOAT_CONTRACT = "sum of products in a fixed order of its own; within K units of the last place of the absolute sum"
 
 
-def operands(name: str, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
-    """Return data and weight types, which must be of one dtype."""
-    data, weight = tensors(name, types)[:2]
+def like_operands(name: str, attrs: Attrs, types: Sequence[TensorType], _: int) -> str:
+    """Return the dtype of the result of data and weights, which must be of one dtype."""
+    data, weight = types[:2]
     if data.dtype != weight.dtype:
         raise TypeCheckError(f"{name}: data of {data.dtype} and weights of {weight.dtype}")
     check_dtype(name, data.dtype, "number")
-    return data, weight
+    return optional_dtype(attrs["out_dtype"], data.dtype)
 
 
-def _infer_conv(name: str, rank: int) -> Any:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        data, weight = operands(name, types)
-        check_rank(name, data, rank)
-        conv = conv_types.conv_geometry(name, data, weight, attrs)
-        shape = conv_types.arranged(conv.batch, conv.filters, conv.output, attrs)
-        return TensorType(shape, conv_types.result_dtype(attrs, data.dtype))
-
-    return infer
+def no_zeros(_: str, __: Sequence[Tensor]) -> Zeros:
+    """Return the zero points of what is not quantized."""
+    return (0, 0)
 
 
-def _infer_transpose(name: str, rank: int) -> Any:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        data, weight = operands(name, types)
-        check_rank(name, data, rank)
-        conv = conv_types.transpose_geometry(name, data, weight, attrs)
-        shape = conv_types.arranged(conv.batch, conv.channels, conv.spatial, attrs)
-        return TensorType(shape, conv_types.result_dtype(attrs, data.dtype))
+def declare_conv(
+    name: str,
+    rank: int,
+    doc: str,
+    *,
+    transposed: bool = False,
+    num_inputs: int = 2,
+    check: OperandRule = like_operands,
+    zeros: ZerosRule = no_zeros,
+    contract: str = FLOAT_CONTRACT,
+) -> None:
+    """Register a convolution over `rank` dimensions, or the transpose of one."""
+    geometry = conv_types.transpose_geometry if transposed else conv_types.conv_geometry
 
-    return infer
+    def infer(_: str, attrs: Attrs, *types: TensorType) -> TensorType:
+        if len(types[0].shape) != rank + 2:
+            raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(types[0].shape)}")
+        conv = geometry(name, types[0], types[1], attrs)
+        channels, spatial = (conv.channels, conv.spatial) if transposed else (conv.filters, conv.output)
+        dtype = check(name, attrs, types, channels)
+        return TensorType(conv_types.arranged(conv.batch, channels, spatial, attrs), dtype)
+
+    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        _check_channels_last(name, attrs, rank)
+        data, weight = inputs[:2]
+        value = _constant_weights(name, weight)
+        conv = geometry(name, TensorType(data.shape, data.dtype), TensorType(weight.shape, weight.dtype), attrs)
+        values = _transposed_weights(value, attrs) if transposed else _ordered_weights(value, attrs, conv)
+        weights = templates.Weights(values, *zeros(name, inputs))
+        write = templates.transposed if transposed else templates.convolution
+        write(ctx, conv, data.in_memory(ctx), weights, out)
+
+    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+        return geometry(name, types[0], types[1], attrs).macs
+
+    attrs = conv_types.transpose_attrs(rank) if transposed else conv_types.conv_attrs(rank)
+    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
+            doc=doc)  # fmt: skip
 
 
-def check_rank(name: str, data: TensorType, rank: int) -> None:
-    """Raise TypeCheckError unless the data has `rank` spatial dimensions."""
-    if len(data.shape) != rank + 2:
-        raise TypeCheckError(f"{name}: the data must have {rank + 2} dimensions, not {len(data.shape)}")
-
-
-def conv_macs(types: Sequence[Any], attrs: Attrs, _: Any) -> int:
-    """Return the multiply-accumulates of a convolution."""
-    return conv_types.conv_geometry("conv", types[0], types[1], attrs).macs
-
-
-def transpose_macs(types: Sequence[Any], attrs: Attrs, _: Any) -> int:
-    """Return the multiply-accumulates of a transposed convolution."""
-    conv = conv_types.transpose_geometry("conv", types[0], types[1], attrs)
-    data = types[0]
-    return int(data.size * prod(conv.kernel) * conv.group_channels)
-
-
-def constant_weights(name: str, weight: Tensor) -> Any:
+def _constant_weights(name: str, weight: Tensor) -> Any:
     """Return the weights' value; templates pack it at compile time."""
     if weight.value is None:
         raise UnsupportedError(
@@ -78,8 +89,7 @@ def constant_weights(name: str, weight: Tensor) -> Any:
     return weight.value
 
 
-def channels_last(name: str, attrs: Attrs, rank: int) -> None:
-    """Raise UnsupportedError unless data and result lie with channels last."""
+def _check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
     expected = f"N{conv_types.letters_of(rank)}C"
     if attrs["data_layout"] != expected or attrs["out_layout"] not in ("", expected):
         raise UnsupportedError(
@@ -88,7 +98,7 @@ def channels_last(name: str, attrs: Attrs, rank: int) -> None:
         )
 
 
-def ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
+def _ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
     """Return the weights as (kernel..., group channels, filters), filters of one group together."""
     letters = conv_types.letters_of(len(conv.kernel))
     layout = attrs["kernel_layout"]
@@ -98,61 +108,18 @@ def ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
     return weight.transpose([layout.index(letter) for letter in f"{letters}IO"])
 
 
-def transposed_weights(weight: Any, attrs: Attrs) -> Any:
+def _transposed_weights(weight: Any, attrs: Attrs) -> Any:
     """Return the weights of a transposed convolution as (kernel..., input channels, group's output channels)."""
     layout = attrs["kernel_layout"]
     order = [layout.index(letter) for letter in f"{conv_types.letters_of(len(layout) - 2)}IO"]
     return weight.transpose(order)
 
 
-def _emit_conv(name: str, rank: int) -> Any:
-    def emit(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-        channels_last(name, attrs, rank)
-        data, weight = inputs
-        value = constant_weights(name, weight)
-        conv = conv_types.conv_geometry(
-            name, TensorType(data.shape, data.dtype), TensorType(value.shape, weight.dtype), attrs
-        )
-        packed = ordered_weights(value, attrs, conv)
-        templates.convolution(ctx, conv, data.in_memory(ctx), templates.Weights(packed), out)
-
-    return emit
-
-
-def _emit_transpose(name: str, rank: int) -> Any:
-    def emit(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-        channels_last(name, attrs, rank)
-        data, weight = inputs
-        value = constant_weights(name, weight)
-        conv = conv_types.transpose_geometry(
-            name, TensorType(data.shape, data.dtype), TensorType(value.shape, weight.dtype), attrs
-        )
-        packed = transposed_weights(value, attrs)
-        templates.transposed(ctx, conv, data.in_memory(ctx), templates.Weights(packed), out)
-
-    return emit
-
-
-FLOAT_CONTRACT = "sum of products in a fixed order of its own; within K units of the last place of the absolute sum"
-
 for _rank in (1, 2, 3):
-    _name = f"nn.conv{_rank}d"
-    OPERATORS.add(
-        _name,
-        Operator(
-            _name, 2, _infer_conv(_name, _rank), Kind.ANCHOR, conv_types.conv_attrs(_rank),
-            emit=_emit_conv(_name, _rank), takes_bias=True, macs=conv_macs, contract=FLOAT_CONTRACT,
-            doc=f"Convolution over {_rank} dimension{'s' * (_rank > 1)}, with stride, dilation, padding and groups.",
-        ),
-    )  # fmt: skip
-
-for _rank in (1, 2):
-    _name = f"nn.conv{_rank}d_transpose"
-    OPERATORS.add(
-        _name,
-        Operator(
-            _name, 2, _infer_transpose(_name, _rank), Kind.ANCHOR, conv_types.transpose_attrs(_rank),
-            emit=_emit_transpose(_name, _rank), takes_bias=True, macs=transpose_macs, contract=FLOAT_CONTRACT,
-            doc=f"Transposed convolution over {_rank} dimension{'s' * (_rank > 1)}.",
-        ),
-    )  # fmt: skip
+    _dimensions = f"{_rank} dimension{'s' * (_rank > 1)}"
+    _doc = f"Convolution over {_dimensions}, with stride, dilation, padding and groups."
+    declare_conv(f"nn.conv{_rank}d", _rank, _doc)
+    if _rank < 3:
+        declare_conv(
+            f"nn.conv{_rank}d_transpose", _rank, f"Transposed convolution over {_dimensions}.", transposed=True
+        )

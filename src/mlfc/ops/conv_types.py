@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.geometry import Conv
-from mlfc.relay.ir import TensorType
+from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr
-from mlfc.support import dtypes
-
-Attrs = Mapping[str, Any]
 
 
 def conv_attrs(rank: int) -> tuple[Attr, ...]:
     """Return the attributes of a convolution over `rank` spatial dimensions."""
-    letters = "DHW"[-rank:]
+    letters = letters_of(rank)
     return (
         Attr("strides", (1,) * rank), Attr("padding", (0,) * max(rank, 2)), Attr("dilation", (1,) * rank),
         Attr("groups", 1), Attr("channels", None), Attr("kernel_size", None),
@@ -27,22 +24,13 @@ def conv_attrs(rank: int) -> tuple[Attr, ...]:
 
 def transpose_attrs(rank: int) -> tuple[Attr, ...]:
     """Return the attributes of a transposed convolution over `rank` spatial dimensions."""
-    letters = "DHW"[-rank:]
+    letters = letters_of(rank)
     return (
         Attr("channels", None), Attr("kernel_size", None), Attr("strides", (1,) * rank),
         Attr("output_padding", (0,) * rank), Attr("padding", (0,) * rank), Attr("dilation", (1,) * rank),
         Attr("groups", 1), Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"IO{letters}"),
         Attr("out_layout", ""), Attr("out_dtype", None),
     )  # fmt: skip
-
-
-def result_dtype(attrs: Attrs, default: str) -> str:
-    """Return ``out_dtype``, or `default` where it is unset."""
-    given = attrs["out_dtype"]
-    if given in (None, "", "void"):
-        return default
-    dtypes.bits(given)
-    return str(given)
 
 
 def named_sizes(name: str, what: str, shape: Sequence[int], layout: str, letters: str) -> dict[str, int]:
@@ -67,13 +55,8 @@ def pad_pairs(name: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
     """Return (before, after) a dimension from 1, `rank` or 2 * `rank` values (all befores first)."""
     given = (value,) if isinstance(value, int) else tuple(value)
     if len(given) == 2 * rank:
-        return tuple(
-            zip(
-                per_dimension(name, "padding", given[:rank], rank, 0),
-                per_dimension(name, "padding", given[rank:], rank, 0),
-                strict=True,
-            )
-        )
+        before, after = (per_dimension(name, "padding", half, rank, 0) for half in (given[:rank], given[rank:]))
+        return tuple(zip(before, after, strict=True))
     return tuple((item, item) for item in per_dimension(name, "padding", given, rank, 0))
 
 
@@ -87,15 +70,21 @@ def is_depthwise_hwoi(attrs: Attrs, channels: int) -> bool:
     return bool(attrs["groups"] == channels and channels > 1 and attrs["kernel_layout"].endswith("OI"))
 
 
-def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
-    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit."""
+def _sizes(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> tuple[str, dict[str, int], dict[str, int]]:
+    """Return the letters of the spatial dimensions, and the sizes of data and kernel by letter."""
     letters = letters_of(len(data.shape) - 2)
-    rank = len(letters)
     sizes = named_sizes(name, "data", data.shape, attrs["data_layout"], f"NC{letters}")
     kernel = named_sizes(name, "kernel", weight.shape, attrs["kernel_layout"], f"OI{letters}")
     groups, channels = attrs["groups"], sizes["C"]
     if not isinstance(groups, int) or groups < 1 or channels % groups:
         raise TypeCheckError(f"{name}: {channels} input channels cannot be split into {groups} groups")
+    return letters, sizes, kernel
+
+
+def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
+    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit."""
+    letters, sizes, kernel = _sizes(name, data, weight, attrs)
+    rank, groups, channels = len(letters), attrs["groups"], sizes["C"]
     if is_depthwise_hwoi(attrs, channels):
         filters = kernel["O"] * kernel["I"]
     else:
@@ -133,13 +122,8 @@ def transpose_geometry(name: str, data: TensorType, weight: TensorType, attrs: A
     Its `spatial` is this operator's result and its `output` this operator's data; `channels` and
     `filters` are this operator's output and input channels.
     """
-    letters = letters_of(len(data.shape) - 2)
-    rank = len(letters)
-    sizes = named_sizes(name, "data", data.shape, attrs["data_layout"], f"NC{letters}")
-    kernel = named_sizes(name, "kernel", weight.shape, attrs["kernel_layout"], f"OI{letters}")
-    groups, channels = attrs["groups"], sizes["C"]
-    if not isinstance(groups, int) or groups < 1 or channels % groups:
-        raise TypeCheckError(f"{name}: {channels} input channels cannot be split into {groups} groups")
+    letters, sizes, kernel = _sizes(name, data, weight, attrs)
+    rank, groups, channels = len(letters), attrs["groups"], sizes["C"]
     if kernel["I"] != channels:
         raise TypeCheckError(f"{name}: the kernel takes {kernel['I']} input channels, the data has {channels}")
     made = kernel["O"] * groups

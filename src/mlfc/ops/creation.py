@@ -3,88 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.rules import Element, checked_shape, declare, optional_dtype, scalar
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.context import Tensor
 from mlfc.tir.ir import Expr
 
-Attrs = Mapping[str, Any]
+
+def _infer_filled(name: str, attrs: Attrs, *value: TensorType) -> TensorType:
+    if value and value[0].size != 1:
+        raise TypeCheckError(f"{name}: expected a scalar, got {value[0]}")
+    dtype = optional_dtype(attrs["dtype"], value[0].dtype if value else "float32")
+    return TensorType(checked_shape(name, attrs["shape"]), dtype)
 
 
-def _shaped(name: str, attrs: Attrs, dtype: str) -> TensorType:
-    shape = attrs["shape"]
-    if not isinstance(shape, tuple) or any(not isinstance(extent, int) or extent < 0 for extent in shape):
-        raise TypeCheckError(f"{name}: shape {shape} must be integers of at least 0")
-    dtypes.bits(attrs["dtype"] or dtype)
-    return TensorType(shape, attrs["dtype"] or dtype)
-
-
-def _infer_zeros(_: Sequence[Type], attrs: Attrs) -> TensorType:
-    return _shaped("zeros", attrs, "float32")
-
-
-def _infer_ones(_: Sequence[Type], attrs: Attrs) -> TensorType:
-    return _shaped("ones", attrs, "float32")
-
-
-def _infer_full(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (value,) = tensors("full", types)
-    if value.size != 1:
-        raise TypeCheckError(f"full: the value must be a scalar, not {value}")
-    return _shaped("full", attrs, value.dtype)
-
-
-def _zeros(_: Context, __: Sequence[Tensor], ___: Attrs, out_type: TensorType) -> Reader:
-    return lambda _: tb.const(0, out_type.dtype)
-
-
-def _ones(_: Context, __: Sequence[Tensor], ___: Attrs, out_type: TensorType) -> Reader:
-    return lambda _: tb.const(1, out_type.dtype)
-
-
-def _full(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
-    (value,) = inputs
-    return lambda _: converted(value.read([tb.const(0)] * len(value.shape)), out_type.dtype)
-
-
-def _infer_arange(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    tensors("arange", types)
+def _infer_arange(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
     if not all(isinstance(item, (int, float)) and math.isfinite(item) for item in (start, stop, step)) or step == 0:
-        raise TypeCheckError(f"arange: start {start}, stop {stop} and step {step} must be finite, step not 0")
+        raise TypeCheckError(f"{name}: start {start}, stop {stop} and step {step} must be finite, step not 0")
     dtypes.bits(attrs["dtype"])
     return TensorType((max(0, math.ceil((stop - start) / step)),), attrs["dtype"])
 
 
-def _arange(_: Context, __: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
+def _arange(of: Element, *_: Tensor) -> Expr:
     # integers are computed as they are, so that a large start keeps all its digits
-    dtype = out_type.dtype
-    start, step = tb.const(attrs["start"], dtype), tb.const(attrs["step"], dtype)
-
-    def read(indices: Indices) -> Expr:
-        return tb.cast(indices[0], dtype) * step + start
-
-    return read
+    dtype = of.out.dtype
+    return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + tb.const(of.attrs["start"], dtype)
 
 
-for _operator in (
-    Operator("zeros", 0, _infer_zeros, Kind.INJECTIVE, (Attr("shape"), Attr("dtype", None)), _zeros, doc="Zeros"),
-    Operator("ones", 0, _infer_ones, Kind.INJECTIVE, (Attr("shape"), Attr("dtype", None)), _ones, doc="Ones"),
-    Operator(
-        "full", 1, _infer_full, Kind.INJECTIVE, (Attr("shape"), Attr("dtype", None)), _full, doc="One value everywhere"
-    ),
-    Operator(
-        "arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
+_SHAPED = (Attr("shape"), Attr("dtype", None))
+declare("zeros", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(0, of.out.dtype), doc="Zeros")
+declare("ones", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(1, of.out.dtype), doc="Ones")
+declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: converted(scalar(value), of.out.dtype),
+        doc="One value everywhere")  # fmt: skip
+declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
-        doc="Evenly spaced numbers; the attributes repeat the values of the three arguments",
-    ),
-):  # fmt: skip
-    OPERATORS.add(_operator.name, _operator)
+        doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Product
-from mlfc.ops.conv import FLOAT_CONTRACT, operands
-from mlfc.ops.conv_types import result_dtype
-from mlfc.ops.rules import broadcast_shape
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.ops.conv import FLOAT_CONTRACT, OperandRule, Zeros, ZerosRule, like_operands, no_zeros
+from mlfc.ops.rules import broadcast_shape, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.tir.context import Context, Output, Tensor
 
-Attrs = Mapping[str, Any]
-Zeros: TypeAlias = "tuple[int, int | npt.NDArray[np.int32]]"
-
-DENSE_ATTRS = (Attr("units", REQUIRED), Attr("out_dtype", None))
-BATCH_ATTRS = (Attr("out_dtype", None), Attr("transpose_a", False), Attr("transpose_b", False))
+_DENSE_ATTRS = (Attr("units", REQUIRED), Attr("out_dtype", None))
+_TRANSPOSE = (Attr("transpose_a", False), Attr("transpose_b", False))
 
 
-def product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: bool, transpose_b: bool) -> Product:
+def _product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: bool, transpose_b: bool) -> Product:
     """Return the sizes of the product over the last two axes; raise TypeCheckError where they do not fit."""
     if len(a) < 1 or len(b) < 2 or (transpose_a and len(a) < 2):
         raise TypeCheckError(f"{name}: {tuple(a)} and {tuple(b)} are not matrices")
@@ -38,96 +30,81 @@ def product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: bo
     return Product(rows, inner, columns, transpose_a, transpose_b)
 
 
-def infer_dense(name: str, types: list[Type], attrs: Attrs, default: str | None = None) -> TensorType:
-    """Type rule of dense layers and of products with one matrix of weights."""
-    data, weight = operands(name, types)
+def _infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) -> tuple[int, ...]:
+    """Return the shape of a dense layer or of a product with one matrix of weights."""
     if len(weight.shape) != 2:
-        raise TypeCheckError(f"{name}: the weights must have 2 dimensions, not {len(weight.shape)}")
+        raise TypeCheckError(f"{name}: expected weights of 2 dimensions, got {len(weight.shape)}")
     transpose_a, transpose_b = attrs.get("transpose_a", False), attrs.get("transpose_b", True)
-    sizes = product_sizes(name, data.shape, weight.shape, transpose_a, transpose_b)
+    sizes = _product_sizes(name, data.shape, weight.shape, transpose_a, transpose_b)
     if attrs["units"] not in (None, sizes.columns):
         raise TypeCheckError(f"{name}: units={attrs['units']}, but the weights make {sizes.columns}")
     leading = data.shape[:-1] if not transpose_a else (*data.shape[:-2], sizes.rows)
-    return TensorType((*leading, sizes.columns), result_dtype(attrs, default or data.dtype))
+    return (*leading, sizes.columns)
 
 
-def infer_batch(name: str, types: list[Type], attrs: Attrs, default: str | None = None) -> TensorType:
-    """Type rule of a batch of matrix products; a batch of one serves all."""
-    a, b = operands(name, types)
+def _infer_batch(name: str, attrs: Attrs, a: TensorType, b: TensorType) -> tuple[int, ...]:
+    """Return the shape of a batch of matrix products; a batch of one serves all."""
     if len(a.shape) != 3 or len(b.shape) != 3:
-        raise TypeCheckError(f"{name}: the operands must have 3 dimensions, not {len(a.shape)} and {len(b.shape)}")
-    sizes = product_sizes(name, a.shape, b.shape, attrs["transpose_a"], attrs["transpose_b"])
+        raise TypeCheckError(f"{name}: expected operands of 3 dimensions, got {len(a.shape)} and {len(b.shape)}")
+    sizes = _product_sizes(name, a.shape, b.shape, attrs["transpose_a"], attrs["transpose_b"])
     (batch,) = broadcast_shape(name, a.shape[:1], b.shape[:1])
-    return TensorType((batch, sizes.rows, sizes.columns), result_dtype(attrs, default or a.dtype))
+    return (batch, sizes.rows, sizes.columns)
 
 
-def product_macs(types: Sequence[Any], attrs: Attrs, out_type: Any) -> int:
-    """Return the multiply-accumulates of a dense layer or product."""
-    data = types[0]
-    return int(out_type.size * data.shape[-2 if attrs.get("transpose_a", False) else -1])
+def declare_product(
+    name: str,
+    doc: str,
+    *,
+    batched: bool = False,
+    num_inputs: int = 2,
+    attrs: tuple[Attr, ...] = _DENSE_ATTRS,
+    check: OperandRule = like_operands,
+    zeros: ZerosRule = no_zeros,
+    contract: str = FLOAT_CONTRACT,
+) -> None:
+    """Register a dense layer or a batch of matrix products."""
+    shape_of = _infer_batch if batched else _infer_dense
+
+    def infer(_: str, given: Attrs, *types: TensorType) -> TensorType:
+        shape = shape_of(name, given, types[0], types[1])
+        return TensorType(shape, check(name, given, types, shape[-1]))
+
+    def emit(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: Output) -> None:
+        transpose = given.get("transpose_a", False), given.get("transpose_b", True)
+        _emit_product(name, ctx, inputs, transpose, zeros(name, inputs), out, batched=batched)
+
+    def macs(types: Sequence[TensorType], given: Attrs, out: TensorType) -> int:
+        return out.size * types[0].shape[-2 if given.get("transpose_a", False) else -1]
+
+    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
+            doc=doc)  # fmt: skip
 
 
-def emit_dense(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, zeros: Zeros = (0, 0)) -> None:
-    """Write a dense layer: packed where the weights are known, else as a product of two tensors."""
-    data, weight = inputs[:2]
-    transpose_a, transpose_b = attrs.get("transpose_a", False), attrs.get("transpose_b", True)
-    if weight.value is not None and not transpose_a:
-        value = weight.value.T if transpose_b else weight.value
-        templates.dense(ctx, data.in_memory(ctx), templates.Weights(value, *zeros), out)
-        return
-    sizes = product_sizes("nn.dense", data.shape, weight.shape, transpose_a, transpose_b)
-    templates.product(ctx, _with_zeros(sizes, zeros), data, weight, out)
-
-
-def emit_batch(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, zeros: Zeros = (0, 0)) -> None:
-    """Write a batch of products; a constant matrix that serves the whole batch is packed."""
+def _emit_product(
+    name: str,
+    ctx: Context,
+    inputs: Sequence[Tensor],
+    transpose: tuple[bool, bool],
+    zeros: Zeros,
+    out: Output,
+    *,
+    batched: bool,
+) -> None:
+    """Write a product: packed where one known matrix serves all rows, else as a product of two tensors."""
     a, b = inputs[:2]
-    if b.value is not None and b.shape[0] == 1 and not attrs["transpose_a"]:
-        value = b.value[0].T if attrs["transpose_b"] else b.value[0]
-        templates.dense(ctx, a.in_memory(ctx), templates.Weights(value, *zeros), out)
+    if b.value is not None and not transpose[0] and (not batched or b.shape[0] == 1):
+        matrix = b.value[0] if batched else b.value
+        weights = templates.Weights(matrix.T if transpose[1] else matrix, *zeros)
+        templates.dense(ctx, a.in_memory(ctx), weights, out)
         return
-    sizes = product_sizes("nn.batch_matmul", a.shape, b.shape, attrs["transpose_a"], attrs["transpose_b"])
-    templates.product(ctx, _with_zeros(sizes, zeros), a, b, out)
-
-
-def _with_zeros(sizes: Product, zeros: Zeros) -> Product:
     data_zero, weight_zero = zeros
     if not isinstance(weight_zero, int):
-        raise UnsupportedError("a product of two computed tensors takes one zero point, not one per column")
-    return replace(sizes, a_zero=data_zero, b_zero=weight_zero)
+        raise UnsupportedError(f"{name}: a product of two computed tensors takes one zero point, not one per column")
+    sizes = _product_sizes(name, a.shape, b.shape, *transpose)
+    templates.product(ctx, replace(sizes, a_zero=data_zero, b_zero=weight_zero), a, b, out)
 
 
-def _add_dense(name: str, attrs: tuple[Attr, ...], doc: str) -> None:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        return infer_dense(name, types, attrs)
-
-    def emit(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-        emit_dense(ctx, inputs, attrs, out)
-
-    OPERATORS.add(
-        name,
-        Operator(name, 2, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=product_macs,
-                 contract=FLOAT_CONTRACT, doc=doc),
-    )  # fmt: skip
-
-
-_add_dense("nn.dense", DENSE_ATTRS, "Rows of data times the transpose of weights (units, in).")
-_add_dense(
-    "nn.matmul", (*DENSE_ATTRS, Attr("transpose_a", False), Attr("transpose_b", False)),
-    "Matrix product, either operand transposed.",
-)  # fmt: skip
-
-
-def _infer_batch(types: list[Type], attrs: Attrs) -> TensorType:
-    return infer_batch("nn.batch_matmul", types, attrs)
-
-
-def _emit_batch(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-    emit_batch(ctx, inputs, attrs, out)
-
-
-OPERATORS.add(
-    "nn.batch_matmul",
-    Operator("nn.batch_matmul", 2, _infer_batch, Kind.ANCHOR, BATCH_ATTRS, emit=_emit_batch, takes_bias=True,
-             macs=product_macs, contract=FLOAT_CONTRACT, doc="Matrix product of each pair of a batch."),
-)  # fmt: skip
+BATCH_ATTRS = (Attr("out_dtype", None), *_TRANSPOSE)
+declare_product("nn.dense", "Rows of data times the transpose of weights (units, in).")
+declare_product("nn.matmul", "Matrix product, either operand transposed.", attrs=(*_DENSE_ATTRS, *_TRANSPOSE))
+declare_product("nn.batch_matmul", "Matrix product of each pair of a batch.", batched=True, attrs=BATCH_ATTRS)

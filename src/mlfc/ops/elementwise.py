@@ -7,49 +7,24 @@ binds what is fused in front to a local.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.ops.rules import Element, check_dtype, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.context import Context, Tensor
 from mlfc.tir.intrinsics import float32
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
 NEAR_CONTRACT = "within 4 ULP of the correctly rounded result with a math.h of 1 ULP"
 
 # Functions that targets with vectors compute in arithmetic of their own, with the largest error.
 _VECTORIZABLE = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float32.ERF_ULP}
-
-DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
-    "float": dtypes.is_float,
-    "integer": dtypes.is_integer,
-    "number": lambda dtype: dtypes.is_float(dtype) or dtypes.is_integer(dtype),
-    "bool": lambda dtype: dtype == "bool",
-    "bits": lambda dtype: dtypes.is_integer(dtype) or dtype == "bool",
-    "any": lambda dtype: dtype in dtypes.SCALARS,
-}
-
-
-def check_dtype(name: str, dtype: str, takes: str) -> None:
-    """Raise TypeCheckError unless `dtype` belongs to the class `takes` of DTYPE_CLASSES."""
-    if not DTYPE_CLASSES[takes](dtype):
-        wanted = {"bits": "integer or bool", "number": "integer or float"}.get(takes, takes)
-        raise TypeCheckError(f"{name} takes {wanted} tensors, not {dtype}", next_step="Put a cast before it")
-
-
-def _infer_unary(name: str, takes: str, result: str | None, types: Sequence[Type], _: Attrs) -> TensorType:
-    (data,) = tensors(name, types)
-    check_dtype(name, data.dtype, takes)
-    return TensorType(data.shape, result or data.dtype)
 
 
 def declare_unary(
@@ -71,7 +46,7 @@ def declare_unary(
     doc : str
         One line.
     takes : str
-        A class of DTYPE_CLASSES.
+        A class of `rules.DTYPE_CLASSES`.
     result : str, optional
         Dtype of the result, where it is not the argument's.
     contract : str
@@ -89,17 +64,14 @@ def _declare_for_target(
     result: str | None = None,
     contract: str,
 ) -> None:
-    def compute(ctx: Context, inputs: Sequence[Tensor], _: Attrs, __: TensorType) -> Reader:
-        (data,) = inputs
-        return lambda indices: rule(ctx, data.read(indices))
+    def infer(_: str, __: Attrs, data: TensorType) -> TensorType:
+        check_dtype(name, data.dtype, takes)
+        return TensorType(data.shape, result or data.dtype)
 
-    OPERATORS.add(
-        name,
-        Operator(
-            name, 1, partial(_infer_unary, name, takes, result), Kind.ELEMENTWISE, compute=compute,
-            contract=contract, doc=doc,
-        ),
-    )  # fmt: skip
+    def element(of: Element, data: Tensor) -> Expr:
+        return rule(of.ctx, data.read(of.at))
+
+    declare(name, 1, infer, Kind.ELEMENTWISE, element=element, contract=contract, doc=doc)
 
 
 def _number(value: float, like: Expr) -> Expr:
@@ -187,10 +159,8 @@ declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's ty
 declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
 declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
 declare_unary("isinf", lambda x: tb.intrinsic("isinf", x, dtype="bool"), "Whether the value is infinite", result="bool")
-declare_unary(
-    # the difference is NaN for both infinities and for NaN
-    "isfinite", lambda x: tb.binary("eq", x - x, 0), "Whether the value is a finite number", result="bool",
-)  # fmt: skip
+# the difference is NaN for both infinities and for NaN
+declare_unary("isfinite", lambda x: tb.binary("eq", x - x, 0), "Whether the value is a finite number", result="bool")
 
 
 def limited(x: Expr, low: float, high: float) -> Expr:
@@ -206,26 +176,19 @@ def limited(x: Expr, low: float, high: float) -> Expr:
     return tb.minimum(x, last) if last < ceiling else x
 
 
-def _infer_clip(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("clip", types)
-    check_dtype("clip", data.dtype, "number")
+def _infer_clip(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    check_dtype(name, data.dtype, "number")
     if math.isnan(attrs["a_min"]) or math.isnan(attrs["a_max"]):
-        raise TypeCheckError("clip: a limit is NaN")
+        raise TypeCheckError(f"{name}: a limit is NaN")
     return data
 
 
-def _clip(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    (data,) = inputs
-    return lambda indices: limited(data.read(indices), attrs["a_min"], attrs["a_max"])
+def _clip(of: Element, data: Tensor) -> Expr:
+    return limited(data.read(of.at), of.attrs["a_min"], of.attrs["a_max"])
 
 
-OPERATORS.add(
-    "clip",
-    Operator(
-        "clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)),
-        compute=_clip, doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max",
-    ),
-)  # fmt: skip
+declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)), _clip,
+        doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max")  # fmt: skip
 
 
 def converted(x: Expr, dtype: str) -> Expr:
@@ -237,26 +200,22 @@ def converted(x: Expr, dtype: str) -> Expr:
     return tb.cast(tb.truncated(x, wide), dtype)
 
 
-def _infer_cast(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("cast", types)
+def _infer_cast(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     dtypes.bits(attrs["dtype"])
     return TensorType(data.shape, attrs["dtype"])
 
 
-def _infer_cast_like(types: Sequence[Type], _: Attrs) -> TensorType:
-    data, like = tensors("cast_like", types)
+def _infer_cast_like(_: str, __: Attrs, data: TensorType, like: TensorType) -> TensorType:
     return TensorType(data.shape, like.dtype)
 
 
-def _cast(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
-    data = inputs[0]
-    return lambda indices: converted(data.read(indices), out_type.dtype)
+def _cast(of: Element, data: Tensor, *_: Tensor) -> Expr:
+    return converted(data.read(of.at), of.out.dtype)
 
 
-def _infer_reinterpret(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("reinterpret", types)
+def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     if dtypes.bits(data.dtype) != dtypes.bits(attrs["dtype"]):
-        raise TypeCheckError(f"reinterpret: {data.dtype} and {attrs['dtype']} differ in size")
+        raise TypeCheckError(f"{name}: {data.dtype} and {attrs['dtype']} differ in size")
     return TensorType(data.shape, attrs["dtype"])
 
 
@@ -264,48 +223,25 @@ _CAST_CONTRACT = (
     "exact; floats truncate, NaN gives 0; to int32 and int64 they saturate, to uint8, int8, uint16 and int16 they "
     "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64"
 )
-OPERATORS.add(
-    "cast",
-    Operator(
-        "cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), compute=_cast, contract=_CAST_CONTRACT,
-        doc="Converts to another dtype",
-    ),
-)  # fmt: skip
-OPERATORS.add(
-    "cast_like",
-    Operator(
-        "cast_like", 2, _infer_cast_like, Kind.INJECTIVE, compute=_cast, contract=_CAST_CONTRACT,
-        doc="Converts to the second argument's dtype",
-    ),
-)  # fmt: skip
-OPERATORS.add(
-    "reinterpret",
-    Operator("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype"),
-)
+declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
+        doc="Converts to another dtype")  # fmt: skip
+declare("cast_like", 2, _infer_cast_like, Kind.INJECTIVE, (), _cast, contract=_CAST_CONTRACT,
+        doc="Converts to the second argument's dtype")  # fmt: skip
+declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype")
 
 
-def _infer_fixed_point(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("fixed_point_multiply", types)
+def _infer_fixed_point(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     if data.dtype != "int32":
-        raise TypeCheckError(f"fixed_point_multiply takes int32, not {data.dtype}")
+        raise TypeCheckError(f"{name}: expected int32 data, got {data.dtype}")
     if not 0 <= attrs["multiplier"] < 1 << 31 or not -31 <= attrs["shift"] <= 30:
-        raise TypeCheckError("fixed_point_multiply: multiplier must be in [0, 2**31), shift in [-31, 30]")
+        raise TypeCheckError(f"{name}: multiplier must be in [0, 2**31), shift in [-31, 30]")
     return data
 
 
-def _fixed_point(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    multiplier, shift = tb.const(attrs["multiplier"]), tb.const(attrs["shift"])
-
-    def read(indices: Indices) -> Expr:
-        return tb.intrinsic("requantize_single", inputs[0].read(indices), multiplier, shift)
-
-    return read
+def _fixed_point(of: Element, data: Tensor) -> Expr:
+    multiplier, shift = tb.const(of.attrs["multiplier"]), tb.const(of.attrs["shift"])
+    return tb.intrinsic("requantize_single", data.read(of.at), multiplier, shift)
 
 
-OPERATORS.add(
-    "fixed_point_multiply",
-    Operator(
-        "fixed_point_multiply", 1, _infer_fixed_point, Kind.ELEMENTWISE, (Attr("multiplier"), Attr("shift")),
-        compute=_fixed_point, doc="x * multiplier * 2**(shift - 31) on int32, one rounding, ties up",
-    ),
-)  # fmt: skip
+declare("fixed_point_multiply", 1, _infer_fixed_point, Kind.ELEMENTWISE, (Attr("multiplier"), Attr("shift")),
+        _fixed_point, doc="x * multiplier * 2**(shift - 31) on int32, one rounding, ties up")  # fmt: skip

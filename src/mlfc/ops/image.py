@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,15 +13,13 @@ import numpy as np
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
 from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.ops.rules import Element, check_choice, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import cost, dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 _CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 # of an element of a resized axis while its neighbours and their weights are worked out
@@ -81,10 +80,7 @@ class Resize:
 
     def checked(self, name: str, data: TensorType) -> tuple[int, ...]:
         """Return the shape of the result; raise TypeCheckError for what cannot be resized."""
-        if self.method not in _METHODS:
-            raise TypeCheckError(
-                f"{name}: method '{self.method}' is not known", next_step=f"Known: {', '.join(_METHODS)}"
-            )
+        check_choice(name, "method", self.method, _METHODS)
         if self.method != "nearest_neighbor" and not dtypes.is_float(data.dtype):
             raise TypeCheckError(f"{name} interpolates floats, not {data.dtype}")
         # float32 coordinates do not count further
@@ -204,34 +200,23 @@ def _interpolated(
     return value
 
 
-def _resize_of(rank: int) -> Callable[[str, Attrs, TensorType], Resize]:
-    def resize(name: str, attrs: Attrs, data: TensorType) -> Resize:
-        if len(data.shape) != rank + 2:
-            raise TypeCheckError(f"{name}: the data must have {rank + 2} dimensions, not {len(data.shape)}")
-        size = attrs["size"]
-        if not isinstance(size, tuple) or len(size) != rank:
-            raise TypeCheckError(f"{name} needs a size of {rank} numbers, not {size}")
-        return Resize(
-            spatial_axes(name, attrs["layout"], rank),
-            size,
-            attrs["method"],
-            attrs["coordinate_transformation_mode"],
-            attrs["rounding_method"],
-            tuple(map(float, attrs["roi"] or ())),
-            attrs["cubic_alpha"],
-            bool(attrs["cubic_exclude"]),
-            attrs["extrapolation_value"],
-        )
-
-    return resize
+def _resize(rank: int, name: str, attrs: Attrs, data: TensorType) -> Resize:
+    size = attrs["size"]
+    if len(data.shape) != rank + 2:
+        raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(data.shape)}")
+    if not isinstance(size, tuple) or len(size) != rank:
+        raise TypeCheckError(f"{name}: expected a size of {rank} numbers, got {size}")
+    return Resize(
+        spatial_axes(name, attrs["layout"], rank), size, attrs["method"], attrs["coordinate_transformation_mode"],
+        attrs["rounding_method"], tuple(map(float, attrs["roi"] or ())), attrs["cubic_alpha"],
+        bool(attrs["cubic_exclude"]), attrs["extrapolation_value"],
+    )  # fmt: skip
 
 
 def _upsampling(name: str, attrs: Attrs, data: TensorType) -> Resize:
     if len(data.shape) != 4:
         raise TypeCheckError(f"{name}: the data must have 4 dimensions, not {len(data.shape)}")
-    if attrs["method"] not in _UPSAMPLING_METHODS:
-        known = ", ".join(_UPSAMPLING_METHODS)
-        raise TypeCheckError(f"{name}: method '{attrs['method']}' is not known", next_step=f"Known: {known}")
+    check_choice(name, "method", attrs["method"], _UPSAMPLING_METHODS)
     axes = spatial_axes(name, attrs["layout"], 2)
     scales = (attrs["scale_h"], attrs["scale_w"])
     target = tuple(round(data.shape[axis] * scale) for axis, scale in zip(axes, scales, strict=True))
@@ -239,38 +224,32 @@ def _upsampling(name: str, attrs: Attrs, data: TensorType) -> Resize:
     return Resize(axes, target, _UPSAMPLING_METHODS[attrs["method"]], mode)
 
 
-def _add_resize(name: str, attrs: tuple[Attr, ...], plan: Callable[[str, Attrs, TensorType], Resize], doc: str) -> None:
-    def infer(types: list[Type], given: Attrs) -> TensorType:
-        (data,) = tensors(name, types)
+def _declare_resize(
+    name: str, attrs: tuple[Attr, ...], plan: Callable[[str, Attrs, TensorType], Resize], doc: str
+) -> None:
+    def infer(_: str, given: Attrs, data: TensorType) -> TensorType:
         dtype = given.get("out_dtype") or data.dtype
         dtypes.bits(dtype)
         return TensorType(plan(name, given, data).checked(name, data), dtype)
 
     def emit(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: Output) -> None:
-        data = inputs[0]
+        (data,) = inputs
         emit_resize(ctx, data, plan(name, given, TensorType(data.shape, data.dtype)), out)
 
     contract = "nearest_neighbor exact; others at most 4 ULP of the largest input"
-    OPERATORS.add(name, Operator(name, 1, infer, Kind.ANCHOR, attrs, emit=emit, contract=contract, doc=doc))
+    declare(name, 1, infer, Kind.ANCHOR, attrs, emit=emit, contract=contract, doc=doc)
 
 
-def _resize_attrs(rank: int) -> tuple[Attr, ...]:
-    return (
-        Attr("size", None), Attr("roi", None), Attr("layout", _CHANNELS_FIRST[rank]), Attr("method", "linear"),
+for _rank, _layout in _CHANNELS_FIRST.items():
+    _attrs = (
+        Attr("size", None), Attr("roi", None), Attr("layout", _layout), Attr("method", "linear"),
         Attr("coordinate_transformation_mode", "half_pixel"), Attr("rounding_method", "round"),
         Attr("cubic_alpha", -0.5, is_float=True), Attr("cubic_exclude", 0),
         Attr("extrapolation_value", 0.0, is_float=True), Attr("out_dtype", None),
     )  # fmt: skip
-
-
-for _rank in _CHANNELS_FIRST:
-    _add_resize(
-        f"image.resize{_rank}d",
-        _resize_attrs(_rank),
-        _resize_of(_rank),
-        "Resize the spatial axes as ONNX's Resize does.",
-    )
-_add_resize(
+    _doc = "Resize the spatial axes as ONNX's Resize does."
+    _declare_resize(f"image.resize{_rank}d", _attrs, partial(_resize, _rank), _doc)
+_declare_resize(
     "nn.upsampling",
     (
         Attr("scale_h", REQUIRED, is_float=True), Attr("scale_w", REQUIRED, is_float=True), Attr("layout", "NCHW"),
@@ -308,12 +287,11 @@ class _Blocks:
         return place * channels + channel
 
 
-def _infer_depth_to_space(types: list[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("nn.depth_to_space", types)
-    blocks = _Blocks.of("nn.depth_to_space", attrs, data)
+def _infer_depth_to_space(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    blocks = _Blocks.of(name, attrs, data)
     area = blocks.size**2
     if data.shape[blocks.channel] % area:
-        raise TypeCheckError(f"nn.depth_to_space: {data.shape[blocks.channel]} channels do not fill blocks of {area}")
+        raise TypeCheckError(f"{name}: {data.shape[blocks.channel]} channels do not fill blocks of {area}")
     shape = list(data.shape)
     shape[blocks.channel] //= area
     shape[blocks.rows] *= blocks.size
@@ -321,63 +299,41 @@ def _infer_depth_to_space(types: list[Type], attrs: Attrs) -> TensorType:
     return TensorType(tuple(shape), data.dtype)
 
 
-def _infer_space_to_depth(types: list[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("nn.space_to_depth", types)
-    blocks = _Blocks.of("nn.space_to_depth", attrs, data)
+def _infer_space_to_depth(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    blocks = _Blocks.of(name, attrs, data)
     shape = list(data.shape)
     if shape[blocks.rows] % blocks.size or shape[blocks.columns] % blocks.size:
-        raise TypeCheckError(f"nn.space_to_depth: {data.shape} does not divide into blocks of {blocks.size}")
+        raise TypeCheckError(f"{name}: {data.shape} does not divide into blocks of {blocks.size}")
     shape[blocks.channel] *= blocks.size**2
     shape[blocks.rows] //= blocks.size
     shape[blocks.columns] //= blocks.size
     return TensorType(tuple(shape), data.dtype)
 
 
-def _depth_to_space(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
-    data = inputs[0]
-    blocks = _Blocks.of("nn.depth_to_space", attrs, TensorType(data.shape, data.dtype))
-
-    def read(indices: Indices) -> Expr:
-        at = list(indices)
-        row, column = at[blocks.rows], at[blocks.columns]
-        place = row % blocks.size * blocks.size + column % blocks.size
-        at[blocks.channel] = blocks.channel_of(place, at[blocks.channel], out_type.shape[blocks.channel])
-        at[blocks.rows], at[blocks.columns] = row // blocks.size, column // blocks.size
-        return data.read(at)
-
-    return read
+def _depth_to_space(of: Element, data: Tensor) -> Expr:
+    blocks = _Blocks.of("nn.depth_to_space", of.attrs, TensorType(data.shape, data.dtype))
+    at = list(of.at)
+    row, column = at[blocks.rows], at[blocks.columns]
+    place = row % blocks.size * blocks.size + column % blocks.size
+    at[blocks.channel] = blocks.channel_of(place, at[blocks.channel], of.out.shape[blocks.channel])
+    at[blocks.rows], at[blocks.columns] = row // blocks.size, column // blocks.size
+    return data.read(at)
 
 
-def _space_to_depth(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
-    del out_type
-    data = inputs[0]
-    blocks = _Blocks.of("nn.space_to_depth", attrs, TensorType(data.shape, data.dtype))
+def _space_to_depth(of: Element, data: Tensor) -> Expr:
+    blocks = _Blocks.of("nn.space_to_depth", of.attrs, TensorType(data.shape, data.dtype))
     channels, area = data.shape[blocks.channel], blocks.size**2
-
-    def read(indices: Indices) -> Expr:
-        at = list(indices)
-        deep = at[blocks.channel]
-        place = deep % area if blocks.channel_major else deep // channels
-        at[blocks.channel] = deep // area if blocks.channel_major else deep % channels
-        at[blocks.rows] = at[blocks.rows] * blocks.size + place // blocks.size
-        at[blocks.columns] = at[blocks.columns] * blocks.size + place % blocks.size
-        return data.read(at)
-
-    return read
+    at = list(of.at)
+    deep = at[blocks.channel]
+    place = deep % area if blocks.channel_major else deep // channels
+    at[blocks.channel] = deep // area if blocks.channel_major else deep % channels
+    at[blocks.rows] = at[blocks.rows] * blocks.size + place // blocks.size
+    at[blocks.columns] = at[blocks.columns] * blocks.size + place % blocks.size
+    return data.read(at)
 
 
 _BLOCK_ATTRS = (Attr("block_size", 1), Attr("layout", "NCHW"), Attr("mode", "DCR"))
-OPERATORS.add(
-    "nn.depth_to_space",
-    Operator(
-        "nn.depth_to_space", 1, _infer_depth_to_space, Kind.INJECTIVE, _BLOCK_ATTRS, compute=_depth_to_space,
-        doc="Spread channels over blocks of space; DCR or CRD as in ONNX.",
-    ),
-)  # fmt: skip
-OPERATORS.add(
-    "nn.space_to_depth",
-    Operator(
-        "nn.space_to_depth", 1, _infer_space_to_depth, Kind.INJECTIVE, _BLOCK_ATTRS, compute=_space_to_depth,
-        doc="Gather blocks of space into channels, the inverse of nn.depth_to_space.",
-    ),
-)  # fmt: skip
+declare("nn.depth_to_space", 1, _infer_depth_to_space, Kind.INJECTIVE, _BLOCK_ATTRS, _depth_to_space,
+        doc="Spread channels over blocks of space; DCR or CRD as in ONNX.")  # fmt: skip
+declare("nn.space_to_depth", 1, _infer_space_to_depth, Kind.INJECTIVE, _BLOCK_ATTRS, _space_to_depth,
+        doc="Gather blocks of space into channels, the inverse of nn.depth_to_space.")  # fmt: skip

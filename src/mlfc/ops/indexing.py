@@ -5,31 +5,27 @@ Whatever the index values are, generated code stays inside its buffers: rules cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
-from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.elementwise import check_dtype, converted
-from mlfc.ops.rules import normalized_axis, tensors
+from mlfc.ops.elementwise import converted
+from mlfc.ops.rules import Element, check_choice, check_dtype, declare, normalized_axis, replaced, scalar
 from mlfc.ops.shape import unraveled
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
+from mlfc.tir.context import Context, Indices, Output, Tensor
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 _UPDATES = ("update", "add", "mul", "min", "max")
 
 
-def _indices_type(name: str, kind: TensorType) -> TensorType:
+def _check_indices(name: str, kind: TensorType) -> None:
     if not dtypes.is_integer(kind.dtype):
         raise TypeCheckError(f"{name}: indices must be integers, not {kind.dtype}")
-    return kind
 
 
 def _widened(index: Expr) -> Expr:
@@ -64,22 +60,20 @@ def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequenc
         raise TypeCheckError(f"{name}: nothing can be picked from an empty dimension of {data.shape}")
 
 
-def _infer_take(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, indices = tensors("take", types)
-    _indices_type("take", indices)
-    if attrs["mode"] not in ("clip", "wrap", "fast"):
-        raise TypeCheckError(f"take: mode '{attrs['mode']}' is not clip, wrap or fast")
+def _infer_take(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
+    _check_indices(name, indices)
+    check_choice(name, "mode", attrs["mode"], ("clip", "wrap", "fast"))
     batch, axis = _batch_dims(attrs, len(indices.shape)), attrs["axis"]
     if axis is None:
         if batch:
-            raise TypeCheckError("take: batch_dims needs an axis")
-        _no_empty("take", data, indices, data.shape)
+            raise TypeCheckError(f"{name}: batch_dims requires an axis")
+        _no_empty(name, data, indices, data.shape)
         return TensorType(indices.shape, data.dtype)
-    axis = normalized_axis("take", axis, len(data.shape))
+    axis = normalized_axis(name, axis, len(data.shape))
     if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
-        raise TypeCheckError(f"take: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
-    _no_empty("take", data, indices, data.shape[axis : axis + 1])
-    return TensorType((*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :]), data.dtype)
+        raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+    _no_empty(name, data, indices, data.shape[axis : axis + 1])
+    return TensorType(replaced(data.shape, axis, *indices.shape[batch:]), data.dtype)
 
 
 def _batch_dims(attrs: Attrs, rank: int) -> int:
@@ -87,27 +81,20 @@ def _batch_dims(attrs: Attrs, rank: int) -> int:
     return batch + rank if batch < 0 else batch
 
 
-def _take(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    data, picks = inputs
-    mode = "wrap" if attrs["mode"] == "wrap" else "clip"
-    if attrs["axis"] is None:
-        return lambda at: data.read(unraveled(in_bounds(picks.read(at), prod(data.shape), mode), data.shape))
-    axis = attrs["axis"] % len(data.shape)
-    batch = _batch_dims(attrs, len(picks.shape))
+def _take(of: Element, data: Tensor, picks: Tensor) -> Expr:
+    mode, axis, at = "wrap" if of.attrs["mode"] == "wrap" else "clip", of.attrs["axis"], of.at
+    if axis is None:
+        return data.read(unraveled(in_bounds(picks.read(at), prod(data.shape), mode), data.shape))
+    axis %= len(data.shape)
+    batch = _batch_dims(of.attrs, len(picks.shape))
     last = axis + len(picks.shape) - batch
-
-    def read(at: Indices) -> Expr:
-        pick = picks.read([*at[:batch], *at[axis:last]])
-        return data.read([*at[:axis], in_bounds(pick, data.shape[axis], mode), *at[last:]])
-
-    return read
+    pick = picks.read([*at[:batch], *at[axis:last]])
+    return data.read([*at[:axis], in_bounds(pick, data.shape[axis], mode), *at[last:]])
 
 
-def _infer_gather(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, indices = tensors("gather", types)
-    _indices_type("gather", indices)
-    axis = normalized_axis("gather", attrs["axis"], len(data.shape))
-    _check_aligned("gather", data, indices, axis)
+def _infer_gather(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
+    _check_indices(name, indices)
+    _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
     return TensorType(indices.shape, data.dtype)
 
 
@@ -120,49 +107,42 @@ def _check_aligned(name: str, data: TensorType, indices: TensorType, axis: int) 
     _no_empty(name, data, indices, data.shape[axis : axis + 1])
 
 
-def _gather(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    data, picks = inputs
-    axis = attrs["axis"] % len(data.shape)
-
-    def read(at: Indices) -> Expr:
-        return data.read([*at[:axis], in_bounds(picks.read(at), data.shape[axis], "negative"), *at[axis + 1 :]])
-
-    return read
+def _picked_along(axis: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
+    """Return `at` with the index that `picks` holds there in place of the one of `axis`."""
+    axis %= len(data.shape)
+    return [*at[:axis], in_bounds(picks.read(at), data.shape[axis], "negative"), *at[axis + 1 :]]
 
 
-def _infer_gather_nd(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, indices = tensors("gather_nd", types)
+def _gather(of: Element, data: Tensor, picks: Tensor) -> Expr:
+    return data.read(_picked_along(of.attrs["axis"], data, picks, of.at))
+
+
+def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
     batch = attrs["batch_dims"]
-    depth = _tuple_length("gather_nd", data, indices, batch)
+    depth = _tuple_length(name, data, indices, batch)
     if not 0 <= batch < len(indices.shape) or data.shape[:batch] != indices.shape[1 : batch + 1]:
-        raise TypeCheckError(f"gather_nd: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+        raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
     return TensorType((*indices.shape[1:], *data.shape[batch + depth :]), data.dtype)
 
 
 def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) -> int:
     """Return how many dimensions one index tuple, which lies along the first axis of `indices`, picks from."""
-    _indices_type(name, indices)
+    _check_indices(name, indices)
     if not indices.shape or batch + indices.shape[0] > len(data.shape):
         raise TypeCheckError(f"{name}: index tuples of {indices.shape} do not fit {data.shape}")
     _no_empty(name, data, indices, data.shape[batch : batch + indices.shape[0]])
     return indices.shape[0]
 
 
-def _gather_nd(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    data, picks = inputs
-    batch, depth, leading = attrs["batch_dims"], picks.shape[0], len(picks.shape) - 1
-
-    def read(at: Indices) -> Expr:
-        picked = [in_bounds(picks(k, *at[:leading]), data.shape[batch + k], "negative") for k in range(depth)]
-        return data.read([*at[:batch], *picked, *at[leading:]])
-
-    return read
+def _picked_tuple(batch: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
+    """Return the index tuple that `picks` holds at the leading indices of `at`, between those of batch and slice."""
+    depth, leading = picks.shape[0], len(picks.shape) - 1
+    picked = [in_bounds(picks(k, *at[:leading]), data.shape[batch + k], "negative") for k in range(depth)]
+    return [*at[:batch], *picked, *at[leading:]]
 
 
-def _combined(mode: str, old: Expr, update: Expr) -> Expr:
-    if mode == "update":
-        return update
-    return tb.binary(mode, old, update)
+def _gather_nd(of: Element, data: Tensor, picks: Tensor) -> Expr:
+    return data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at))
 
 
 def _scatter(
@@ -176,7 +156,9 @@ def _scatter(
     if prod(updates.shape):
         with _ordered_loops(ctx, updates.shape) as at:
             target = [ctx.stmts.let("at", index) for index in place(at)]
-            ctx.stmts.store(buffer, target, _combined(mode, tb.load(buffer, target), updates.read(at)))
+            update = updates.read(at)
+            value = update if mode == "update" else tb.binary(mode, tb.load(buffer, target), update)
+            ctx.stmts.store(buffer, target, value)
     with ctx.loops(data.shape, "o") as at:
         out.store(at, tb.load(buffer, at))
 
@@ -189,107 +171,79 @@ def _ordered_loops(ctx: Context, shape: Sequence[int]) -> Iterator[tuple[Expr, .
 
 
 def _check_mode(name: str, mode: str, dtype: str) -> None:
-    if mode not in _UPDATES:
-        raise TypeCheckError(f"{name}: '{mode}' is not one of {', '.join(_UPDATES)}")
+    check_choice(name, "mode", mode, _UPDATES)
     if mode != "update":
         check_dtype(name, dtype, "number")
 
 
-def _infer_scatter_elements(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, indices, updates = tensors("scatter_elements", types)
-    _indices_type("scatter_elements", indices)
-    _check_mode("scatter_elements", attrs["reduction"], data.dtype)
-    axis = normalized_axis("scatter_elements", attrs["axis"], len(data.shape))
-    _check_aligned("scatter_elements", data, indices, axis)
-    if updates != TensorType(indices.shape, data.dtype):
-        raise TypeCheckError(f"scatter_elements: updates {updates} do not match {indices} into {data}")
+def _check_updates(name: str, data: TensorType, indices: TensorType, updates: TensorType, *shape: int) -> None:
+    if updates != TensorType(shape, data.dtype):
+        raise TypeCheckError(f"{name}: updates {updates} do not match {indices} into {data}")
+
+
+def _infer_scatter_elements(
+    name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    _check_indices(name, indices)
+    _check_mode(name, attrs["reduction"], data.dtype)
+    _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
+    _check_updates(name, data, indices, updates, *indices.shape)
     return data
 
 
 def _scatter_elements(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     data, picks, _ = inputs
-    axis = attrs["axis"] % len(data.shape)
-
-    def place(at: Indices) -> list[Expr]:
-        return [*at[:axis], in_bounds(picks.read(at), data.shape[axis], "negative"), *at[axis + 1 :]]
-
-    _scatter(ctx, inputs, attrs["reduction"], out, place)
+    _scatter(ctx, inputs, attrs["reduction"], out, lambda at: _picked_along(attrs["axis"], data, picks, at))
 
 
-def _infer_scatter_nd(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, indices, updates = tensors("scatter_nd", types)
-    _check_mode("scatter_nd", attrs["mode"], data.dtype)
-    depth = _tuple_length("scatter_nd", data, indices, 0)
-    if updates != TensorType((*indices.shape[1:], *data.shape[depth:]), data.dtype):
-        raise TypeCheckError(f"scatter_nd: updates {updates} do not match {indices} into {data}")
+def _infer_scatter_nd(
+    name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
+    _check_mode(name, attrs["mode"], data.dtype)
+    depth = _tuple_length(name, data, indices, 0)
+    _check_updates(name, data, indices, updates, *indices.shape[1:], *data.shape[depth:])
     return data
 
 
 def _scatter_nd(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     data, picks, _ = inputs
-    depth, leading = picks.shape[0], len(picks.shape) - 1
-
-    def place(at: Indices) -> list[Expr]:
-        picked = [in_bounds(picks(k, *at[:leading]), data.shape[k], "negative") for k in range(depth)]
-        return [*picked, *at[leading:]]
-
-    _scatter(ctx, inputs, attrs["mode"], out, place)
+    _scatter(ctx, inputs, attrs["mode"], out, lambda at: _picked_tuple(0, data, picks, at))
 
 
-def _infer_one_hot(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    indices, on_value, off_value = tensors("one_hot", types)
-    _indices_type("one_hot", indices)
-    if on_value.size != 1 or off_value.size != 1 or on_value.dtype != off_value.dtype:
-        raise TypeCheckError(f"one_hot: {on_value} and {off_value} must be two scalars of one dtype")
+def _infer_one_hot(name: str, attrs: Attrs, indices: TensorType, on: TensorType, off: TensorType) -> TensorType:
+    _check_indices(name, indices)
+    if on.size != 1 or off.size != 1 or on.dtype != off.dtype:
+        raise TypeCheckError(f"{name}: {on} and {off} must be two scalars of one dtype")
     if attrs["depth"] < 0:
-        raise TypeCheckError(f"one_hot: depth {attrs['depth']} is negative")
-    axis = normalized_axis("one_hot", attrs["axis"], len(indices.shape) + 1)
+        raise TypeCheckError(f"{name}: depth {attrs['depth']} is negative")
+    axis = normalized_axis(name, attrs["axis"], len(indices.shape) + 1)
     shape = (*indices.shape[:axis], attrs["depth"], *indices.shape[axis:])
-    return TensorType(shape, attrs["dtype"] or on_value.dtype)
+    return TensorType(shape, attrs["dtype"] or on.dtype)
 
 
-def _one_hot(_: Context, inputs: Sequence[Tensor], attrs: Attrs, out_type: TensorType) -> Reader:
-    picks, on_value, off_value = inputs
-    axis = attrs["axis"] % len(out_type.shape)
-
-    def scalar(tensor: Tensor) -> Expr:
-        return converted(tensor.read([tb.const(0)] * len(tensor.shape)), out_type.dtype)
-
-    def read(at: Indices) -> Expr:
-        pick = _widened(picks.read([*at[:axis], *at[axis + 1 :]]))
-        return tb.select(tb.binary("eq", pick, tb.cast(at[axis], pick.dtype)), scalar(on_value), scalar(off_value))
-
-    return read
+def _one_hot(of: Element, picks: Tensor, on: Tensor, off: Tensor) -> Expr:
+    axis, dtype = of.attrs["axis"] % len(of.at), of.out.dtype
+    pick = _widened(picks.read([*of.at[:axis], *of.at[axis + 1 :]]))
+    hit = tb.binary("eq", pick, tb.cast(of.at[axis], pick.dtype))
+    return tb.select(hit, converted(scalar(on), dtype), converted(scalar(off), dtype))
 
 
-for _operator in (
-    Operator(
-        "take", 2, _infer_take, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("axis", None), Attr("mode", "clip")),
-        _take, contract="exact; an index outside is limited ('wrap': counted modulo the extent)",
-        doc="Slices along a dimension by index",
-    ),
-    Operator(
-        "gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),), _gather,
-        contract="exact; a negative index counts from the end, others outside are limited",
-        doc="Elements along a dimension, an index for each",
-    ),
-    Operator(
-        "gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)), _gather_nd,
-        contract="exact; a negative index counts from the end, others outside are limited",
-        doc="Slices by index tuples, which lie along the first axis of the indices",
-    ),
-    Operator(
-        "scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE,
-        (Attr("axis", 0), Attr("reduction", "update")), emit=_scatter_elements,
-        contract="exact; updates apply in order", doc="A tensor with elements replaced or combined, an index for each",
-    ),
-    Operator(
-        "scatter_nd", 3, _infer_scatter_nd, Kind.REDUCE, (Attr("mode", "update"),), emit=_scatter_nd,
-        contract="exact; updates apply in order", doc="A tensor with slices replaced or combined by index tuples",
-    ),
-    Operator(
-        "one_hot", 3, _infer_one_hot, Kind.INJECTIVE, (Attr("depth", 1), Attr("axis", -1), Attr("dtype", None)),
-        _one_hot, doc="The on value where the position along a new dimension is the index, else the off value",
-    ),
-):  # fmt: skip
-    OPERATORS.add(_operator.name, _operator)
+_LIMITED = "exact; a negative index counts from the end, others outside are limited"
+declare("take", 2, _infer_take, Kind.INJECTIVE,
+        (Attr("batch_dims", 0), Attr("axis", None), Attr("mode", "clip")), _take,
+        contract="exact; an index outside is limited ('wrap': counted modulo the extent)",
+        doc="Slices along a dimension by index")  # fmt: skip
+declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),), _gather, contract=_LIMITED,
+        doc="Elements along a dimension, an index for each")  # fmt: skip
+declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)),
+        _gather_nd, contract=_LIMITED,
+        doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
+declare("scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
+        emit=_scatter_elements, contract="exact; updates apply in order",
+        doc="A tensor with elements replaced or combined, an index for each")  # fmt: skip
+declare("scatter_nd", 3, _infer_scatter_nd, Kind.REDUCE, (Attr("mode", "update"),), emit=_scatter_nd,
+        contract="exact; updates apply in order",
+        doc="A tensor with slices replaced or combined by index tuples")  # fmt: skip
+declare("one_hot", 3, _infer_one_hot, Kind.INJECTIVE, (Attr("depth", 1), Attr("axis", -1), Attr("dtype", None)),
+        _one_hot,
+        doc="The on value where the position along a new dimension is the index, else the off value")  # fmt: skip

@@ -6,24 +6,22 @@ group of channels. Sums over rows use `folding`, which keeps their rounding erro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf, prod
-from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Fold, serial_loops
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
-from mlfc.ops.elementwise import NEAR_CONTRACT, check_dtype, transcendental
-from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, TupleType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.ops.elementwise import NEAR_CONTRACT, transcendental
+from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis
+from mlfc.relay.ir import Attrs, TensorType, TupleType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
-Attrs = Mapping[str, Any]
 At = Callable[[Sequence[Expr]], list[Expr]]
 
 # A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
@@ -53,8 +51,7 @@ def _total(rows: Rows, name: str, shape: tuple[int, ...], read: Reader, dtype: s
     return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True))
 
 
-def _infer_float(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors(name, types)
+def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
     normalized_axes(name, attrs["axis"], len(data.shape))
     return data
@@ -87,23 +84,22 @@ def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Out
             out.store(at(row), tb.cast(value - scale if logarithm else value * scale, out.dtype))
 
 
-def _infer_affine(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, gamma, beta = tensors(name, types)
+def _infer_affine(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
-    for kind in (gamma, beta):
+    for kind in channel:
         if kind != TensorType((data.shape[axis],), data.dtype):
             raise TypeCheckError(f"{name}: {kind} does not fit axis {axis} of {data}")
     return data
 
 
-def _infer_group_norm(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data = _infer_affine("nn.group_norm", types, attrs)
+def _infer_group_norm(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TensorType:
+    _infer_affine(name, attrs, data, *channel)
     channels = data.shape[attrs["axis"] % len(data.shape)]
     if attrs["num_groups"] < 1 or channels % attrs["num_groups"]:
-        raise TypeCheckError(f"nn.group_norm: {channels} channels do not divide into {attrs['num_groups']} groups")
+        raise TypeCheckError(f"{name}: {channels} channels do not divide into {attrs['num_groups']} groups")
     if attrs["axis"] % len(data.shape) == 0:
-        raise TypeCheckError("nn.group_norm: axis 0 is the batch")
+        raise TypeCheckError(f"{name}: axis 0 is the batch")
     return data
 
 
@@ -200,12 +196,11 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out
             out.store(at(row), tb.cast(element(row) * scale, out.dtype))
 
 
-def _infer_lrn(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("nn.lrn", types)
-    check_dtype("nn.lrn", data.dtype, "float")
-    axis = normalized_axis("nn.lrn", attrs["axis"], len(data.shape))
+def _infer_lrn(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    check_dtype(name, data.dtype, "float")
+    axis = normalized_axis(name, attrs["axis"], len(data.shape))
     if not 1 <= attrs["size"] <= 2 * data.shape[axis] + 1:
-        raise TypeCheckError(f"nn.lrn: a window of {attrs['size']} does not suit {data.shape[axis]} channels")
+        raise TypeCheckError(f"{name}: a window of {attrs['size']} does not suit {data.shape[axis]} channels")
     return data
 
 
@@ -263,14 +258,8 @@ def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output)
             out.store(at([c]), tb.cast(value, out.dtype))
 
 
-def _infer_batch_norm(types: Sequence[Type], attrs: Attrs) -> TupleType:
-    data, *channel = tensors("nn.batch_norm", types)
-    check_dtype("nn.batch_norm", data.dtype, "float")
-    axis = normalized_axis("nn.batch_norm", attrs["axis"], len(data.shape))
-    for kind in channel:
-        if kind != TensorType((data.shape[axis],), data.dtype):
-            raise TypeCheckError(f"nn.batch_norm: {kind} does not fit axis {axis} of {data}")
-    return TupleType((data, channel[2], channel[3]))
+def _infer_batch_norm(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TupleType:
+    return TupleType((_infer_affine(name, attrs, data, *channel), channel[2], channel[3]))
 
 
 def _norm_attrs(axis: int) -> tuple[Attr, ...]:
@@ -279,46 +268,24 @@ def _norm_attrs(axis: int) -> tuple[Attr, ...]:
 
 _ROW_CONTRACT = "relative error below 1e-6 of the row's largest result"
 for _name in ("nn.softmax", "nn.fast_softmax", "nn.log_softmax"):
-    OPERATORS.add(
-        _name,
-        Operator(
-            _name, 1, partial(_infer_float, _name), Kind.REDUCE, (Attr("axis", -1),),
+    declare(_name, 1, _infer_float, Kind.REDUCE, (Attr("axis", -1),),
             emit=partial(_emit_softmax, logarithm=_name == "nn.log_softmax"), contract=NEAR_CONTRACT,
-            doc="exp(x) over its sum along an axis" if "log" not in _name else "Logarithm of softmax",
-        ),
-    )  # fmt: skip
-for _operator in (
-    Operator(
-        "nn.layer_norm", 3, partial(_infer_affine, "nn.layer_norm"), Kind.REDUCE, _norm_attrs(-1),
-        emit=_emit_layer_norm, contract=_ROW_CONTRACT, doc="Mean 0 and variance 1 along an axis, then gamma and beta",
-    ),
-    Operator(
-        "nn.instance_norm", 3, partial(_infer_affine, "nn.instance_norm"), Kind.REDUCE, _norm_attrs(1),
-        emit=_emit_instance_norm, contract=_ROW_CONTRACT,
-        doc="Mean 0 and variance 1 for each channel of each image, then gamma and beta",
-    ),
-    Operator(
-        "nn.group_norm", 3, _infer_group_norm, Kind.REDUCE, (Attr("num_groups", 0), *_norm_attrs(1)),
+            doc="exp(x) over its sum along an axis" if "log" not in _name else "Logarithm of softmax")  # fmt: skip
+declare("nn.layer_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(-1), emit=_emit_layer_norm, contract=_ROW_CONTRACT,
+        doc="Mean 0 and variance 1 along an axis, then gamma and beta")  # fmt: skip
+declare("nn.instance_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(1), emit=_emit_instance_norm,
+        contract=_ROW_CONTRACT,
+        doc="Mean 0 and variance 1 for each channel of each image, then gamma and beta")  # fmt: skip
+declare("nn.group_norm", 3, _infer_group_norm, Kind.REDUCE, (Attr("num_groups", 0), *_norm_attrs(1)),
         emit=_emit_group_norm, contract=_ROW_CONTRACT,
-        doc="Mean 0 and variance 1 for each group of channels of each image, then gamma and beta",
-    ),
-    Operator(
-        "nn.l2_normalize", 1, partial(_infer_float, "nn.l2_normalize"), Kind.REDUCE,
-        (Attr("eps", REQUIRED, True), Attr("axis", REQUIRED)), emit=_emit_l2_normalize, contract=_ROW_CONTRACT,
-        doc="x over the Euclidean norm along axes, whose square is at least eps",
-    ),
-    Operator(
-        "nn.lrn", 1, _infer_lrn, Kind.ANCHOR,
-        (
-            Attr("size", 5), Attr("axis", 1), Attr("bias", 2.0, True), Attr("alpha", 1e-4, True),
-            Attr("beta", 0.75, True),
-        ),
+        doc="Mean 0 and variance 1 for each group of channels of each image, then gamma and beta")  # fmt: skip
+declare("nn.l2_normalize", 1, _infer_float, Kind.REDUCE, (Attr("eps", REQUIRED, True), Attr("axis", REQUIRED)),
+        emit=_emit_l2_normalize, contract=_ROW_CONTRACT,
+        doc="x over the Euclidean norm along axes, whose square is at least eps")  # fmt: skip
+declare("nn.lrn", 1, _infer_lrn, Kind.ANCHOR,
+        (Attr("size", 5), Attr("axis", 1), Attr("bias", 2.0, True), Attr("alpha", 1e-4, True),
+         Attr("beta", 0.75, True)),
         emit=_emit_lrn, contract="relative error below 1e-6",
-        doc="x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta",
-    ),
-    Operator(
-        "nn.batch_norm", 5, _infer_batch_norm, Kind.OPAQUE, _norm_attrs(1),
-        doc="(x - mean) / sqrt(variance + epsilon) * gamma + beta with stored mean and variance",
-    ),
-):  # fmt: skip
-    OPERATORS.add(_operator.name, _operator)
+        doc="x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta")  # fmt: skip
+declare("nn.batch_norm", 5, _infer_batch_norm, Kind.OPAQUE, _norm_attrs(1),
+        doc="(x - mean) / sqrt(variance + epsilon) * gamma + beta with stored mean and variance")  # fmt: skip

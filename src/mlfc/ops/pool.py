@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv_types import letters_of, named_sizes, pad_pairs, per_dimension
-from mlfc.ops.elementwise import check_dtype
-from mlfc.ops.rules import tensors
+from mlfc.ops.rules import check_dtype, declare
 from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
-
-Attrs = Mapping[str, Any]
 
 # Code is spelled out for up to this many kinds of windows, and this many taps a window.
 _KINDS_LIMIT = 9
@@ -212,14 +208,20 @@ class _Pool:
             self._store(n, places, first + c, tb.load(total, [c]))
 
 
-def _layout_sizes(name: str, data: TensorType, attrs: Attrs, rank: int) -> dict[str, int]:
+def _layout_sizes(name: str, data: TensorType, attrs: Attrs) -> dict[str, int]:
     check_dtype(name, data.dtype, "number")
     if attrs["out_layout"] not in ("", attrs["layout"]):
         raise TypeCheckError(f"{name}: out_layout '{attrs['out_layout']}' differs from the layout")
-    return named_sizes(name, "data", data.shape, attrs["layout"], f"NC{letters_of(rank)}")
+    return named_sizes(name, "data", data.shape, attrs["layout"], f"NC{letters_of(_rank_of(name))}")
 
 
-def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs, rank: int) -> list[Slide]:
+def _rank_of(name: str) -> int:
+    """Return the number of spatial dimensions, which a pooling operator's name ends in."""
+    return int(name[-2])
+
+
+def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs) -> list[Slide]:
+    rank = _rank_of(name)
     kernel = per_dimension(name, "pool_size", attrs["pool_size"], rank)
     strides = per_dimension(name, "strides", attrs["strides"], rank)
     dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
@@ -235,9 +237,8 @@ def _with_spatial(data: TensorType, layout: str, spatial: Sequence[int]) -> Tens
     return TensorType(tuple(letters.get(a, extent) for a, extent in zip(layout, data.shape, strict=True)), data.dtype)
 
 
-def _infer_pool(name: str, rank: int, types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors(name, types)
-    slides = _slides(name, _layout_sizes(name, data, attrs, rank), attrs, rank)
+def _infer_pool(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    slides = _slides(name, _layout_sizes(name, data, attrs), attrs)
     if any(max(slide.before, slide.after) >= slide.extent for slide in slides):
         raise TypeCheckError(f"{name}: padding {attrs['padding']} is not smaller than the window {attrs['pool_size']}")
     if any(slide.output < 1 or slide.size < 1 for slide in slides):
@@ -245,32 +246,23 @@ def _infer_pool(name: str, rank: int, types: Sequence[Type], attrs: Attrs) -> Te
     return _with_spatial(data, attrs["layout"], [slide.output for slide in slides])
 
 
-def _emit_pool(
-    name: str, rank: int, average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
-) -> None:
+def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
+    pooling = Pooling("avg" in name, data.dtype)
     sizes = dict(zip(attrs["layout"], data.shape, strict=True))
-    count_padding = average and attrs["count_include_pad"]
-    axes = [slide.axis(count_padding=count_padding) for slide in _slides(name, sizes, attrs, rank)]
-    spatial = [sizes[letter] for letter in letters_of(rank)]
+    count_padding = pooling.average and attrs["count_include_pad"]
+    axes = [slide.axis(count_padding=count_padding) for slide in _slides(name, sizes, attrs)]
+    spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
     # one large window that is the whole image is the work of many items; others keep the order of the references' sums
     if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
-        _fold_spatial(ctx, data, attrs["layout"], Pooling(average, data.dtype), out)
+        _fold_spatial(ctx, data, attrs["layout"], pooling, out)
         return
-    _Pool(ctx, data, out, attrs["layout"], Pooling(average, data.dtype)).emit(axes)
+    _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 
 def _is_whole(axis: Axis, size: int) -> bool:
     """Tell whether one window is all of an axis, and nothing beside it counts."""
     return len(axis.windows) == 1 and axis.dilation == 1 and axis.windows[0] == Window(0, size, size)
-
-
-def _infer_global(name: str, types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors(name, types)
-    sizes = _layout_sizes(name, data, attrs, 2)
-    if sizes["H"] * sizes["W"] == 0:
-        raise TypeCheckError(f"{name}: {data.shape} has no elements to pool")
-    return _with_spatial(data, attrs["layout"], (1, 1))
 
 
 def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out: Output) -> None:
@@ -285,34 +277,27 @@ def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out
     emit_fold(ctx, data.read, axes, fold, out)
 
 
-def _emit_global(average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    (data,) = inputs
-    _fold_spatial(ctx, data, attrs["layout"], Pooling(average, data.dtype), out)
-
-
 def _output_size(name: str, attrs: Attrs, spatial: Sequence[int]) -> tuple[int, ...]:
-    given = attrs["output_size"]
+    """Return the spatial extents of the result, which are 1 where the attribute does not exist."""
+    given = attrs.get("output_size", 1)
     if given in ((), None):
         return tuple(spatial)
     return per_dimension(name, "output_size", given, len(spatial))
 
 
-def _infer_adaptive(name: str, rank: int, types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors(name, types)
-    sizes = _layout_sizes(name, data, attrs, rank)
-    spatial = [sizes[letter] for letter in letters_of(rank)]
+def _infer_adaptive(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    sizes = _layout_sizes(name, data, attrs)
+    spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
     if 0 in spatial:
         raise TypeCheckError(f"{name}: {data.shape} has no elements to pool")
     return _with_spatial(data, attrs["layout"], _output_size(name, attrs, spatial))
 
 
-def _emit_adaptive(
-    name: str, rank: int, average: bool, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
-) -> None:
+def _emit_adaptive(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
     sizes = dict(zip(attrs["layout"], data.shape, strict=True))
-    spatial = [sizes[letter] for letter in letters_of(rank)]
-    output, pooling = _output_size(name, attrs, spatial), Pooling(average, data.dtype)
+    spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
+    output, pooling = _output_size(name, attrs, spatial), Pooling("avg" in name, data.dtype)
     if set(output) == {1}:
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
         return
@@ -320,43 +305,30 @@ def _emit_adaptive(
     _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 
-_CONTRACTS = {"max": "exact", "avg": "relative error below 1e-6 of the mean magnitude; integers truncate"}
-_NOUNS = {"max": "Largest element", "avg": "Average"}
-
-
-def _declare(name: str, infer: Callable[..., Any], emit: Callable[..., None], kind: Kind, attrs: Any, doc: str) -> None:
-    how = "max" if "max" in name else "avg"
-    OPERATORS.add(
-        name,
-        Operator(name, 1, infer, kind, attrs, emit=emit, contract=_CONTRACTS[how], doc=f"{_NOUNS[how]} of {doc}"),
-    )
+def _layout_attrs(rank: int) -> tuple[Attr, ...]:
+    return (Attr("layout", f"NC{letters_of(rank)}"), Attr("out_layout", ""))
 
 
 def _pool_attrs(rank: int, *, average: bool) -> tuple[Attr, ...]:
     attrs = (
         Attr("pool_size", REQUIRED), Attr("strides", (1,) * rank), Attr("dilation", (1,) * rank),
-        Attr("padding", (0,) * max(rank, 2)), Attr("layout", f"NC{letters_of(rank)}"), Attr("out_layout", ""),
-        Attr("ceil_mode", False),
+        Attr("padding", (0,) * max(rank, 2)), *_layout_attrs(rank), Attr("ceil_mode", False),
     )  # fmt: skip
     return (*attrs, Attr("count_include_pad", False)) if average else attrs
 
 
-for _how in ("max", "avg"):
-    _average = _how == "avg"
+for _how, _noun, _contract in (
+    ("max", "Largest element", "exact"),
+    ("avg", "Average", "relative error below 1e-6 of the mean magnitude; integers truncate"),
+):
     for _rank in (1, 2, 3):
         _name = f"nn.{_how}_pool{_rank}d"
-        _declare(
-            _name, partial(_infer_pool, _name, _rank), partial(_emit_pool, _name, _rank, _average), Kind.ANCHOR,
-            _pool_attrs(_rank, average=_average), "each window",
-        )  # fmt: skip
+        declare(_name, 1, _infer_pool, Kind.ANCHOR, _pool_attrs(_rank, average=_how == "avg"),
+                emit=partial(_emit_pool, _name), contract=_contract, doc=f"{_noun} of each window")  # fmt: skip
         _name = f"nn.adaptive_{_how}_pool{_rank}d"
-        _declare(
-            _name, partial(_infer_adaptive, _name, _rank), partial(_emit_adaptive, _name, _rank, _average), Kind.ANCHOR,
-            (Attr("output_size", ()), Attr("layout", f"NC{letters_of(_rank)}"), Attr("out_layout", "")),
-            "each of a number of windows that cover the data evenly",
-        )  # fmt: skip
+        declare(_name, 1, _infer_adaptive, Kind.ANCHOR, (Attr("output_size", ()), *_layout_attrs(_rank)),
+                emit=partial(_emit_adaptive, _name), contract=_contract,
+                doc=f"{_noun} of each of a number of windows that cover the data evenly")  # fmt: skip
     _name = f"nn.global_{_how}_pool2d"
-    _declare(
-        _name, partial(_infer_global, _name), partial(_emit_global, _average), Kind.REDUCE,
-        (Attr("layout", "NCHW"), Attr("out_layout", "")), "each channel",
-    )  # fmt: skip
+    declare(_name, 1, _infer_adaptive, Kind.REDUCE, _layout_attrs(2), emit=partial(_emit_adaptive, _name),
+            contract=_contract, doc=f"{_noun} of each channel")  # fmt: skip

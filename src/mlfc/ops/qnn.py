@@ -7,45 +7,46 @@ two float32 scales: the references compute multipliers from the unrounded produc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
-from mlfc.ops.rules import normalized_axis, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, optional_dtype
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.context import Context, Indices, Tensor
 from mlfc.tir.ir import Const, Expr
-
-Attrs = Mapping[str, Any]
 
 REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE")
 QUANTIZE_ROUNDINGS = ("TONEAREST", "TONEVEN")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
-def check_scale(name: str, kind: TensorType) -> None:
-    """Refuse what is not a floating-point scalar or vector."""
-    if kind.dtype not in ("float32", "float64") or len(kind.shape) > 1:
-        raise TypeCheckError(f"{name}: a scale must be a float32 scalar or vector, not {kind}")
+def check_pairs(name: str, *kinds: TensorType) -> None:
+    """Check the types of scales and zero points, which take turns."""
+    for scale, zero_point in zip(kinds[::2], kinds[1::2], strict=True):
+        if scale.dtype not in ("float32", "float64") or len(scale.shape) > 1:
+            raise TypeCheckError(f"{name}: expected a float32 scalar or vector as scale, got {scale}")
+        if zero_point.dtype != "int32" or len(zero_point.shape) > 1:
+            raise TypeCheckError(f"{name}: expected an int32 scalar or vector as zero point, got {zero_point}")
 
 
-def check_zero_point(name: str, kind: TensorType) -> None:
-    """Refuse what is not an int32 scalar or vector."""
-    if kind.dtype != "int32" or len(kind.shape) > 1:
-        raise TypeCheckError(f"{name}: a zero point must be an int32 scalar or vector, not {kind}")
+def check_bytes(name: str, kind: TensorType) -> None:
+    """Refuse what is not an 8-bit tensor."""
+    check_choice(name, "data of", kind.dtype, ("int8", "uint8"))
 
 
-def check_pair(name: str, scale: TensorType, zero_point: TensorType) -> None:
-    """Check the types of a scale and its zero point."""
-    check_scale(name, scale)
-    check_zero_point(name, zero_point)
+def infer_of_bytes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    """Type rule of operators from 8-bit data to the same, with scale and zero point of either."""
+    check_bytes(name, data)
+    check_pairs(name, *pairs)
+    return data
 
 
 def known(name: str, tensor: Tensor) -> npt.NDArray[Any]:
@@ -56,6 +57,14 @@ def known(name: str, tensor: Tensor) -> npt.NDArray[Any]:
             next_step="Quantize with constant scales",
         )
     return np.atleast_1d(tensor.value)
+
+
+def number(name: str, tensor: Tensor) -> Any:
+    """Return a scale or zero point of a whole tensor as a numpy scalar."""
+    values = known(name, tensor)
+    if values.size != 1:
+        raise TypeCheckError(f"{name}: expected one scale and one zero point a tensor, got {values.size}")
+    return values.reshape(())[()]
 
 
 def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indices, *, axis: int, dtype: str) -> Expr:
@@ -89,14 +98,16 @@ def _axis(name: str, attrs: Attrs, rank: int) -> int:
     return normalized_axis(name, attrs["axis"], rank) if rank else 0
 
 
-def _table_axis(name: str, attrs: Attrs, inputs: list[Tensor]) -> int:
+def _table_axis(name: str, attrs: Attrs, inputs: Sequence[Tensor]) -> int:
     """Return the axis that scales and zero points go along; where each is one number, the data may have any rank."""
     if all(known(name, tensor).size == 1 for tensor in inputs[1:]):
         return 0
     return _axis(name, attrs, len(inputs[0].shape))
 
 
-def _check_axis(name: str, data: TensorType, attrs: Attrs, kinds: Sequence[TensorType]) -> None:
+def _check_pairs(name: str, data: TensorType, attrs: Attrs, *kinds: TensorType) -> None:
+    """Check the types of scales and zero points, and that vectors have an element for each index of the axis."""
+    check_pairs(name, *kinds)
     for kind in kinds:
         if kind.shape not in ((), (1,)):
             axis = _axis(name, attrs, len(data.shape))
@@ -104,26 +115,17 @@ def _check_axis(name: str, data: TensorType, attrs: Attrs, kinds: Sequence[Tenso
                 raise TypeCheckError(f"{name}: {kind.shape[0]} scales or zero points for axis {axis} of {data}")
 
 
-def _out_dtype(name: str, attrs: Attrs, allowed: tuple[str, ...], default: str) -> str:
-    dtype = default if attrs["out_dtype"] in (None, "", "void") else attrs["out_dtype"]
-    if dtype not in allowed:
-        raise TypeCheckError(f"{name}: out_dtype must be one of {', '.join(allowed)}, not {dtype}")
-    return str(dtype)
+def _out_dtype(name: str, attrs: Attrs, allowed: Sequence[str], default: str) -> str:
+    dtype = optional_dtype(attrs["out_dtype"], default)
+    check_choice(name, "out_dtype", dtype, allowed)
+    return dtype
 
 
-def _check_rounding(name: str, attrs: Attrs, allowed: tuple[str, ...]) -> None:
-    if attrs["rounding"] not in allowed:
-        raise TypeCheckError(f"{name}: rounding must be one of {', '.join(allowed)}, not {attrs['rounding']}")
-
-
-def _infer_quantize(types: list[Type], attrs: Attrs) -> TensorType:
-    data, scale, zero_point = tensors("qnn.quantize", types)
-    if data.dtype != "float32":
-        raise TypeCheckError(f"qnn.quantize: data must be float32, not {data.dtype}")
-    check_pair("qnn.quantize", scale, zero_point)
-    _check_axis("qnn.quantize", data, attrs, (scale, zero_point))
-    _check_rounding("qnn.quantize", attrs, QUANTIZE_ROUNDINGS)
-    return TensorType(data.shape, _out_dtype("qnn.quantize", attrs, _INTEGERS[:-1], "int8"))
+def _infer_quantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorType) -> TensorType:
+    check_choice(name, "data of", data.dtype, ("float32",))
+    _check_pairs(name, data, attrs, *pair)
+    check_choice(name, "rounding", attrs["rounding"], QUANTIZE_ROUNDINGS)
+    return TensorType(data.shape, _out_dtype(name, attrs, _INTEGERS[:-1], "int8"))
 
 
 def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: str = "TONEAREST") -> Expr:
@@ -139,65 +141,45 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
     return tb.cast(tb.truncated(limited, "int32") + zero_point, dtype)
 
 
-def _compute_quantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
-    data, axis = inputs[0], _table_axis("qnn.quantize", attrs, inputs)
-    scales, zero_points = known("qnn.quantize", inputs[1]), known("qnn.quantize", inputs[2])
-
-    def read(indices: Indices) -> Expr:
-        scale = per_axis(ctx, scales, "scale", indices, axis=axis, dtype="float32")
-        zero_point = per_axis(ctx, zero_points, "zero_point", indices, axis=axis, dtype="int32")
-        return quantized(data.read(indices), scale, zero_point, out.dtype, attrs["rounding"])
-
-    return read
+def _pair(of: Element, name: str, *inputs: Tensor) -> tuple[Expr, Expr]:
+    """Return scale and zero point of an element of data, the first of `inputs`."""
+    axis = _table_axis(name, of.attrs, inputs)
+    scales, zero_points = (known(name, tensor) for tensor in inputs[1:])
+    scale = per_axis(of.ctx, scales, "scale", of.at, axis=axis, dtype="float32")
+    return scale, per_axis(of.ctx, zero_points, "zero_point", of.at, axis=axis, dtype="int32")
 
 
-def _infer_dequantize(types: list[Type], attrs: Attrs) -> TensorType:
-    data, scale, zero_point = tensors("qnn.dequantize", types)
-    if data.dtype not in _INTEGERS:
-        raise TypeCheckError(f"qnn.dequantize: data must be one of {', '.join(_INTEGERS)}, not {data.dtype}")
-    check_pair("qnn.dequantize", scale, zero_point)
-    _check_axis("qnn.dequantize", data, attrs, (scale, zero_point))
-    return TensorType(data.shape, _out_dtype("qnn.dequantize", attrs, ("float32",), "float32"))
+def _quantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
+    scale, zero_point = _pair(of, "qnn.quantize", data, *pair)
+    return quantized(data.read(of.at), scale, zero_point, of.out.dtype, of.attrs["rounding"])
 
 
-def _compute_dequantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, _: TensorType) -> Reader:
-    data, axis = inputs[0], _table_axis("qnn.dequantize", attrs, inputs)
-    scales, zero_points = known("qnn.dequantize", inputs[1]), known("qnn.dequantize", inputs[2])
-
-    def read(indices: Indices) -> Expr:
-        scale = per_axis(ctx, scales, "scale", indices, axis=axis, dtype="float32")
-        zero_point = per_axis(ctx, zero_points, "zero_point", indices, axis=axis, dtype="int32")
-        return tb.cast(tb.cast(data.read(indices), "int32") - zero_point, "float32") * scale
-
-    return read
+def _infer_dequantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorType) -> TensorType:
+    check_choice(name, "data of", data.dtype, _INTEGERS)
+    _check_pairs(name, data, attrs, *pair)
+    return TensorType(data.shape, _out_dtype(name, attrs, ("float32",), "float32"))
 
 
-def _infer_requantize(types: list[Type], attrs: Attrs) -> TensorType:
-    name = "qnn.requantize"
-    data, *pairs = tensors(name, types)
-    if data.dtype not in _INTEGERS:
-        raise TypeCheckError(f"{name}: data must be one of {', '.join(_INTEGERS)}, not {data.dtype}")
-    check_pair(name, pairs[0], pairs[1])
-    check_pair(name, pairs[2], pairs[3])
-    _check_axis(name, data, attrs, pairs)
-    _check_rounding(name, attrs, REQUANTIZE_ROUNDINGS)
+def _dequantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
+    scale, zero_point = _pair(of, "qnn.dequantize", data, *pair)
+    return tb.cast(tb.cast(data.read(of.at), "int32") - zero_point, "float32") * scale
+
+
+def _infer_requantize(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    check_choice(name, "data of", data.dtype, _INTEGERS)
+    _check_pairs(name, data, attrs, *pairs)
+    check_choice(name, "rounding", attrs["rounding"], REQUANTIZE_ROUNDINGS)
     return TensorType(data.shape, _out_dtype(name, attrs, _INTEGERS, "int8"))
 
 
-def _compute_requantize(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
-    name, data = "qnn.requantize", inputs[0]
-    axis = _table_axis(name, attrs, inputs)
+def _requantize(of: Element, *inputs: Tensor) -> Expr:
+    name, data, ctx, at = "qnn.requantize", inputs[0], of.ctx, of.at
+    axis = _table_axis(name, of.attrs, inputs)
     in_scale, in_zero, out_scale, out_zero = (known(name, tensor) for tensor in inputs[1:])
-    scaled = _scaling(ctx, attrs["rounding"], in_scale, out_scale, axis)
-
-    def read(indices: Indices) -> Expr:
-        value = tb.cast(data.read(indices), "int32") - per_axis(
-            ctx, in_zero, "in_zero", indices, axis=axis, dtype="int32"
-        )
-        zero_point = per_axis(ctx, out_zero, "out_zero", indices, axis=axis, dtype="int32")
-        return saturate(scaled(value, indices) + zero_point, out.dtype)
-
-    return read
+    centred = tb.cast(data.read(at), "int32") - per_axis(ctx, in_zero, "in_zero", at, axis=axis, dtype="int32")
+    zero_point = per_axis(ctx, out_zero, "out_zero", at, axis=axis, dtype="int32")
+    scaled = _scaling(ctx, of.attrs["rounding"], in_scale, out_scale, axis)(centred, at)
+    return saturate(scaled + zero_point, of.out.dtype)
 
 
 def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int) -> Any:
@@ -250,19 +232,14 @@ def _away_from_zero(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
 _NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE"), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
-OPERATORS.add("qnn.quantize", Operator(
-    "qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})),
-    compute=_compute_quantize, contract="exact in float32 arithmetic; saturates",
-    doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
-))  # fmt: skip
-OPERATORS.add("qnn.dequantize", Operator(
-    "qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS),
-    compute=_compute_dequantize, contract="exact in float32 arithmetic",
-    doc="Integers to the real numbers that they stand for.",
-))  # fmt: skip
-OPERATORS.add("qnn.requantize", Operator(
-    "qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
-    (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
-    compute=_compute_requantize, contract="bit-exact to the named rounding rule",
-    doc="Integers of one scale to integers of another; `rounding` names whose rule.",
-))  # fmt: skip
+declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,
+        (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize,
+        contract="exact in float32 arithmetic; saturates",
+        doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
+        )  # fmt: skip
+declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS), _dequantize,
+        contract="exact in float32 arithmetic", doc="Integers to the real numbers that they stand for.")  # fmt: skip
+declare("qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
+        (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
+        _requantize, contract="bit-exact to the named rounding rule",
+        doc="Integers of one scale to integers of another; `rounding` names whose rule.")  # fmt: skip

@@ -5,25 +5,23 @@ Each computes what TFLite's reference kernel of the operator computes, from int8
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import check_pair, known, quantized, rescaled, saturate
-from mlfc.ops.rules import broadcast_shape, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, TupleType, Type
+from mlfc.ops.qnn import check_bytes, check_pairs, number, quantized, rescaled, saturate
+from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, tensors
+from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
-Attrs = Mapping[str, Any]
 Combine = Callable[[Expr, Expr, "PairScales"], Expr]
 
-_BYTES = ("int8", "uint8")
 # operands of a sum are scaled up by this many bits, so that rounding them to the common scale loses nothing
 _HEADROOM_BITS = 20
 
@@ -32,48 +30,23 @@ class PairScales:
     """Scales of a binary operator, as float32 values."""
 
     def __init__(self, name: str, inputs: Sequence[Tensor]) -> None:
-        self.lhs, self.rhs, self.out = (_number(name, inputs[index]) for index in (2, 4, 6))
-        self.lhs_zero, self.rhs_zero, self.out_zero = (int(_number(name, inputs[index])) for index in (3, 5, 7))
+        self.lhs, self.rhs, self.out = (number(name, inputs[index]) for index in (2, 4, 6))
+        self.lhs_zero, self.rhs_zero, self.out_zero = (int(number(name, inputs[index])) for index in (3, 5, 7))
 
 
-def _number(name: str, tensor: Tensor) -> Any:
-    values = known(name, tensor)
-    if values.size != 1:
-        raise TypeCheckError(f"{name} takes one scale a tensor, not {values.size}")
-    return values.reshape(())[()]
+def _infer_pair(name: str, _: Attrs, lhs: TensorType, rhs: TensorType, *pairs: TensorType) -> TensorType:
+    check_bytes(name, lhs)
+    if lhs.dtype != rhs.dtype:
+        raise TypeCheckError(f"{name}: expected operands of one dtype, got {lhs.dtype} and {rhs.dtype}")
+    check_pairs(name, *pairs)
+    return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), lhs.dtype)
 
 
-def check_bytes(name: str, kind: TensorType) -> None:
-    """Refuse what is not an 8-bit tensor."""
-    if kind.dtype not in _BYTES:
-        raise TypeCheckError(f"{name}: data must be int8 or uint8, not {kind.dtype}")
-
-
-def _infer_pair(name: str) -> Callable[[list[Type], Attrs], TensorType]:
-    def infer(types: list[Type], _: Attrs) -> TensorType:
-        lhs, rhs, *rest = tensors(name, types)
-        check_bytes(name, lhs)
-        if lhs.dtype != rhs.dtype:
-            raise TypeCheckError(f"{name}: operands must have one dtype, not {lhs.dtype} and {rhs.dtype}")
-        for position in (0, 2, 4):
-            check_pair(name, rest[position], rest[position + 1])
-        return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), lhs.dtype)
-
-    return infer
-
-
-def _compute_pair(name: str, combine: Combine) -> Callable[..., Reader]:
-    def compute(_ctx: Context, inputs: list[Tensor], _attrs: Attrs, out: TensorType) -> Reader:
-        scales = PairScales(name, inputs)
-
-        def read(indices: Indices) -> Expr:
-            lhs = tb.cast(broadcast_read(inputs[0], indices), "int32") - int(scales.lhs_zero)
-            rhs = tb.cast(broadcast_read(inputs[1], indices), "int32") - int(scales.rhs_zero)
-            return saturate(combine(lhs, rhs, scales) + int(scales.out_zero), out.dtype)
-
-        return read
-
-    return compute
+def _pair(name: str, combine: Combine, of: Element, *inputs: Tensor) -> Expr:
+    scales = PairScales(name, inputs)
+    lhs = tb.cast(broadcast_read(inputs[0], of.at), "int32") - scales.lhs_zero
+    rhs = tb.cast(broadcast_read(inputs[1], of.at), "int32") - scales.rhs_zero
+    return saturate(combine(lhs, rhs, scales) + scales.out_zero, of.out.dtype)
 
 
 def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) -> Expr:
@@ -89,10 +62,6 @@ def _with_headroom(value: Expr, ratio: float) -> Expr:
     if ratio == 0.5:
         return value * (1 << (_HEADROOM_BITS - 1))
     return rescaled(value * (1 << _HEADROOM_BITS), ratio)
-
-
-def _difference(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
-    return _sum(lhs, rhs, scales, subtract=True)
 
 
 def _product(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
@@ -115,40 +84,39 @@ def _infer_concatenate(types: list[Type], attrs: Attrs) -> TensorType:
     if not len(data) == len(scales) == len(zero_points) > 0:
         raise TypeCheckError(f"{name} needs one scale and one zero point for each tensor, and at least one tensor")
     for scale, zero_point in zip(scales, zero_points, strict=True):
-        check_pair(name, scale, zero_point)
+        check_pairs(name, scale, zero_point)
     first, axis = data[0], normalized_axis(name, attrs["axis"], len(data[0].shape))
     check_bytes(name, first)
     for kind in data:
-        others = kind.shape[:axis] + kind.shape[axis + 1 :]
-        if kind.dtype != first.dtype or others != first.shape[:axis] + first.shape[axis + 1 :]:
+        if kind.dtype != first.dtype or replaced(kind.shape, axis) != replaced(first.shape, axis):
             raise TypeCheckError(f"{name}: {kind} does not fit {first} along axis {axis}")
     total = sum(kind.shape[axis] for kind in data)
-    return TensorType((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
+    return TensorType(replaced(first.shape, axis, total), first.dtype)
 
 
 def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
     name, count = "qnn.concatenate", (len(inputs) - 2) // 3
     data, axis = inputs[:count], normalized_axis("qnn.concatenate", attrs["axis"], len(out.shape))
-    scales = [np.float32(_number(name, tensor)) for tensor in inputs[count : 2 * count]]
-    zero_points = [int(_number(name, tensor)) for tensor in inputs[2 * count : 3 * count]]
-    out_scale, out_zero = np.float32(_number(name, inputs[-2])), int(_number(name, inputs[-1]))
+    scales = [np.float32(number(name, tensor)) for tensor in inputs[count : 2 * count]]
+    zero_points = [int(number(name, tensor)) for tensor in inputs[2 * count : 3 * count]]
+    out_scale, out_zero = np.float32(number(name, inputs[-2])), int(number(name, inputs[-1]))
 
-    def part(number: int, indices: Indices, start: int) -> Expr:
+    def part(which: int, indices: Indices, start: int) -> Expr:
         own = [index - start if position == axis else index for position, index in enumerate(indices)]
-        value = data[number].read(own)
-        if scales[number] == out_scale and zero_points[number] == out_zero:
+        value = data[which].read(own)
+        if scales[which] == out_scale and zero_points[which] == out_zero:
             return value
-        factor = scales[number] * (np.float32(1) / out_scale)
-        offset = np.float32(-zero_points[number]) * factor
+        factor = scales[which] * (np.float32(1) / out_scale)
+        offset = np.float32(-zero_points[which]) * factor
         real = tb.cast(value, "float32") * float(factor) + float(offset)
         return quantized(real, tb.const(1.0, "float32"), tb.const(out_zero), out.dtype)
 
     def read(indices: Indices) -> Expr:
         starts = np.cumsum([0, *(tensor.shape[axis] for tensor in data)])
         result = part(count - 1, indices, int(starts[count - 1]))
-        for number in reversed(range(count - 1)):
-            inside = tb.binary("lt", indices[axis], int(starts[number + 1]))
-            result = tb.select(inside, part(number, indices, int(starts[number])), result)
+        for k in reversed(range(count - 1)):
+            inside = tb.binary("lt", indices[axis], int(starts[k + 1]))
+            result = tb.select(inside, part(k, indices, int(starts[k])), result)
         return result
 
     return read
@@ -157,17 +125,16 @@ def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
 _PAIR_ATTRS = (Attr("lhs_axis", -1), Attr("rhs_axis", -1))
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
-for _name, _combine, _doc in (
-    ("qnn.add", _sum, "Sum of two quantized tensors, each with its own scale."),
-    ("qnn.subtract", _difference, "Difference of two quantized tensors, each with its own scale."),
-    ("qnn.mul", _product, "Product of two quantized tensors, each with its own scale."),
-    ("qnn.prelu", _leak, "Quantized data where it is not negative, else its product with quantized slopes."),
-):
-    OPERATORS.add(_name, Operator(
-        _name, 8, _infer_pair(_name), Kind.BROADCAST, _PAIR_ATTRS,
-        compute=_compute_pair(_name, _combine), contract=_CONTRACT, doc=_doc,
-        in_tvm=qnn_in_tvm.prelu if _name == "qnn.prelu" else None,
-    ))  # fmt: skip
+for _name, _combine, _in_tvm, _doc in (
+    ("qnn.add", _sum, None, "Sum of two quantized tensors, each with its own scale."),
+    ("qnn.subtract", partial(_sum, subtract=True), None,
+     "Difference of two quantized tensors, each with its own scale."),
+    ("qnn.mul", _product, None, "Product of two quantized tensors, each with its own scale."),
+    ("qnn.prelu", _leak, qnn_in_tvm.prelu,
+     "Quantized data where it is not negative, else its product with quantized slopes."),
+):  # fmt: skip
+    declare(_name, 8, _infer_pair, Kind.BROADCAST, _PAIR_ATTRS, partial(_pair, _name, _combine), contract=_CONTRACT,
+            in_tvm=_in_tvm, doc=_doc)  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(
     "qnn.concatenate", 5, _infer_concatenate, Kind.INJECTIVE, (Attr("axis", 0),),

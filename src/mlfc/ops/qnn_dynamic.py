@@ -7,50 +7,23 @@ the data over all 256 codes; as its zero point is not a constant, the codes are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.rules import broadcast_shape, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.ops.rules import Element, broadcast_shape, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Kind
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
+from mlfc.tir.context import Tensor, broadcast_read
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 _LOWEST, _HIGHEST = -128, 127
 
 
 def _float(value: float) -> Expr:
     return tb.const(value, "float32")
-
-
-def _infer(name: str, dtypes: tuple[str, ...], result: str) -> Callable[[list[Type], Attrs], TensorType]:
-    """Return the type rule of an operator whose later arguments broadcast to its first."""
-
-    def infer(types: list[Type], _: Attrs) -> TensorType:
-        found = tensors(name, types)
-        for kind, dtype in zip(found, dtypes, strict=True):
-            if kind.dtype != dtype:
-                raise TypeCheckError(f"{name}: {kind} where {dtype} belongs")
-            if broadcast_shape(name, found[0].shape, kind.shape) != found[0].shape:
-                raise TypeCheckError(f"{name}: {kind} does not spread over {found[0]}")
-        return TensorType(found[0].shape, result)
-
-    return infer
-
-
-def _compute(rule: Callable[..., Expr]) -> Callable[..., Reader]:
-    def compute(_ctx: Context, inputs: list[Tensor], _attrs: Attrs, _out: TensorType) -> Reader:
-        def read(indices: Indices) -> Expr:
-            return rule(*(broadcast_read(tensor, indices) for tensor in inputs))
-
-        return read
-
-    return compute
 
 
 def _symmetric(data: Expr, magnitude: Expr) -> Expr:
@@ -83,23 +56,32 @@ def _centred(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
     return tb.cast(code - zero_point, "int16")
 
 
-_CONTRACT = "bit-exact to TFLite's hybrid kernels"
+def _infer(
+    dtypes: tuple[str, ...], result: str, name: str, _: Attrs, data: TensorType, *more: TensorType
+) -> TensorType:
+    """Type rule of an operator whose later arguments broadcast to its first."""
+    for kind, dtype in zip((data, *more), dtypes, strict=True):
+        if kind.dtype != dtype:
+            raise TypeCheckError(f"{name}: expected {dtype}, got {kind}")
+        if broadcast_shape(name, data.shape, kind.shape) != data.shape:
+            raise TypeCheckError(f"{name}: {kind} does not broadcast to {data}")
+    return TensorType(data.shape, result)
 
-for _name, _dtypes, _result, _rule, _in_tvm, _doc in (
-    ("qnn.symmetric_quantize", ("float32", "float32"), "int8", _symmetric, qnn_in_tvm.symmetric_quantize,
-     "Real numbers as codes of the scale magnitude / 127; arguments are data and magnitude."),
-    ("qnn.asymmetric_scale", ("float32", "float32"), "float32", _asymmetric_scale, qnn_in_tvm.asymmetric_scale,
-     "The scale that spreads the range from low (at most 0) to high (at least 0) over int8."),
-    ("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", _asymmetric_zero_point,
-     qnn_in_tvm.asymmetric_zero_point,
-     "The int8 code of zero in the range from low (at most 0) to high (at least 0)."),
-    ("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", _centred, qnn_in_tvm.centred_quantize,
-     "Real numbers as int8 codes minus their zero point; arguments are data, scale and zero point."),
-):  # fmt: skip
-    OPERATORS.add(
-        _name,
-        Operator(
-            _name, len(_dtypes), _infer(_name, _dtypes, _result), Kind.BROADCAST, compute=_compute(_rule),
-            rounding_sensitive=True, in_tvm=_in_tvm, contract=_CONTRACT, doc=_doc,
-        ),
-    )  # fmt: skip
+
+def _declare(name: str, dtypes: tuple[str, ...], result: str, rule: Callable[..., Expr], doc: str) -> None:
+    def element(of: Element, *inputs: Tensor) -> Expr:
+        return rule(*(broadcast_read(tensor, of.at) for tensor in inputs))
+
+    declare(name, len(dtypes), partial(_infer, dtypes, result), Kind.BROADCAST, element=element,
+            rounding_sensitive=True, in_tvm=getattr(qnn_in_tvm, name.removeprefix("qnn.")),
+            contract="bit-exact to TFLite's hybrid kernels", doc=doc)  # fmt: skip
+
+
+_declare("qnn.symmetric_quantize", ("float32", "float32"), "int8", _symmetric,
+         "Real numbers as codes of the scale magnitude / 127; arguments are data and magnitude.")  # fmt: skip
+_declare("qnn.asymmetric_scale", ("float32", "float32"), "float32", _asymmetric_scale,
+         "The scale that spreads the range from low (at most 0) to high (at least 0) over int8.")  # fmt: skip
+_declare("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", _asymmetric_zero_point,
+         "The int8 code of zero in the range from low (at most 0) to high (at least 0).")  # fmt: skip
+_declare("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", _centred,
+         "Real numbers as int8 codes minus their zero point; arguments are data, scale and zero point.")  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,27 +9,25 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn_arithmetic import check_bytes
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.qnn import check_bytes
+from mlfc.ops.rules import Element, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.context import Tensor
 from mlfc.tir.ir import Expr
 
-Attrs = Mapping[str, Any]
 Samples: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 _ONE = 1 << 10  # coordinates have ten fraction bits
 
 
-def _infer(types: list[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("qnn.resize_bilinear", types)
-    check_bytes("qnn.resize_bilinear", data)
+def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    check_bytes(name, data)
     size = attrs["size"]
     if len(data.shape) != 4 or len(size) != 2 or min(size) < 1 or min(data.shape[1:3]) < 1:
-        raise TypeCheckError(f"qnn.resize_bilinear: {data} cannot be resized to {size}")
+        raise TypeCheckError(f"{name}: {data} cannot be resized to {size}")
     return TensorType((data.shape[0], size[0], size[1], data.shape[3]), data.dtype)
 
 
@@ -63,40 +60,35 @@ def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
     return first.astype(np.int32), second.astype(np.int32), (places - first).astype(np.float32)
 
 
-def _compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
-    data = inputs[0]
+def _resize(of: Element, data: Tensor) -> Expr:
+    out, (n, y, x, c) = of.out, of.at
     samples, kind, one = (_samples, "int32", _ONE) if out.dtype == "int8" else (_float_samples, "float32", 1)
-    tables = []
-    for axis, letter in ((1, "y"), (2, "x")):
-        found = samples(data.shape[axis], out.shape[axis], attrs)
+
+    def sampled(axis: int, letter: str, at: Expr) -> tuple[Expr, Expr, Expr]:
+        """Return both positions that an output index mixes, and the weight of the second."""
         labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
-        tables.append([ctx.constant(label, table) for label, table in zip(labels, found, strict=True)])
+        found = samples(data.shape[axis], out.shape[axis], of.attrs)
+        *places, weight = (of.ctx.constant(label, table) for label, table in zip(labels, found, strict=True))
+        # the limits change nothing; they let the bounds of what is read be proven without the tables
+        first, second = (tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places)
+        return first, second, tb.load(weight, [at])
 
-    def read(indices: Indices) -> Expr:
-        n, y, x, c = indices
-        (y0, y1, wy), (x0, x1, wx) = (
-            # the limits change nothing; they let the bounds of what is read be proven without the tables
-            [*(tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places), tb.load(weight, [at])]
-            for (*places, weight), at, axis in zip(tables, (y, x), (1, 2), strict=True)
-        )
-        total: Expr = tb.const(0, kind)
-        for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
-            for row, row_weight in ((y0, tb.const(one, kind) - wy), (y1, wy)):
-                value = tb.cast(data.read([n, row, column, c]), kind)
-                total = total + value * row_weight * column_weight
-        if kind == "float32":
-            return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
-        half = _ONE * _ONE // 2
-        nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
-        return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
-
-    return read
+    (y0, y1, wy), (x0, x1, wx) = sampled(1, "y", y), sampled(2, "x", x)
+    total: Expr = tb.const(0, kind)
+    for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
+        for row, row_weight in ((y0, tb.const(one, kind) - wy), (y1, wy)):
+            value = tb.cast(data.read([n, row, column, c]), kind)
+            total = total + value * row_weight * column_weight
+    if kind == "float32":
+        return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
+    half = _ONE * _ONE // 2
+    nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
+    return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
 
 
-OPERATORS.add("qnn.resize_bilinear", Operator(
+declare(
     "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
-    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)),
-    compute=_compute, rounding_sensitive=True, in_tvm=qnn_in_tvm.resize_bilinear,
-    contract="bit-exact to TFLite's reference kernel",
+    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)), _resize,
+    rounding_sensitive=True, in_tvm=qnn_in_tvm.resize_bilinear, contract="bit-exact to TFLite's reference kernel",
     doc="NHWC images of another size by linear interpolation: int8 with ten bits of weight, uint8 in float32.",
-))  # fmt: skip
+)  # fmt: skip

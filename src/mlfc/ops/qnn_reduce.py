@@ -5,7 +5,7 @@ Each computes what TFLite's reference kernel of the operator computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -15,11 +15,10 @@ from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import check_pair, known, rescaled, saturate
-from mlfc.ops.qnn_arithmetic import check_bytes
-from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.qnn import infer_of_bytes, number, rescaled, saturate
+from mlfc.ops.rules import declare, normalized_axes, normalized_axis
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import (
     INT32_MAX,
@@ -34,33 +33,20 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
 
-Attrs = Mapping[str, Any]
-
 # formats of TFLite's fixed-point softmax: of the differences to the largest input, and of the sum of their exponentials
 _DIFFERENCE_BITS = 5
 _SUM_BITS = 12
 _CHANNELS_AT_ONCE = 64
 
 
-def _checked(name: str, types: Sequence[Type]) -> TensorType:
-    data, *rest = tensors(name, types)
-    check_bytes(name, data)
-    check_pair(name, rest[0], rest[1])
-    check_pair(name, rest[2], rest[3])
-    return data
-
-
 def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
-    in_scale, in_zero, out_scale, out_zero = (known(name, tensor) for tensor in inputs[1:])
-    if any(array.size != 1 for array in (in_scale, in_zero, out_scale, out_zero)):
-        raise TypeCheckError(f"{name} takes one scale and one zero point a tensor")
-    return float(in_scale.flat[0]), int(in_zero.flat[0]), float(out_scale.flat[0]), int(out_zero.flat[0])
+    in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in inputs[1:])
+    return float(in_scale), int(in_zero), float(out_scale), int(out_zero)
 
 
-def _infer_softmax(types: list[Type], attrs: Attrs) -> TensorType:
-    data = _checked("qnn.softmax", types)
-    normalized_axis("qnn.softmax", attrs["axis"], len(data.shape))
-    return data
+def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    normalized_axis(name, attrs["axis"], len(data.shape))
+    return infer_of_bytes(name, attrs, data, *pairs)
 
 
 def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -154,9 +140,8 @@ def _axes_of(layout: str) -> tuple[int, int]:
     return layout.index("H"), layout.index("W")
 
 
-def _infer_avg_pool(types: list[Type], attrs: Attrs) -> TensorType:
-    name = "qnn.avg_pool2d"
-    data = _checked(name, types)
+def _infer_avg_pool(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    infer_of_bytes(name, attrs, data, *pairs)
     if len(data.shape) != 4 or len(attrs["padding"]) != 4 or tuple(attrs["dilation"]) != (1, 1):
         raise TypeCheckError(f"{name} takes 4 dimensions, 4 paddings and no dilation")
     if attrs["ceil_mode"] or attrs["count_include_pad"]:
@@ -218,9 +203,9 @@ def _rounded_quotient(total: Expr, count: Expr) -> Expr:
     return tb.binary("truncdiv", nudged, count)
 
 
-def _infer_mean(types: list[Type], attrs: Attrs) -> TensorType:
-    data = _checked("qnn.mean", types)
-    axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
+def _infer_mean(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    infer_of_bytes(name, attrs, data, *pairs)
+    axes = normalized_axes(name, attrs["axis"], len(data.shape), exclude=attrs["exclude"])
     kept = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
     if not attrs["keepdims"]:
         kept = [extent for axis, extent in enumerate(data.shape) if axis not in axes]
@@ -254,20 +239,17 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
 
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
-OPERATORS.add("qnn.softmax", Operator(
-    "qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax, in_tvm=qnn_in_tvm.softmax,
-    contract=_CONTRACT,
-    doc="Softmax along an axis in fixed point; the result has scale 1/256 and the lowest zero point.",
-))  # fmt: skip
-OPERATORS.add("qnn.avg_pool2d", Operator(
+declare("qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax,
+        in_tvm=qnn_in_tvm.softmax, contract=_CONTRACT,
+        doc="Softmax along an axis in fixed point; the result has scale 1/256 and the lowest zero point.",
+        )  # fmt: skip
+declare(
     "qnn.avg_pool2d", 5, _infer_avg_pool, Kind.ANCHOR,
     (Attr("pool_size"), Attr("strides", (1, 1)), Attr("dilation", (1, 1)), Attr("padding", (0, 0, 0, 0)),
      Attr("layout", "NCHW"), Attr("out_layout", ""), Attr("ceil_mode", False), Attr("count_include_pad", False)),
     emit=_emit_avg_pool, contract=_CONTRACT, doc="Mean of a window, rounded to nearest; padding is not counted.",
-))  # fmt: skip
-OPERATORS.add("qnn.mean", Operator(
-    "qnn.mean", 5, _infer_mean, Kind.REDUCE,
-    (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)),
-    emit=_emit_mean, in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
-    doc="Mean over axes, rescaled to the result's scale.",
-))  # fmt: skip
+)  # fmt: skip
+declare("qnn.mean", 5, _infer_mean, Kind.REDUCE,
+        (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_mean,
+        in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
+        doc="Mean over axes, rescaled to the result's scale.")  # fmt: skip

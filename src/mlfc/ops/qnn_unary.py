@@ -7,26 +7,20 @@ looks the result up. Where the kernel that it follows works in fixed point, so d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import check_pair, known
-from mlfc.ops.qnn_arithmetic import check_bytes
-from mlfc.ops.rules import tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.qnn import infer_of_bytes, number
+from mlfc.ops.rules import Element, declare
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes, fixed_point
 from mlfc.support.fixed_point import multiply_by_quantized_multiplier, quantize_multiplier
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.context import Tensor
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -185,41 +179,18 @@ def _rsqrt(x: float) -> float:
     return math.inf if x <= 0 else 1 / math.sqrt(x)
 
 
-def _infer(name: str) -> Callable[[list[Type], Attrs], TensorType]:
-    def infer(types: list[Type], _: Attrs) -> TensorType:
-        data, *rest = tensors(name, types)
-        check_bytes(name, data)
-        check_pair(name, rest[0], rest[1])
-        check_pair(name, rest[2], rest[3])
-        return data
-
-    return infer
-
-
-def _compute(name: str, rule: Rule) -> Callable[..., Reader]:
-    def compute(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: TensorType) -> Reader:
-        numbers = [known(name, tensor) for tensor in inputs[1:]]
-        if any(array.size != 1 for array in numbers):
-            raise TypeCheckError(f"{name} takes one scale and one zero point a tensor")
-        in_scale, in_zero, out_scale, out_zero = (array.reshape(())[()] for array in numbers)
-        codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), out.dtype, **attrs)
-        low, high = dtypes.limits(out.dtype)
-        results = [rule(code, codes) for code in range(low, high + 1)]
-        table = ctx.constant("table", np.array(results, dtypes.to_numpy(out.dtype)))
-
-        def read(indices: Indices) -> Expr:
-            return tb.load(table, [tb.cast(inputs[0].read(indices), "int32") - low])
-
-        return read
-
-    return compute
-
-
 def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: qnn_in_tvm.InTvm | None = None) -> None:
-    OPERATORS.add(name, Operator(
-        name, 5, _infer(name), Kind.ELEMENTWISE, attrs, compute=_compute(name, rule),
-        in_tvm=in_tvm, contract="bit-exact to TFLite's reference kernel where it has one", doc=doc,
-    ))  # fmt: skip
+    def element(of: Element, data: Tensor, *pairs: Tensor) -> Expr:
+        in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in pairs)
+        dtype = of.out.dtype
+        codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), dtype, **of.attrs)
+        low, high = dtypes.limits(dtype)
+        results = [rule(code, codes) for code in range(low, high + 1)]
+        table = of.ctx.constant("table", np.array(results, dtypes.to_numpy(dtype)))
+        return tb.load(table, [tb.cast(data.read(of.at), "int32") - low])
+
+    declare(name, 5, infer_of_bytes, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm,
+            contract="bit-exact to TFLite's reference kernel where it has one", doc=doc)  # fmt: skip
 
 
 _ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)

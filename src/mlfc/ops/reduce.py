@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf, prod
-from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
-from mlfc.ops.elementwise import check_dtype, converted
-from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.ops.elementwise import converted
+from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 _REDUCE = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
 _ARG_REDUCE = (
@@ -25,6 +23,8 @@ _ARG_REDUCE = (
 )  # fmt: skip
 _VARIANCE = (*_REDUCE, Attr("unbiased", False))
 _SCAN = (Attr("axis", None), Attr("dtype", None), Attr("exclusive", None))
+# reductions that have a value for no elements
+_OF_NOTHING = ("sum", "mean", "prod", "all", "any")
 
 
 def _axes(name: str, shape: tuple[int, ...], attrs: Attrs) -> Axes:
@@ -38,44 +38,22 @@ def _reduced_shape(axes: Axes) -> tuple[int, ...]:
     return tuple(extent for axis, extent in enumerate(axes.shape) if axis not in axes.folded_axes)
 
 
-def _infer_reduce(name: str, *, takes_bool: bool, takes_numbers: bool = True) -> Callable[..., TensorType]:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        data = tensors(name, types)[0]
-        if not (takes_bool if data.dtype == "bool" else takes_numbers):
-            raise TypeCheckError(f"{name} does not take {data.dtype}")
-        return TensorType(_reduced_shape(_axes(name, data.shape, attrs)), data.dtype)
-
-    return infer
-
-
-def _needs_elements(name: str, axes: Axes) -> None:
-    if axes.count == 0 and 0 not in _reduced_shape(axes):
-        raise TypeCheckError(f"{name} of no elements has no value (shape {axes.shape})")
+def _infer_reduce(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    if (data.dtype == "bool") != (name in ("all", "any")):
+        raise TypeCheckError(f"{name} does not take {data.dtype}")
+    axes = _axes(name, data.shape, attrs)
+    shape = _reduced_shape(axes)
+    if axes.count == 0 and 0 not in shape and name not in _OF_NOTHING:
+        raise TypeCheckError(f"{name} of no elements has no value (shape {data.shape})")
+    return TensorType(shape, "int32" if name in ("argmax", "argmin") else data.dtype)
 
 
-def _infer_extreme(name: str) -> Callable[..., TensorType]:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        result = _infer_reduce(name, takes_bool=False)(types, attrs)
-        _needs_elements(name, _axes(name, tensors(name, types)[0].shape, attrs))
-        return result
-
-    return infer
-
-
-def _infer_arg(name: str) -> Callable[..., TensorType]:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        return TensorType(_infer_extreme(name)(types, attrs).shape, "int32")
-
-    return infer
-
-
-def _infer_variance(types: list[Type], attrs: Attrs) -> TensorType:
-    data, mean = tensors("variance", types)
-    axes = _axes("variance", data.shape, attrs)
+def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType) -> TensorType:
+    axes = _axes(name, data.shape, attrs)
     if mean.dtype != data.dtype or not dtypes.is_float(data.dtype):
-        raise TypeCheckError(f"variance takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
+        raise TypeCheckError(f"{name} takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
     if mean.shape != _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True)):
-        raise TypeCheckError(f"variance: the mean of shape {mean.shape} does not belong to data of {data.shape}")
+        raise TypeCheckError(f"{name}: the mean of shape {mean.shape} does not belong to data of {data.shape}")
     return TensorType(_reduced_shape(axes), data.dtype)
 
 
@@ -148,13 +126,10 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), _same)
 
 
-def _emit_reduce(name: str) -> Callable[..., None]:
-    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-        data = inputs[0]
-        axes = _axes(name, data.shape, attrs)
-        emit_fold(ctx, data.read, axes, _fold(name, data.dtype, axes.count), out)
-
-    return emit
+def _emit_reduce(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    (data,) = inputs
+    axes = _axes(name, data.shape, attrs)
+    emit_fold(ctx, data.read, axes, _fold(name, data.dtype, axes.count), out)
 
 
 def _emit_variance(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -170,56 +145,41 @@ def _emit_variance(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Ou
     emit_fold(ctx, squared_distance, axes, _sum_fold(wide, _divided(divisor, wide)), out)
 
 
-def _emit_arg(name: str) -> Callable[..., None]:
+def _emit_arg(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    (data,) = inputs
     largest = name == "argmax"
-
-    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-        data = inputs[0]
-        strict, loose = ("gt", "ge") if largest else ("lt", "le")
-        op = loose if attrs["select_last_index"] else strict
-        worst = lowest(data.dtype) if largest else highest(data.dtype)
-        axes = _axes(name, data.shape, attrs)
-        contest = Contest(data.dtype, worst, _wins(op, data.dtype))
-        emit_arg(ctx, data.read, axes, contest, out)
-
-    return emit
+    strict, loose = ("gt", "ge") if largest else ("lt", "le")
+    worst = lowest(data.dtype) if largest else highest(data.dtype)
+    contest = Contest(data.dtype, worst, _wins(loose if attrs["select_last_index"] else strict, data.dtype))
+    emit_arg(ctx, data.read, _axes(name, data.shape, attrs), contest, out)
 
 
-def _infer_scan(name: str) -> Callable[..., TensorType]:
-    def infer(types: list[Type], attrs: Attrs) -> TensorType:
-        data = tensors(name, types)[0]
-        dtype = data.dtype if attrs["dtype"] in (None, "", "void") else attrs["dtype"]
-        check_dtype(name, dtype, "number")
-        if attrs["axis"] is None:
-            return TensorType((prod(data.shape),), dtype)
-        normalized_axis(name, attrs["axis"], len(data.shape))
-        return TensorType(data.shape, dtype)
-
-    return infer
+def _infer_scan(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    dtype = optional_dtype(attrs["dtype"], data.dtype)
+    check_dtype(name, dtype, "number")
+    if attrs["axis"] is None:
+        return TensorType((prod(data.shape),), dtype)
+    normalized_axis(name, attrs["axis"], len(data.shape))
+    return TensorType(data.shape, dtype)
 
 
-def _emit_scan(name: str) -> Callable[..., None]:
-    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-        data, stmts = inputs[0], ctx.stmts
-        neutral = 0 if name == "cumsum" else 1
-        axis = None if attrs["axis"] is None else attrs["axis"] % len(data.shape)
-        running = range(len(data.shape)) if axis is None else (axis,)
-        others = [extent for index, extent in enumerate(data.shape) if index not in running]
-        with serial_loops(ctx, others, "i") as kept:
-            total = stmts.local("total", (1,), out.dtype)
-            stmts.store(total, [0], tb.const(neutral, out.dtype))
-            with serial_loops(ctx, [data.shape[index] for index in running], "r") as steps:
-                rest = iter(kept)
-                turn = iter(steps)
-                indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]
-                place = indices if axis is not None else [_flat_index(indices, data.shape)]
-                before = stmts.let("before", tb.load(total, [0]))
-                element = converted(data.read(indices), out.dtype)
-                after = stmts.let("after", before + element if name == "cumsum" else before * element)
-                stmts.store(total, [0], after)
-                out.store(place, before if attrs["exclusive"] else after)
-
-    return emit
+def _emit_scan(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    data, stmts = inputs[0], ctx.stmts
+    axis = None if attrs["axis"] is None else attrs["axis"] % len(data.shape)
+    running = range(len(data.shape)) if axis is None else (axis,)
+    others = [extent for index, extent in enumerate(data.shape) if index not in running]
+    with serial_loops(ctx, others, "i") as kept:
+        total = stmts.local("total", (1,), out.dtype)
+        stmts.store(total, [0], tb.const(0 if name == "cumsum" else 1, out.dtype))
+        with serial_loops(ctx, [data.shape[index] for index in running], "r") as steps:
+            rest, turn = iter(kept), iter(steps)
+            indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]
+            place = indices if axis is not None else [_flat_index(indices, data.shape)]
+            before = stmts.let("before", tb.load(total, [0]))
+            element = converted(data.read(indices), out.dtype)
+            after = stmts.let("after", before + element if name == "cumsum" else before * element)
+            stmts.store(total, [0], after)
+            out.store(place, before if attrs["exclusive"] else after)
 
 
 def _flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
@@ -230,47 +190,21 @@ def _flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 
 _CLOSE = "relative error below 1e-6 of the sum of magnitudes"
-_DOCS = {
-    "sum": "Sum over axes.",
-    "mean": "Arithmetic mean over axes; integers are divided towards zero.",
-    "prod": "Product over axes.",
-    "max": "Largest element over axes; NaN if any is.",
-    "min": "Smallest element over axes; NaN if any is.",
-    "all": "Whether all elements over axes are true.",
-    "any": "Whether any element over axes is true.",
-}
-
-
-def _register_reductions() -> None:
-    for name, doc in _DOCS.items():
-        logical = name in ("all", "any")
-        infer = (
-            _infer_extreme(name)
-            if name in ("max", "min")
-            else _infer_reduce(name, takes_bool=logical, takes_numbers=not logical)
-        )
-        contract = _CLOSE if name in ("sum", "mean") else "exact"
-        OPERATORS.add(
-            name,
-            Operator(name, 1, infer, Kind.REDUCE, _REDUCE, emit=_emit_reduce(name), contract=contract, doc=doc),
-        )
-    for name, which in (("argmax", "largest"), ("argmin", "smallest")):
-        doc = f"Position of the {which} element over axes; the first one unless select_last_index; NaN counts most."
-        OPERATORS.add(
-            name, Operator(name, 1, _infer_arg(name), Kind.REDUCE, _ARG_REDUCE, emit=_emit_arg(name), doc=doc)
-        )
-    for name, doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
-        OPERATORS.add(
-            name,
-            Operator(name, 1, _infer_scan(name), Kind.REDUCE, _SCAN, emit=_emit_scan(name), doc=doc),
-        )
-
-
-_register_reductions()
-OPERATORS.add(
-    "variance",
-    Operator(
-        "variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
-        doc="Mean squared distance from a given mean over axes.",
-    ),
-)  # fmt: skip
+for _name, _doc in (
+    ("sum", "Sum over axes."),
+    ("mean", "Arithmetic mean over axes; integers are divided towards zero."),
+    ("prod", "Product over axes."),
+    ("max", "Largest element over axes; NaN if any is."),
+    ("min", "Smallest element over axes; NaN if any is."),
+    ("all", "Whether all elements over axes are true."),
+    ("any", "Whether any element over axes is true."),
+):
+    declare(_name, 1, _infer_reduce, Kind.REDUCE, _REDUCE, emit=partial(_emit_reduce, _name),
+            contract=_CLOSE if _name in ("sum", "mean") else "exact", doc=_doc)  # fmt: skip
+for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
+    _doc = f"Position of the {_which} element over axes; the first one unless select_last_index; NaN counts most."
+    declare(_name, 1, _infer_reduce, Kind.REDUCE, _ARG_REDUCE, emit=partial(_emit_arg, _name), doc=_doc)
+for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
+    declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), doc=_doc)
+declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
+        doc="Mean squared distance from a given mean over axes.")  # fmt: skip

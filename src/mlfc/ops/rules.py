@@ -1,12 +1,72 @@
-"""Pieces that several operator families share: type rules and checks."""
+"""What operator families share: how an operator of tensors is declared, and checks for type rules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from mlfc.errors import TypeCheckError
-from mlfc.relay.ir import TensorType, Type
+from mlfc.relay.ir import Attrs, TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.tir.context import Context, Indices, Reader, Tensor
+from mlfc.tir.ir import Expr
+
+DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
+    "float": dtypes.is_float,
+    "integer": dtypes.is_integer,
+    "number": lambda dtype: dtypes.is_float(dtype) or dtypes.is_integer(dtype),
+    "bool": lambda dtype: dtype == "bool",
+    "bits": lambda dtype: dtypes.is_integer(dtype) or dtype == "bool",
+    "any": lambda dtype: dtype in dtypes.SCALARS,
+}
+
+
+class Element(NamedTuple):
+    """The element that a rule computes: its indices, the call's attributes and result type, and the function."""
+
+    at: Indices
+    attrs: Attrs
+    out: TensorType
+    ctx: Context
+
+
+def declare(
+    name: str,
+    num_inputs: int,
+    infer: Callable[..., Type],
+    kind: Kind,
+    attrs: tuple[Attr, ...] = (),
+    element: Callable[..., Expr] | None = None,
+    **rest: Any,
+) -> None:
+    """Register an operator of tensors.
+
+    Parameters
+    ----------
+    name : str
+    num_inputs : int
+    infer : callable ``(name, attrs, *tensor types) -> Type``
+        The type rule. Arguments that are not tensors are refused before it sees them.
+    kind : Kind
+    attrs : tuple of Attr
+    element : callable ``(Element, *tensors) -> Expr``, optional
+        The rule for one element, of operators that have no loops of their own.
+    **rest
+        Other fields of `mlfc.relay.op.Operator`.
+    """
+
+    def infer_tensors(types: Sequence[Type], given: Attrs) -> Type:
+        return infer(name, given, *tensors(name, types))
+
+    def compute(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: TensorType) -> Reader:
+        assert element is not None
+        rule = element
+        return lambda at: rule(Element(at, given, out, ctx), *inputs)
+
+    if element is not None:
+        rest["compute"] = compute
+    OPERATORS.add(name, Operator(name, num_inputs, infer_tensors, kind, attrs, **rest))
 
 
 def tensors(name: str, types: Sequence[Type]) -> list[TensorType]:
@@ -15,6 +75,50 @@ def tensors(name: str, types: Sequence[Type]) -> list[TensorType]:
         if not isinstance(kind, TensorType):
             raise TypeCheckError(f"{name}: argument {index} must be a tensor, not {kind}")
     return list(types)  # type: ignore[arg-type]  # checked just above
+
+
+def check_dtype(name: str, dtype: str, takes: str) -> None:
+    """Raise TypeCheckError unless `dtype` belongs to the class `takes` of DTYPE_CLASSES."""
+    if not DTYPE_CLASSES[takes](dtype):
+        wanted = {"bits": "integer or bool", "number": "integer or float"}.get(takes, takes)
+        raise TypeCheckError(f"{name} takes {wanted} tensors, not {dtype}", next_step="Put a cast before it")
+
+
+def check_alike(name: str, a: TensorType, b: TensorType) -> None:
+    """Raise TypeCheckError unless two tensors have one dtype."""
+    if a.dtype != b.dtype:
+        raise TypeCheckError(f"{name}: {a.dtype} and {b.dtype} do not mix", next_step="Cast one to the other's dtype")
+
+
+def check_choice(name: str, what: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise TypeCheckError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise TypeCheckError(f"{name}: expected {what} {', '.join(allowed)}, got '{value}'")
+
+
+def checked_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Return the shape that an attribute gives; raise TypeCheckError unless it is one."""
+    if not isinstance(shape, tuple) or any(not isinstance(extent, int) or extent < 0 for extent in shape):
+        raise TypeCheckError(f"{name}: shape {shape} must be integers of at least 0")
+    return shape
+
+
+def optional_dtype(given: str | None, default: str) -> str:
+    """Return the dtype that an attribute names, or `default` where it is unset."""
+    if given in (None, "", "void"):
+        return default
+    dtypes.bits(given)
+    return given
+
+
+def replaced(shape: tuple[int, ...], axis: int, *extents: int) -> tuple[int, ...]:
+    """Return `shape` with `extents` in place of the one of `axis`."""
+    return (*shape[:axis], *extents, *shape[axis + 1 :])
+
+
+def scalar(tensor: Tensor) -> Expr:
+    """Read the only element of a tensor of any rank."""
+    return tensor(*[0] * len(tensor.shape))
 
 
 def broadcast_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

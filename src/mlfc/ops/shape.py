@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import broadcast_shape, normalized_axes, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, TupleType, Type
+from mlfc.ops.rules import (
+    Element,
+    broadcast_shape,
+    declare,
+    normalized_axes,
+    normalized_axis,
+    replaced,
+    scalar,
+    tensors,
+)
+from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, broadcast_read
+from mlfc.tir.context import Context, Output, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
-
-Attrs = Mapping[str, Any]
 
 
 def _ints(name: str, what: str, value: Any, low: int = 0) -> tuple[int, ...]:
@@ -26,8 +33,7 @@ def _ints(name: str, what: str, value: Any, low: int = 0) -> tuple[int, ...]:
     return given
 
 
-def _infer_transpose(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("transpose", types)
+def _infer_transpose(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(tuple(data.shape[axis] for axis in _permutation(len(data.shape), attrs)), data.dtype)
 
 
@@ -40,30 +46,20 @@ def _permutation(rank: int, attrs: Attrs) -> tuple[int, ...]:
     return axes
 
 
-def _transpose(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    (data,) = inputs
-    axes = _permutation(len(data.shape), attrs)
-    return lambda indices: data.read([indices[axes.index(axis)] for axis in range(len(axes))])
+def _transpose(of: Element, data: Tensor) -> Expr:
+    axes = _permutation(len(data.shape), of.attrs)
+    return data.read([of.at[axes.index(axis)] for axis in range(len(axes))])
 
 
-def _infer_broadcast_to(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("broadcast_to", types)
-    return _broadcast_result("broadcast_to", data, _ints("broadcast_to", "shape", attrs["shape"]))
-
-
-def _infer_broadcast_to_like(types: Sequence[Type], _: Attrs) -> TensorType:
-    data, like = tensors("broadcast_to_like", types)
-    return _broadcast_result("broadcast_to_like", data, like.shape)
-
-
-def _broadcast_result(name: str, data: TensorType, shape: tuple[int, ...]) -> TensorType:
+def _infer_broadcast_to(name: str, attrs: Attrs, data: TensorType, *like: TensorType) -> TensorType:
+    shape = like[0].shape if like else _ints(name, "shape", attrs["shape"])
     if broadcast_shape(name, data.shape, shape) != shape:
         raise TypeCheckError(f"{name}: {data.shape} does not broadcast to {shape}")
     return TensorType(shape, data.dtype)
 
 
-def _broadcast_to(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
-    return lambda indices: broadcast_read(inputs[0], indices)
+def _broadcast_to(of: Element, data: Tensor, *_: Tensor) -> Expr:
+    return broadcast_read(data, of.at)
 
 
 def _fields(name: str, types: Sequence[Type]) -> list[TensorType]:
@@ -80,11 +76,11 @@ def _infer_concatenate(types: Sequence[Type], attrs: Attrs) -> TensorType:
     fields = _fields("concatenate", types)
     first = fields[0].shape
     axis = normalized_axis("concatenate", attrs["axis"], len(first))
-    rest = {(*item.shape[:axis], *item.shape[axis + 1 :]) for item in fields}
+    rest = {replaced(item.shape, axis) for item in fields}
     if len(rest) > 1 or len({len(item.shape) for item in fields}) > 1:
         raise TypeCheckError(f"concatenate: shapes {', '.join(str(item.shape) for item in fields)} differ")
     total = sum(item.shape[axis] for item in fields)
-    return TensorType((*first[:axis], total, *first[axis + 1 :]), fields[0].dtype)
+    return TensorType(replaced(first, axis, total), fields[0].dtype)
 
 
 def _concatenate(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -127,12 +123,10 @@ def split_points(extent: int, indices_or_sections: int | Sequence[int]) -> list[
     return list(pairwise(cuts))
 
 
-def _infer_split(types: Sequence[Type], attrs: Attrs) -> TupleType:
-    (data,) = tensors("split", types)
-    axis = normalized_axis("split", attrs["axis"], len(data.shape))
+def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
+    axis = normalized_axis(name, attrs["axis"], len(data.shape))
     parts = split_points(data.shape[axis], attrs["indices_or_sections"])
-    shapes = [(*data.shape[:axis], end - begin, *data.shape[axis + 1 :]) for begin, end in parts]
-    return TupleType(tuple(TensorType(shape, data.dtype) for shape in shapes))
+    return TupleType(tuple(TensorType(replaced(data.shape, axis, end - begin), data.dtype) for begin, end in parts))
 
 
 def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
@@ -170,61 +164,43 @@ def _kept(extent: int, first: int, last: int, stride: int, *, sized: bool) -> ra
     return range(extent)[first:last:stride]
 
 
-def _infer_strided_slice(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("strided_slice", types)
+def _infer_strided_slice(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(tuple(map(len, slice_ranges(data.shape, attrs))), data.dtype)
 
 
-def _strided_slice(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    (data,) = inputs
-    ranges = slice_ranges(data.shape, attrs)
-
-    def read(indices: Indices) -> Expr:
-        return data.read([index * kept.step + kept.start for index, kept in zip(indices, ranges, strict=True)])
-
-    return read
+def _strided_slice(of: Element, data: Tensor) -> Expr:
+    ranges = slice_ranges(data.shape, of.attrs)
+    return data.read([index * kept.step + kept.start for index, kept in zip(of.at, ranges, strict=True)])
 
 
-def _infer_slice_like(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, like = tensors("slice_like", types)
-    axes = normalized_axes("slice_like", attrs["axes"] or None, len(data.shape))
+def _infer_slice_like(name: str, attrs: Attrs, data: TensorType, like: TensorType) -> TensorType:
+    axes = normalized_axes(name, attrs["axes"] or None, len(data.shape))
     if any(axis >= len(like.shape) or like.shape[axis] > data.shape[axis] for axis in axes):
-        raise TypeCheckError(f"slice_like: {like.shape} is not inside {data.shape}")
+        raise TypeCheckError(f"{name}: {like.shape} is not inside {data.shape}")
     shape = tuple(like.shape[axis] if axis in axes else extent for axis, extent in enumerate(data.shape))
     return TensorType(shape, data.dtype)
 
 
-def _same_place(_: Context, inputs: Sequence[Tensor], __: Attrs, ___: TensorType) -> Reader:
-    return inputs[0].read
-
-
-def _infer_tile(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("tile", types)
-    reps = _ints("tile", "reps", attrs["reps"])
+def _infer_tile(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    reps = _ints(name, "reps", attrs["reps"])
     rank = max(len(reps), len(data.shape))
     shape = (1,) * (rank - len(data.shape)) + data.shape
     reps = (1,) * (rank - len(reps)) + reps
     return TensorType(tuple(extent * count for extent, count in zip(shape, reps, strict=True)), data.dtype)
 
 
-def _tile(_: Context, inputs: Sequence[Tensor], __: Attrs, out_type: TensorType) -> Reader:
-    (data,) = inputs
-    skip = len(out_type.shape) - len(data.shape)
-
-    def read(indices: Indices) -> Expr:
-        extents = zip(indices[skip:], data.shape, out_type.shape[skip:], strict=True)
-        return data.read([index if own == all_ else index % own for index, own, all_ in extents])
-
-    return read
+def _tile(of: Element, data: Tensor) -> Expr:
+    skip = len(of.out.shape) - len(data.shape)
+    extents = zip(of.at[skip:], data.shape, of.out.shape[skip:], strict=True)
+    return data.read([index if own == all_ else index % own for index, own, all_ in extents])
 
 
-def _infer_repeat(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("repeat", types)
-    (repeats,) = _ints("repeat", "repeats", attrs["repeats"])
+def _infer_repeat(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    (repeats,) = _ints(name, "repeats", attrs["repeats"])
     if attrs["axis"] is None:
         return TensorType((data.size * repeats,), data.dtype)
-    axis = normalized_axis("repeat", attrs["axis"], len(data.shape))
-    return TensorType((*data.shape[:axis], data.shape[axis] * repeats, *data.shape[axis + 1 :]), data.dtype)
+    axis = normalized_axis(name, attrs["axis"], len(data.shape))
+    return TensorType(replaced(data.shape, axis, data.shape[axis] * repeats), data.dtype)
 
 
 def unraveled(flat: Expr, shape: Sequence[int]) -> list[Expr]:
@@ -236,127 +212,78 @@ def unraveled(flat: Expr, shape: Sequence[int]) -> list[Expr]:
     return indices[::-1]
 
 
-def _repeat(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    (data,) = inputs
-
-    def read(indices: Indices) -> Expr:
-        if attrs["axis"] is None:
-            return data.read(unraveled(indices[0] // attrs["repeats"], data.shape))
-        axis = attrs["axis"] % len(data.shape)
-        return data.read([*indices[:axis], indices[axis] // attrs["repeats"], *indices[axis + 1 :]])
-
-    return read
+def _repeat(of: Element, data: Tensor) -> Expr:
+    at, axis, repeats = of.at, of.attrs["axis"], of.attrs["repeats"]
+    if axis is None:
+        return data.read(unraveled(at[0] // repeats, data.shape))
+    axis %= len(data.shape)
+    return data.read([*at[:axis], at[axis] // repeats, *at[axis + 1 :]])
 
 
-def _infer_reverse(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("reverse", types)
-    normalized_axes("reverse", attrs["axis"], len(data.shape))
+def _infer_reverse(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    normalized_axes(name, attrs["axis"], len(data.shape))
     return data
 
 
-def _reverse(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    (data,) = inputs
-    axes = normalized_axes("reverse", attrs["axis"], len(data.shape))
-
-    def read(indices: Indices) -> Expr:
-        return data.read([data.shape[k] - 1 - index if k in axes else index for k, index in enumerate(indices)])
-
-    return read
+def _reverse(of: Element, data: Tensor) -> Expr:
+    axes = normalized_axes("reverse", of.attrs["axis"], len(data.shape))
+    return data.read([data.shape[k] - 1 - index if k in axes else index for k, index in enumerate(of.at)])
 
 
-def _infer_reverse_sequence(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, lengths = tensors("reverse_sequence", types)
-    batch = normalized_axis("reverse_sequence", attrs["batch_axis"], len(data.shape))
-    if normalized_axis("reverse_sequence", attrs["seq_axis"], len(data.shape)) == batch:
-        raise TypeCheckError("reverse_sequence: seq_axis and batch_axis are the same")
+def _infer_reverse_sequence(name: str, attrs: Attrs, data: TensorType, lengths: TensorType) -> TensorType:
+    batch = normalized_axis(name, attrs["batch_axis"], len(data.shape))
+    if normalized_axis(name, attrs["seq_axis"], len(data.shape)) == batch:
+        raise TypeCheckError(f"{name}: seq_axis and batch_axis are the same")
     if lengths.shape != (data.shape[batch],) or lengths.dtype not in ("int32", "int64"):
-        raise TypeCheckError(f"reverse_sequence: lengths must be {data.shape[batch]} integers, not {lengths}")
+        raise TypeCheckError(f"{name}: expected {data.shape[batch]} integers as lengths, got {lengths}")
     return data
 
 
-def _reverse_sequence(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    data, lengths = inputs
-    batch, axis = attrs["batch_axis"] % len(data.shape), attrs["seq_axis"] % len(data.shape)
-
-    def read(indices: Indices) -> Expr:
-        index = indices[axis]
-        length = tb.cast(tb.clamp(lengths(indices[batch]), 0, data.shape[axis]), "int32")
-        mirrored = tb.select(tb.binary("lt", index, length), length - 1 - index, index)
-        return data.read([*indices[:axis], tb.clamp(mirrored, 0, data.shape[axis] - 1), *indices[axis + 1 :]])
-
-    return read
+def _reverse_sequence(of: Element, data: Tensor, lengths: Tensor) -> Expr:
+    at, rank = of.at, len(data.shape)
+    batch, axis = of.attrs["batch_axis"] % rank, of.attrs["seq_axis"] % rank
+    length = tb.cast(tb.clamp(lengths(at[batch]), 0, data.shape[axis]), "int32")
+    mirrored = tb.select(tb.binary("lt", at[axis], length), length - 1 - at[axis], at[axis])
+    return data.read([*at[:axis], tb.clamp(mirrored, 0, data.shape[axis] - 1), *at[axis + 1 :]])
 
 
-def _infer_trilu(types: Sequence[Type], _: Attrs) -> TensorType:
-    data, k = tensors("trilu", types)
+def _infer_trilu(name: str, _: Attrs, data: TensorType, k: TensorType) -> TensorType:
     if len(data.shape) < 2 or k.size != 1 or k.dtype not in ("int32", "int64"):
-        raise TypeCheckError(f"trilu takes matrices and one integer, not {data} and {k}")
+        raise TypeCheckError(f"{name}: expected matrices and one integer, got {data} and {k}")
     return data
 
 
-def _trilu(_: Context, inputs: Sequence[Tensor], attrs: Attrs, __: TensorType) -> Reader:
-    data, k = inputs
+def _trilu(of: Element, data: Tensor, k: Tensor) -> Expr:
     span = sum(data.shape[-2:])
-
-    def read(indices: Indices) -> Expr:
-        diagonal = tb.cast(tb.clamp(k.read([tb.const(0)] * len(k.shape)), -span, span), "int32")
-        offset = indices[-1] - indices[-2]
-        kept = tb.binary("ge" if attrs["upper"] else "le", offset, diagonal)
-        return tb.select(kept, data.read(indices), tb.const(0, data.dtype))
-
-    return read
+    diagonal = tb.cast(tb.clamp(scalar(k), -span, span), "int32")
+    kept = tb.binary("ge" if of.attrs["upper"] else "le", of.at[-1] - of.at[-2], diagonal)
+    return tb.select(kept, data.read(of.at), tb.const(0, data.dtype))
 
 
+for _name, _infer_joined, _emit, _doc in (
+    ("concatenate", _infer_concatenate, _concatenate, "Joins tensors along a dimension"),
+    ("stack", _infer_stack, _stack, "Joins tensors along a new dimension"),
+):
+    OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), emit=_emit, doc=_doc))
 _INJECTIVE = Kind.INJECTIVE
-for _operator in (
-    Operator(
-        "transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose,
-        doc="Dimensions in another order; None reverses them",
-    ),
-    Operator(
-        "broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)), _broadcast_to,
-        doc="Repeats dimensions of extent 1 to a shape",
-    ),
-    Operator(
-        "broadcast_to_like", 2, _infer_broadcast_to_like, _INJECTIVE, compute=_broadcast_to,
-        doc="Repeats dimensions of extent 1 to the second argument's shape",
-    ),
-    Operator(
-        "concatenate", 1, _infer_concatenate, Kind.REDUCE, (Attr("axis", 0),), emit=_concatenate,
-        doc="Joins tensors along a dimension",
-    ),
-    Operator(
-        "stack", 1, _infer_stack, Kind.REDUCE, (Attr("axis", 0),), emit=_stack,
-        doc="Joins tensors along a new dimension",
-    ),
-    Operator(
-        "split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
-        doc="Cuts a dimension into equal parts or at given points",
-    ),
-    Operator(
-        "strided_slice", 1, _infer_strided_slice, _INJECTIVE,
-        (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")),
-        _strided_slice, doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends",
-    ),
-    Operator(
-        "slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), _same_place,
-        doc="The first part of a tensor, as large as another",
-    ),
-    Operator("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, doc="A tensor repeated as a whole"),
-    Operator(
-        "repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
-        doc="Each element repeated",
-    ),
-    Operator(
-        "reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, doc="Dimensions back to front"
-    ),
-    Operator(
-        "reverse_sequence", 2, _infer_reverse_sequence, _INJECTIVE, (Attr("seq_axis", 1), Attr("batch_axis", 0)),
-        _reverse_sequence, doc="The first elements of each sequence back to front",
-    ),
-    Operator(
-        "trilu", 2, _infer_trilu, _INJECTIVE, (Attr("upper", True),), _trilu,
-        doc="Upper or lower triangle of matrices, zeros elsewhere",
-    ),
-):  # fmt: skip
-    OPERATORS.add(_operator.name, _operator)
+declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose,
+        doc="Dimensions in another order; None reverses them")  # fmt: skip
+declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)), _broadcast_to,
+        doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
+declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), _broadcast_to,
+        doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
+declare("split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
+        doc="Cuts a dimension into equal parts or at given points")  # fmt: skip
+declare("strided_slice", 1, _infer_strided_slice, _INJECTIVE,
+        (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")), _strided_slice,
+        doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends")  # fmt: skip
+declare("slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), lambda of, data, _: data.read(of.at),
+        doc="The first part of a tensor, as large as another")  # fmt: skip
+declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, doc="A tensor repeated as a whole")
+declare("repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
+        doc="Each element repeated")  # fmt: skip
+declare("reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, doc="Dimensions back to front")
+declare("reverse_sequence", 2, _infer_reverse_sequence, _INJECTIVE, (Attr("seq_axis", 1), Attr("batch_axis", 0)),
+        _reverse_sequence, doc="The first elements of each sequence back to front")  # fmt: skip
+declare("trilu", 2, _infer_trilu, _INJECTIVE, (Attr("upper", True),), _trilu,
+        doc="Upper or lower triangle of matrices, zeros elsewhere")  # fmt: skip

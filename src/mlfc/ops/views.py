@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import normalized_axes, normalized_axis, tensors
-from mlfc.relay.ir import TensorType, Type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Operator
-
-Attrs = Mapping[str, Any]
+from mlfc.ops.rules import declare, normalized_axes, normalized_axis
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
 
 
 class _Reshape:
@@ -75,63 +72,50 @@ class _Reshape:
         self._result += [first, second]
 
 
-def _infer_reshape(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("reshape", types)
+def _infer_reshape(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     given = attrs["newshape"]
     newshape = (given,) if isinstance(given, int) else given
     return TensorType(_Reshape(data.shape, newshape, allow_zero=attrs["allowzero"]).run(), data.dtype)
 
 
-def _infer_reshape_like(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    data, like = tensors("reshape_like", types)
+def _infer_reshape_like(name: str, attrs: Attrs, data: TensorType, like: TensorType) -> TensorType:
     if attrs["lhs_begin"] or attrs["rhs_begin"] or attrs["lhs_end"] is not None or attrs["rhs_end"] is not None:
-        raise TypeCheckError("reshape_like takes whole shapes only", next_step="Use reshape")
+        raise TypeCheckError(f"{name} takes whole shapes only", next_step="Use reshape")
     if data.size != like.size:
-        raise TypeCheckError(f"reshape_like: {data.shape} and {like.shape} differ in elements")
+        raise TypeCheckError(f"{name}: {data.shape} and {like.shape} differ in elements")
     return TensorType(like.shape, data.dtype)
 
 
-def _infer_squeeze(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("squeeze", types)
+def _infer_squeeze(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     if attrs["axis"] is None:
         return TensorType(tuple(extent for extent in data.shape if extent != 1), data.dtype)
-    axes = normalized_axes("squeeze", attrs["axis"], len(data.shape))
+    axes = normalized_axes(name, attrs["axis"], len(data.shape))
     wide = [axis for axis in axes if data.shape[axis] != 1]
     if wide:
-        raise TypeCheckError(f"squeeze: axis {wide[0]} of {data.shape} is not 1")
+        raise TypeCheckError(f"{name}: axis {wide[0]} of {data.shape} is not 1")
     return TensorType(tuple(extent for axis, extent in enumerate(data.shape) if axis not in axes), data.dtype)
 
 
-def _infer_expand_dims(types: Sequence[Type], attrs: Attrs) -> TensorType:
-    (data,) = tensors("expand_dims", types)
+def _infer_expand_dims(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     if not 0 <= attrs["num_newaxis"] <= 64:
-        raise TypeCheckError(f"expand_dims: num_newaxis {attrs['num_newaxis']} must be from 0 to 64")
-    axis = normalized_axis("expand_dims", attrs["axis"], len(data.shape) + 1)
+        raise TypeCheckError(f"{name}: num_newaxis {attrs['num_newaxis']} must be from 0 to 64")
+    axis = normalized_axis(name, attrs["axis"], len(data.shape) + 1)
     return TensorType(data.shape[:axis] + (1,) * attrs["num_newaxis"] + data.shape[axis:], data.dtype)
 
 
-def _infer_batch_flatten(types: Sequence[Type], _: Attrs) -> TensorType:
-    (data,) = tensors("nn.batch_flatten", types)
+def _infer_batch_flatten(name: str, _: Attrs, data: TensorType) -> TensorType:
     if not data.shape:
-        raise TypeCheckError("nn.batch_flatten: a scalar has no batch dimension")
+        raise TypeCheckError(f"{name}: a scalar has no batch dimension")
     return TensorType((data.shape[0], prod(data.shape[1:])), data.dtype)
 
 
-for _operator in (
-    Operator(
-        "reshape", 1, _infer_reshape, Kind.VIEW, (Attr("newshape"), Attr("allowzero", False)),
-        doc="Another shape; 0 copies a dimension, -1 is inferred, -2 copies the rest, -3 merges two, -4 splits one",
-    ),
-    Operator(
-        "reshape_like", 2, _infer_reshape_like, Kind.VIEW,
+declare("reshape", 1, _infer_reshape, Kind.VIEW, (Attr("newshape"), Attr("allowzero", False)),
+        doc="Another shape; 0 copies a dimension, -1 is inferred, -2 copies the rest, -3 merges two, "
+            "-4 splits one")  # fmt: skip
+declare("reshape_like", 2, _infer_reshape_like, Kind.VIEW,
         (Attr("lhs_begin", 0), Attr("lhs_end", None), Attr("rhs_begin", 0), Attr("rhs_end", None)),
-        doc="The shape of the second argument",
-    ),
-    Operator("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), doc="Removes dimensions of extent 1"),
-    Operator(
-        "expand_dims", 1, _infer_expand_dims, Kind.VIEW, (Attr("axis", REQUIRED), Attr("num_newaxis", 1)),
-        doc="Inserts dimensions of extent 1",
-    ),
-    Operator("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, doc="All dimensions but the first become one"),
-):  # fmt: skip
-    OPERATORS.add(_operator.name, _operator)
+        doc="The shape of the second argument")  # fmt: skip
+declare("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), doc="Removes dimensions of extent 1")
+declare("expand_dims", 1, _infer_expand_dims, Kind.VIEW, (Attr("axis", REQUIRED), Attr("num_newaxis", 1)),
+        doc="Inserts dimensions of extent 1")  # fmt: skip
+declare("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, doc="All dimensions but the first become one")

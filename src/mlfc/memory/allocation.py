@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from math import inf
 
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes
 from mlfc.support.cost import spend
@@ -51,6 +52,11 @@ class Allocator:
     def sizes(self) -> tuple[int, ...]:
         """Bytes from the beginning of each cluster to its end."""
         return tuple(max(shift + item.nbytes for item, shift in cluster) for cluster in self.clusters)
+
+    @cached_property
+    def alignments(self) -> tuple[int, ...]:
+        """The largest alignment that a range of each cluster asks for."""
+        return tuple(max(item.alignment for item, _ in cluster) for cluster in self.clusters)
 
     @cached_property
     def neighbours(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
@@ -99,19 +105,24 @@ class Allocator:
     def place(self, order: Sequence[int], *, best_fit: bool) -> Allocation:
         """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
         offsets = [-1] * len(self.clusters)
-        size = 0
+        size = self._place(order, offsets, best_fit=best_fit)
+        return Allocation(tuple(offsets), size)
+
+    def _place(
+        self, order: Sequence[int], offsets: list[int], size: int = 0, *, best_fit: bool, most: float = inf
+    ) -> int:
+        """Place clusters beside those that have offsets; return the arena's size, or one above `most` early."""
         for index in order:
             taken = sorted(
                 (offsets[other], offsets[other] + other_bytes, own_bytes)
                 for other, own_bytes, other_bytes in self.neighbours[index]
                 if offsets[other] >= 0
             )
-            offsets[index] = _gap(taken, self._alignment(index), self.sizes[index], best_fit=best_fit)
+            offsets[index] = _gap(taken, self.alignments[index], self.sizes[index], best_fit=best_fit)
             size = max(size, offsets[index] + self.sizes[index])
-        return Allocation(tuple(offsets), size)
-
-    def _alignment(self, index: int) -> int:
-        return max(item.alignment for item, _ in self.clusters[index])
+            if size > most:
+                break
+        return size
 
     def greedy_orders(self) -> list[Order]:
         """Return orders in which greedy placement tends to do well: largest, longest, busiest calls first."""
@@ -173,10 +184,16 @@ class Allocator:
             else:
                 i, j = chance.randrange(len(order)), chance.randrange(len(order))
                 trial[i], trial[j] = trial[j], trial[i]
-            placed = self.place(trial, best_fit=best_fit)
-            if placed.size <= current.size:
-                order, current = trial, placed
-                best = min(best, placed, key=lambda allocation: allocation.size)
+            # what comes before the first that moved stays where it is
+            same = next((place for place, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
+            offsets = [-1] * len(order)
+            for i in order[:same]:
+                offsets[i] = current.offsets[i]
+            kept = max((offsets[i] + self.sizes[i] for i in order[:same]), default=0)
+            size = self._place(trial[same:], offsets, kept, best_fit=best_fit, most=current.size)
+            if size <= current.size:
+                order, current = trial, Allocation(tuple(offsets), size)
+                best = min(best, current, key=lambda allocation: allocation.size)
         return best
 
 

@@ -37,11 +37,13 @@ def vector(dtype: str, count: int) -> str:
     return dtype if count == 1 else f"{dtype}x{count}"
 
 
+@cache
 def is_float(dtype: str) -> bool:
     """Tell whether the element is a floating-point number."""
     return element(dtype) in FLOATS
 
 
+@cache
 def is_integer(dtype: str) -> bool:
     """Tell whether the element is a signed or unsigned integer (bool is neither)."""
     return element(dtype) in INTEGERS

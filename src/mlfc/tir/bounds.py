@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -20,8 +21,7 @@ from mlfc.tir.visitor import same_expr, walk_expr
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """All integers from `low` to `high`, both included."""
 
     low: int
@@ -36,6 +36,7 @@ class Interval:
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
 
+@cache
 def _limits(dtype: str) -> Interval:
     scalar = dtypes.element(dtype)
     return Interval(*dtypes.limits("int64" if dtypes.is_float(scalar) else scalar))
@@ -80,22 +81,31 @@ class Ranges:
         self._vars: dict[int, Interval] = {}
         self._values: dict[int, Expr] = {}
         self._facts: list[Affine] = []  # each is not negative
+        # what was found with these facts, by an expression's number and the depth: selects that name one another
+        # several times ask for the same again and again
+        self._known: dict[tuple[int, int], Interval] = {}
+        self._learned = 0
 
     # learning -------------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Forget at the end what was assumed inside."""
-        known = len(self._facts)
+        count, known, learned = len(self._facts), self._known, self._learned
         try:
             yield
         finally:
-            del self._facts[known:]
+            del self._facts[count:]
+            self._known = known if learned == self._learned else {}
+
+    def _learn(self, var: ir.Var, values: Interval) -> None:
+        self._vars[id(var)] = values
+        self._known, self._learned = {}, self._learned + 1
 
     def know(self, var: ir.Var, values: Sequence[int | float]) -> None:
         """Learn all values that a variable may have."""
         if dtypes.is_integer(var.dtype):
-            self._vars[id(var)] = Interval(int(min(values)), int(max(values)))
+            self._learn(var, Interval(int(min(values)), int(max(values))))
 
     def enter_loop(self, loop: ir.For) -> None:
         """Learn the range of a loop's variable."""
@@ -105,17 +115,17 @@ class Ranges:
             last -= last % loop.step
         else:
             self._assume_less(loop.var, loop.extent)
-        self._vars[id(loop.var)] = Interval(0, last)
+        self._learn(loop.var, Interval(0, last))
 
     def enter_launch(self, launch: ir.Launch) -> None:
         """Learn the ranges of the places of groups and work-items."""
         for var, count in launch.ranges:
-            self._vars[id(var)] = Interval(0, max(count - 1, 0))
+            self._learn(var, Interval(0, max(count - 1, 0)))
 
     def enter_let(self, let: ir.Let) -> None:
         """Learn the value of a variable."""
         if dtypes.is_integer(let.var.dtype) and dtypes.lanes(let.var.dtype) == 1:
-            self._vars[id(let.var)] = self.interval(let.value, 1)
+            self._learn(let.var, self.interval(let.value, 1))
             self._values[id(let.var)] = let.value
             if not any(isinstance(node, ir.Load) for node in walk_expr(let.value)):
                 self.table.define(let.var, let.value)
@@ -151,6 +161,7 @@ class Ranges:
     def _add_fact(self, fact: Affine) -> None:
         """Learn ``fact >= 0``, and the same with each operand of a min or max that only makes it larger."""
         self._facts.append(fact)
+        self._known = {}
         for number, coefficient in fact.terms.items():
             expr = self.table.exprs[number]
             if isinstance(expr, ir.Binary) and expr.op == ("min" if coefficient > 0 else "max"):
@@ -169,10 +180,8 @@ class Ranges:
 
         `depth`: how many conditions may be combined to sharpen each end.
         """
-        if not dtypes.is_integer(expr.dtype):
-            return _limits(expr.dtype)
         limits = _limits(expr.dtype)
-        if dtypes.lanes(expr.dtype) > 1:
+        if not dtypes.is_integer(expr.dtype) or dtypes.lanes(expr.dtype) > 1:
             return limits
         found = self._sum_interval(self.table.affine(expr), depth)
         # what may leave the dtype may wrap to anywhere in it
@@ -205,13 +214,20 @@ class Ranges:
     def _sum_interval(self, total: Affine, depth: int) -> Interval:
         low = high = total.constant
         for number, coefficient in total.terms.items():
-            term = self.term(self.table.exprs[number], depth)
+            key = number, depth
+            if (term := self._known.get(key)) is None:
+                term = self._known[key] = self.term(self.table.exprs[number], depth)
             ends = (coefficient * term.low, coefficient * term.high)
             low, high = low + min(ends), high + max(ends)
         if depth and total.terms:
+            plain: Interval | None = None
             for fact in self._facts:
-                high = min(high, self._bound_by(total, fact, 1, depth))
-                low = max(low, self._bound_by(total, fact, -1, depth))
+                lower, upper = self._bounds_by(total, fact, depth)
+                if lower is None or upper is None:
+                    plain = plain or self._sum_interval(total, 0)
+                    lower = plain.low if lower is None else lower
+                    upper = plain.high if upper is None else upper
+                low, high = max(low, lower), min(high, upper)
             for side in self._without_extrema(total):
                 low, high = max(low, side.low), min(high, side.high)
         return Interval(low, max(low, high))
@@ -229,20 +245,22 @@ class Ranges:
                 above = (expr.op == "max") == (coefficient > 0)
                 yield Interval(end.low, limits.high) if above else Interval(limits.low, end.high)
 
-    def _bound_by(self, total: Affine, fact: Affine, sign: int, depth: int) -> int:
-        """Return the upper (sign 1) or lower (sign -1) end of ``total`` seen with ``fact >= 0`` added."""
-        best: int | None = None
+    def _bounds_by(self, total: Affine, fact: Affine, depth: int) -> tuple[int | None, int | None]:
+        """Return the ends of ``total`` seen with ``fact >= 0`` added or subtracted; None where that says nothing."""
+        low: int | None = None
+        high: int | None = None
         for number, coefficient in fact.terms.items():
             own = total.terms.get(number, 0)
-            # adding factor * fact cancels this term; the factor's sign must keep the inequality's direction
-            if own and own % coefficient == 0 and (factor := -own // coefficient) * sign > 0:
-                moved = self._sum_interval(total.plus(fact, factor), depth - 1)
-                end = moved.high if sign > 0 else moved.low
-                best = end if best is None else sign * min(sign * best, sign * end)
-        if best is None:
-            plain = self._sum_interval(total, 0)
-            return plain.high if sign > 0 else plain.low
-        return best
+            if own == 0 or own % coefficient:
+                continue
+            # adding factor * fact cancels this term; the factor's sign says which end it bounds
+            factor = -own // coefficient
+            moved = self._sum_interval(total.plus(fact, factor), depth - 1)
+            if factor > 0:
+                high = moved.high if high is None else min(high, moved.high)
+            else:
+                low = moved.low if low is None else max(low, moved.low)
+        return low, high
 
     def term(self, expr: Expr, depth: int) -> Interval:
         """Return the interval of an expression that is not a sum."""

@@ -19,6 +19,11 @@ def has_wrapping_address(loop: ir.For) -> bool:
 
     Indices that are loaded are data: no compiler knows how they vary.
     """
+    # most loops have no such operation at all, which is soon seen
+    if not any(
+        _keeps_lower_bits(node) for stmt in walk(loop.body) for expr in own_exprs(stmt) for node in walk_expr(expr)
+    ):
+        return False
     varying, wrapping = {id(loop.var)}, set[int]()
     for stmt in walk(loop.body):
         if isinstance(stmt, ir.Let):
@@ -42,10 +47,12 @@ def _indices(stmt: ir.Stmt) -> Iterator[Expr]:
 
 def _computed(expr: Expr) -> Iterator[Expr]:
     """Yield the expression and what is below it, but nothing that is loaded."""
-    if not isinstance(expr, ir.Load):
-        yield expr
-        for item in children(expr):
-            yield from _computed(item)
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, ir.Load):
+            yield node
+            stack.extend(reversed(children(node)))
 
 
 def _mentions(expr: Expr, variables: set[int]) -> bool:

@@ -36,7 +36,7 @@ class MemoryInfo(Record):
         Bytes, Says("of all workspace, scratch included; for graph modules its blocks and largest scratch")
     ]
     workspace_lower_bound_bytes: Annotated[
-        Bytes, Says("the most bytes that are live at once", "no plan can need less: it tells how good this one is")
+        Bytes, Says("the most bytes that are live at once", "no plan can need less, so it shows how good this one is")
     ]
     constants_bytes: Annotated[Bytes, Says("of all constants, without padding")]
     io_bytes: Annotated[Bytes, Says("of inputs and outputs together")]
@@ -93,8 +93,8 @@ class CallInfo(OperatorInfo):
     """One call of a generated function, with what it costs."""
 
     workspace_bytes: Annotated[Bytes, Says("its scratch")]
-    nbytes: Annotated[Bytes | None, Says("of all tensors that it reads and writes", omitted=True)] = None
-    live_bytes: Annotated[Bytes | None, Says("of workspace during it", omitted=True)] = None
+    nbytes: Annotated[Bytes | None, Says("of all tensors it reads and writes", omitted=True)] = None
+    live_bytes: Annotated[Bytes | None, Says("of the workspace during the call", omitted=True)] = None
     device: Annotated[
         Text | None,
         Says("in models for a device: `cpu`, `opencl`, ...; copies between both are `__copy`", omitted=True),
@@ -116,18 +116,18 @@ class PeakInfo(Record):
     function: Text
     nodes: tuple[Text, ...]
     live_bytes: Bytes
-    tensors: Annotated[tuple[NamedBytes, ...], Says("the largest of those that are live")]
+    tensors: Annotated[tuple[NamedBytes, ...], Says("the largest live ones")]
 
 
 @dataclass(frozen=True)
 class ReachInfo(Record):
     """An input of which an output takes bytes that are read no more."""
 
-    block: Annotated[Index, Says("the place of the input in this list")]
+    block: Annotated[Index, Says("the position of the input in this list")]
     distance: Annotated[
         int,
         Limits(minimum=-(1 << 40), maximum=1 << 40),
-        Says("how many bytes before the input the output starts at least"),
+        Says("at least how many bytes the output starts before the input"),
     ]
 
 
@@ -140,11 +140,11 @@ class BlockInfo(Record):
     offset: Bytes
     first: Annotated[Index, Says("the first call that needs it")]
     last: Annotated[Index, Says("the last call that needs it")]
-    reuses: Annotated[Index | None, Says("the place in this list of the input that it overwrites")]
+    reuses: Annotated[Index | None, Says("the position in this list of the input it overwrites")]
     reaches: Annotated[
         tuple[ReachInfo, ...],
         Limits(max_items=64),
-        Says("inputs of which it takes bytes that are read no more; absent where there are none", omitted=True),
+        Says("inputs of which it overwrites bytes no longer needed; absent if there are none", omitted=True),
     ] = ()
 
 
@@ -157,7 +157,7 @@ class ConstantInfo(Record):
     dtype: Dtype
     shape: Shape
     sha256: Sha256
-    source: Annotated[Text | None, Says("for graph modules the model's name for it", omitted=True)] = None
+    source: Annotated[Text | None, Says("for graph modules, its name in the model", omitted=True)] = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class ImportedModule(Record):
 
     type_key: Annotated[str, Limits(pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
     files: tuple[Text, ...]
-    parent: Annotated[Index | None, Says("the place in this list of the module that imports it")]
+    parent: Annotated[Index | None, Says("the position in this list of the module that imports it")]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class AskedPool(Record):
     """A memory of the workspace as it was asked for."""
 
     name: MemoryName
-    nbytes: Annotated[Size | None, Says("null for as many as it takes")]
+    nbytes: Annotated[Size | None, Says("null for no limit")]
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class BuildInfo(Record):
     byoc: Annotated[
         tuple[Text, ...],
         Limits(max_items=100),
-        Says("external code generators that were asked, in this order", omitted=True),
+        Says("external code generators, in order of precedence", omitted=True),
     ] = ()
-    ram: Annotated[Bytes | None, Says("bytes for which layers were tiled", omitted=True)] = None
+    ram: Annotated[Bytes | None, Says("the bytes that layers were tiled for", omitted=True)] = None
     pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
     constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
     toolchain: Annotated[ToolchainInfo | None, Says("what compiled the objects in the archive; null without objects")]
@@ -230,16 +230,16 @@ class ModuleInterface(Record):
     workspace_io: Annotated[
         bool,
         Says(
-            "true where inputs and outputs lie in the workspace; else absent",
-            "the entry takes none; `tvmgen_<M>_map_inputs` and `..._map_outputs` say where they are",
+            "true if inputs and outputs are in the workspace; else absent",
+            "the entry takes no pointers to them; `tvmgen_<M>_map_inputs` and `..._map_outputs` return their addresses",
             omitted=True,
         ),
     ] = False
     tiling: Annotated[
         RowTilingInfo | None,
         Says(
-            "layers that are tiled by rows; absent where none are",
-            "what `--ram` has cost and saved",
+            "layers that are tiled by rows; absent if there are none",
+            "the cost and the saving of `--ram`",
             omitted=True,
         ),
     ] = None
@@ -247,8 +247,8 @@ class ModuleInterface(Record):
         tuple[PoolInfo, ...],
         Limits(min_items=1, max_items=100),
         Says(
-            "the memories that the workspace is spread over; absent where it is one array",
-            "sections, or pointers of the caller's, in this order",
+            "the memories that the workspace is spread over; absent if it is one array",
+            "sections, or the caller's pointers, in this order",
             omitted=True,
         ),
     ] = ()
@@ -256,14 +256,14 @@ class ModuleInterface(Record):
         tuple[ConstantPoolInfo, ...],
         Limits(max_items=100),
         Says(
-            "the memories that constants are spread over; absent where the linker places them",
-            "sections, or pointers of the caller's behind those of `pools`",
+            "the memories that constants are spread over; absent if the linker places them",
+            "sections, or the caller's pointers, after those of `pools`",
             omitted=True,
         ),
     ] = ()
     workspace_peers: Annotated[
         tuple[Annotated[str, Limits(max_length=128)], ...],
-        Says("modules that work in the same memory; empty unless `--share-workspace`", "never run two of them at once"),
+        Says("modules that use the same workspace; empty without `--share-workspace`", "never run two of them at once"),
     ] = ()
     inputs: Annotated[
         tuple[TensorInfo, ...],
@@ -276,7 +276,7 @@ class ModuleInterface(Record):
     memory: Annotated[MemoryInfo, Says("as the format's keys above, and a bound", "budgets")]
     operators: Annotated[
         tuple[OperatorInfo, ...] | None,
-        Says("each call in order", "what runs, and where, what it was, what it costs", omitted=True),
+        Says("each call in order", "what runs, where, for which nodes, at what cost", omitted=True),
     ] = None
 
 
@@ -288,43 +288,44 @@ class ModuleInfo(ModuleInterface):
     numerics: Annotated[Text, Says("as compiled", "which results to expect")]
     optimize: Annotated[Text, Says("as compiled", "which code to expect")]
     operators: Annotated[
-        tuple[CallInfo, ...], Says("each call in order", "what runs, and where, what it was, what it costs")
+        tuple[CallInfo, ...], Says("each call in order", "what runs, where, for which nodes, at what cost")
     ] = field()  # that of the base class has a default
     parameters: Annotated[
         Bytes | None,
         Says(
-            "how many numbers the model's own weights have",
-            "how large the model is, whatever the code for it",
+            "the number of values in the model's own weights",
+            "the size of the model, whatever its code",
             omitted=True,
             title="parameters of the model",
         ),
     ] = None
     peak: Annotated[
         PeakInfo | None,
-        Says("the call during which most bytes are live; null without a workspace", "what to change to save memory"),
+        Says("the call with the most live bytes; null without a workspace", "what to change to save memory"),
     ]
     plan: Annotated[
         tuple[BlockInfo, ...] | None,
         Says(
-            "AOT: every block of the workspace by its first call; null for graph modules, which have `memory.sids`",
-            "that no two live blocks overlap can be checked without us",
+            "AOT: every block of the workspace, by first call; null for graph modules, which have `memory.sids`",
+            "anyone can check that no two live blocks overlap",
         ),
     ] = None
     constants: Annotated[
         tuple[ConstantInfo, ...] | None,
-        Says("each content once", "which weights, and which of two archives differ", omitted=True),
+        Says("each distinct content once", "which weights it has, and which differ between two archives", omitted=True),
     ] = None
     module_tree: Annotated[
         tuple[ImportedModule, ...],
         Limits(min_items=1),
         Says(
-            "the modules that it consists of, the generated C first",
+            "the modules of the import tree, the generated C first",
             "loading gives the same imports back",
             omitted=True,
         ),
     ] = ()
     build: Annotated[
-        BuildInfo | None, Says("what it was compiled with", "with `src/`, what compiling it again takes", omitted=True)
+        BuildInfo | None,
+        Says("what it was compiled with", "with `src/`, all that compiling it again needs", omitted=True),
     ] = None
     source: Annotated[Mapping[str, Text], Says("`format`, `name`, `sha256` of the model file", "which model this is")]
 
@@ -346,17 +347,17 @@ class FileInfo(Record):
 class SharedInfo(Record):
     """What several modules have together."""
 
-    workspace_bytes: Annotated[Bytes, Says("that `workspace_modules` work in, which must never run at once")]
+    workspace_bytes: Annotated[Bytes, Says("shared by `workspace_modules`, which must never run at once")]
     workspace_modules: tuple[Text, ...]
-    constants_bytes: Annotated[Bytes, Says("that are kept once")]
-    functions: Annotated[tuple[Text, ...], Says("that are kept once")]
+    constants_bytes: Annotated[Bytes, Says("stored once")]
+    functions: Annotated[tuple[Text, ...], Says("stored once")]
 
 
 @dataclass(frozen=True)
 class ArchiveInfo(Record):
     """The archive's own facts; other readers skip this key."""
 
-    version: Annotated[Text, Says("of the program that wrote it", "bug reports")]
+    version: Annotated[Text, Says("of the program that wrote it", "for bug reports")]
     files: Annotated[
         Mapping[str, FileInfo],
         Says("every other member, by path", "damage is found before anything is compiled"),

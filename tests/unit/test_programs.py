@@ -95,5 +95,5 @@ def test_nohup_is_heeded(tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_start_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match="nothing-like-it does not start"):
+    with pytest.raises(ToolchainError, match="nothing-like-it failed to start"):
         programs.run(["nothing-like-it"], tmp_path, 1)

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from mlfc.codegen.c_types import mask_dtype, part_type, scalar_type, short_name, value_type
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.target.features import VECTORS
 
 PART = "q"
 """The name that a repeated statement has for the part it works on."""
 
-_WIDTHS = ((64, "defined(__AVX512F__)"), (32, "defined(__AVX__)"))  # else 16: SSE, NEON, VSX
-NARROWEST = 16
+NARROWEST = 16  # SSE, NEON, VSX
 
 _NAMES = frozenset({"splat", "min", "max", "select"})
 
@@ -106,7 +106,9 @@ def widest(vectors: Iterable[str]) -> int:
 
 def _parts(size: int) -> list[str]:
     """Return the macros that say how many parts a vector has."""
-    counts = [(condition, size // width) for width, condition in _WIDTHS if width <= size]
+    known = {(width.nbytes, width.condition) for name in VECTORS for width in VECTORS.get(name).widths}
+    wider = sorted((pair for pair in known if pair[1] and pair[0] <= size), reverse=True)
+    counts = [(condition, size // nbytes) for nbytes, condition in wider]
     lines = [
         f"/* a vector of {size} bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */"
     ]

@@ -1,7 +1,8 @@
-"""RISC-V cores without vectors."""
+"""RISC-V cores without vectors, and what LLVM makes of vectors where triples and features allow them."""
 
 from __future__ import annotations
 
-from mlfc.target.features import CPUS, PLAIN, Cpu
+from mlfc.target.features import CPUS, PLAIN, VECTORS, Cpu, Vectors, VectorWidth
 
 CPUS.add("generic-rv32", Cpu(PLAIN))
+VECTORS.add("riscv", Vectors("riscv", (VectorWidth(16, r"\bvmul\.vv"),)))

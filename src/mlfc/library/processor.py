@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from mlfc.library.toolchain import NATIVE, Compiler
 from mlfc.support.platforms import this_platform
+from mlfc.target.features import LIBRARY_CPUS
 
 _CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
-# of processors by the start of their names in target strings; others are no machines that load libraries
-_ARCHES = (("x86-64", "x86_64"), ("cortex-a", "aarch64"), ("neoverse", "aarch64"), ("apple", "aarch64"))
 
 
 def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tuple[str, ...]:
@@ -30,7 +29,7 @@ def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tup
     if any(option.startswith(_CHOICES) for option in options):
         return ()
     machine = compiler.platform()
-    if any(cpu.startswith(start) and machine.arch == arch for start, arch in _ARCHES):
+    if any(cpu.startswith(start) and machine.arch == LIBRARY_CPUS.get(start) for start in LIBRARY_CPUS):
         if compiler.is_zig:
             return (f"-mcpu={cpu.replace('-', '_')}",)
         return (f"-march={cpu}",) if machine.arch == "x86_64" else (f"-mcpu={cpu}",)

@@ -43,6 +43,26 @@ def leading(names: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class VectorWidth:
+    """A width of vector registers."""
+
+    nbytes: int
+    shows: str  # a regular expression for the product of such vectors of 16-bit numbers in LLVM's assembly
+    condition: str = ""  # of the preprocessor, where C compilers have vectors wider than 16 bytes
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of the machines with some triples."""
+
+    machines: str  # a regular expression for the first word of these triples
+    widths: tuple[VectorWidth, ...]  # the widest first
+
+
+VECTORS: Registry[Vectors] = Registry("vector registers", "mlfc.isa")
+
+
+@dataclass(frozen=True)
 class Features:
     """Abilities of a target."""
 
@@ -86,6 +106,9 @@ class Cpu:
     architecture: str = ""  # of a microcontroller, the first word of its LLVM triple: ``thumbv7em``
     runs: tuple[str, ...] = ()  # other such words, of code that it runs too
 
+
+LIBRARY_CPUS: Registry[str] = Registry("processor that loads libraries", "mlfc.isa")
+"""By the first letters of names of processors, LLVM's included: the architecture of their machines."""
 
 CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")
 CPUS.add("generic", Cpu(Features()))

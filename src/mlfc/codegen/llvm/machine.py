@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
-from mlfc.target.features import leading
+from mlfc.target.features import VECTORS, leading
 from mlfc.target.llvm import (
     ABI,
     ATTRIBUTES,
@@ -132,11 +132,6 @@ define void @lanes(ptr %to, ptr %from) {{
 }}
 """
 _WIDEST = 64
-_X86_REGISTERS = (("zmm", _WIDEST), ("ymm", 32), ("xmm", 16))
-_VECTORS = {
-    "aarch64": r"\bmul\s+v\d+\.8h", "wasm32": r"i16x8\.mul", "thumb": r"\bvmul\.i16\s+q",
-    "arm": r"\bvmul\.i16\s+q", "riscv": r"\bvmul\.vv",
-}  # fmt: skip
 _LIBRARY = {"float32": "fmaf", "float64": "fma"}
 
 
@@ -149,9 +144,12 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
             f"code for '{triple}' is not supported: its numbers begin with their highest byte, packed weights do not",
             next_step="Use the target 'c'",
         )
-    size = 64 if architecture(triple) == "x86_64" else 16
+    arch = architecture(triple)
+    widths = next((entry.widths for entry in map(VECTORS.get, VECTORS) if re.match(entry.machines, arch)), ())
+    size = widths[0].nbytes if widths else 16
     text = _assembly(compiler, triple, _PROBES.format(halves=size // 2))
-    vector_bytes = _vector_bytes(architecture(triple), _function(text, "lanes"))
+    lanes = _function(text, "lanes")
+    vector_bytes = next((width.nbytes for width in widths if re.search(width.shows, lanes)), 0)
     calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}
     if vector_bytes == _WIDEST:  # kernels fill the widest registers anyway, so loops beside them may
         features = ",".join(part for part in (features, "-prefer-256-bit") if part)
@@ -174,10 +172,3 @@ def _assembly(compiler: llvm.TargetMachine, triple: str, body: str) -> str:
 def _function(assembly: str, name: str) -> str:
     """Return the lines of a function."""
     return re.split(r"^_?[a-z]+:", assembly.partition(f"{name}:")[2], maxsplit=1, flags=re.MULTILINE)[0]
-
-
-def _vector_bytes(arch: str, text: str) -> int:
-    if arch in ("x86_64", "i386", "i686"):
-        return next((size for name, size in _X86_REGISTERS if name in text), 0)
-    pattern = next((found for prefix, found in _VECTORS.items() if arch.startswith(prefix)), None)
-    return 16 if pattern and re.search(pattern, text) else 0

@@ -23,6 +23,7 @@ from mlfc.micro.project.sources import (
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
+from mlfc.target.features import CPUS
 
 _INSTALL = (
     "Install CMSIS-Toolbox as https://open-cmsis-pack.github.io/cmsis-toolbox says, and name the compiler by its "
@@ -33,16 +34,15 @@ _ANY_CORE = "ARM::Cortex_DFP"
 _COMPONENT_LIMIT = 15
 _VENDOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,31}")
 _TARGET_TYPE_LIMIT = 32
-_CORES = {
-    "cortex-m0": "Cortex-M0",
-    "cortex-m0plus": "Cortex-M0+",
-    **{f"cortex-m{number}": f"Cortex-M{number}" for number in (3, 4, 7, 23, 33, 55, 85)},
-}
 _FPU = {"-mfpu=fpv4-sp-d16": "sp", "-mfpu=fpv5-sp-d16": "sp", "-mfpu=fpv5-d16": "dp"}
 
 
+def _is_cortex_m(core: str) -> bool:
+    return core.startswith("cortex-m") and core in CPUS
+
+
 def _refuses(board: Board) -> str | None:
-    return None if board.core in _CORES else f"CMSIS knows Arm's Cortex-M cores, and this is {board.core}"
+    return None if _is_cortex_m(board.core) else f"CMSIS knows Arm's Cortex-M cores, and this is {board.core}"
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -55,7 +55,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "vendor": vendor,
         "component": bounded(model.name, _COMPONENT_LIMIT).lstrip("_"),
         "does": WHAT_TYPES_DO[project_type],
-        "dcore": _CORES[board.core],
+        "dcore": board.core.replace("plus", "+").title(),
         "memory": model.details.memory,
     }
     return {

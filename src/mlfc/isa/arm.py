@@ -1,8 +1,14 @@
-"""ARM's count of leading zeros, on cores from ARMv5 and Cortex-M3 on; LLVM finds such instructions by itself."""
+"""32-bit ARM: vectors (NEON and MVE), and the count of leading zeros of ARMv5, Cortex-M3 and later.
+
+LLVM finds instructions for the count by itself.
+"""
 
 from __future__ import annotations
 
+from mlfc.target.features import VECTORS, Vectors, VectorWidth
 from mlfc.tir.forms import C_FORMS, CForm
+
+VECTORS.add("arm", Vectors("arm|thumb", (VectorWidth(16, r"\bvmul\.i16\s+q"),)))
 
 C_FORMS.add(
     "clz",

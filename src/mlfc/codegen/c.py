@@ -11,7 +11,7 @@ from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
 from mlfc.codegen.statements import StatementPrinter, accumulated
-from mlfc.codegen.writer import comment_text
+from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
@@ -75,80 +75,10 @@ def preamble(needs: Needs) -> list[str]:
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
     body = render(needs.helpers, needs.vectors)
-    if needs.rounds_even:
-        lines += ["", *_ROUND_EVEN]
-    if needs.doubles:
-        lines += ["", *_DOUBLES]
-    if needs.independent_loops:
-        lines += ["", *_INDEPENDENT]
-    if needs.scalar_loops:
-        lines += ["", *_SCALAR]
-    if needs.rolled_loops:
-        lines += ["", *_ROLLED]
-    if needs.fences:
-        lines += ["", *_FENCE]
+    for need in ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences"):
+        if getattr(needs, need):
+            lines += ["", PIECES[need]]
     return [*lines, "", *body] if body else lines
-
-
-_ROUND_EVEN = [
-    "#if defined(__AVR__) && !defined(rintf) /* avr-libc lacks it */",
-    "static inline float mlf_rintf(float x) {",
-    "  return fabsf(x) < 8388608.0f ? copysignf((float)lrintf(x), x) : x;",
-    "}",
-    "#define rintf(x) mlf_rintf(x)",
-    "#endif",
-]
-
-
-_DOUBLES = [
-    "/* fails to compile where a double is a float, as on AVRs */",
-    "typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];",
-]
-
-
-_INDEPENDENT = [
-    "/* before loops over memory that may be both read and written: no iteration touches another's elements */",
-    "#if defined(__clang__)",
-    '#pragma clang diagnostic ignored "-Wpass-failed"',
-    '#define MLF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")',
-    "#elif defined(__GNUC__)",
-    '#define MLF_INDEPENDENT _Pragma("GCC ivdep")',
-    "#else",
-    "#define MLF_INDEPENDENT",
-    "#endif",
-]
-
-
-_SCALAR = [
-    "/* before loops with remainders in addresses, some of which clang 22 vectorizes wrongly */",
-    "#if defined(__clang__)",
-    '#define MLF_SCALAR _Pragma("clang loop vectorize(disable)")',
-    "#else",
-    "#define MLF_SCALAR",
-    "#endif",
-]
-
-
-_ROLLED = [
-    "/* before loops that compilers would spell out, although their bodies fill the registers */",
-    "#if defined(__clang__)",
-    '#define MLF_ROLLED _Pragma("clang loop unroll(disable)")',
-    "#elif defined(__GNUC__)",
-    '#define MLF_ROLLED _Pragma("GCC unroll 1")',
-    "#else",
-    "#define MLF_ROLLED",
-    "#endif",
-]
-
-
-_FENCE = [
-    "/* what comes after is loaded from memory after what comes before, not kept in registers meanwhile */",
-    "#if defined(__GNUC__)",
-    '#define MLF_FENCE __asm__ volatile("" ::: "memory");',
-    "#else",
-    "#define MLF_FENCE",
-    "#endif",
-]
 
 
 class _FunctionPrinter(StatementPrinter):

@@ -6,24 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from mlfc.codegen.c_host import WIDTH, c_function, packed_head, prototype, struct_definition
 from mlfc.codegen.c_interface import LICENCE
+from mlfc.codegen.constants import section_macro
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.launch import IMPORTED, LAUNCHES
 from mlfc.codegen.host.packed import ARGUMENT, BOOL_CODE, CHECKS
-from mlfc.codegen.writer import Writer
+from mlfc.codegen.writer import PIECES, Writer
 from mlfc.memory.pools import DEFAULT_POOL, pool_array, pool_section
 from mlfc.tir.host import Function
-
-# the header, not the code, says what tracing means, so that one hook serves profilers on the host and on boards
-_TRACE_HOOK = """\
-/* with MLFC_TRACE defined, a header sees each operator begin, and end with its output; index is its place */
-#ifdef MLFC_TRACE
-#include "mlfc_trace.h"
-#else
-#define MLFC_TRACE_BEGIN(index) ((void)0)
-#define MLFC_TRACE_END(index, data, nbytes) ((void)0)
-#endif
-
-"""
 
 
 def entry_file(functions: AotFunctions) -> str:
@@ -42,22 +31,15 @@ def entry_file(functions: AotFunctions) -> str:
 
 def main_function(functions: AotFunctions) -> str:
     """Return the function that calls every operator, and the hook around them."""
-    hook = _TRACE_HOOK if functions.program.calls else ""
+    # the header, not the code, says what tracing means, so that one hook serves profilers on the host and on boards
+    hook = f"{PIECES['trace']}\n\n" if functions.program.calls else ""
     return hook + c_function(functions.main())
 
 
 def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[str]:
     """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
     macro = "MLF_POOL" if pool == DEFAULT_POOL else f"MLF_POOL_{pool.upper()}"
-    return [
-        "#if defined(__ELF__)",
-        f'#define {macro} __attribute__((section("{pool_section(pool)}"), aligned(64)))',
-        "#else",
-        f"#define {macro} __attribute__((aligned(64)))",
-        "#endif",
-        f"{declared}[{size}] {macro};",
-        "",
-    ]
+    return [*section_macro(macro, pool_section(pool)), f"{declared}[{size}] {macro};", ""]
 
 
 INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_backend_api.h>")

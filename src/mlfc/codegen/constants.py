@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import prod
+from string import Template
 
 import numpy as np
 
 from mlfc.codegen.c_types import HALF_FLOATS, literal, scalar_type
-from mlfc.codegen.writer import comment_text
+from mlfc.codegen.writer import PIECES, comment_text, pieces_beside
 from mlfc.errors import InternalError
 from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool
 from mlfc.support import dtypes
@@ -23,10 +24,20 @@ from mlfc.support.c_names import bounded, unique
 from mlfc.support.content import Data, aligned_arrays, nbytes_of, to_bytes
 from mlfc.tir.ir import Value
 
+ALIGNMENT = 64
+BLOB_THRESHOLD = 1 << 20
 LARGEST_MACRO = 512 << 10
 """Bytes of a pool that a macro of the header spells out; of larger ones there is the file alone."""
 
-_BYTES_PER_LINE = 32
+_WORD = 4
+_PER_LINE, _BYTES_PER_LINE = 16, 32
+
+
+def data_of(value: Value) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    """Return the elements of a constant."""
+    if value.data is None:
+        raise InternalError(f"the constant '{value.name}' has no value")
+    return value.data
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +50,7 @@ class LoadedPool:
     @cached_property
     def data(self) -> Data:
         """What the pool must hold."""
-        arrays = []
-        for value in self.values:
-            if value.data is None:
-                raise InternalError(f"the constant '{value.name}' has no value")
-            arrays.append(value.data)
-        return aligned_arrays(arrays, POOL_ALIGNMENT)
+        return aligned_arrays(map(data_of, self.values), POOL_ALIGNMENT)
 
     @property
     def nbytes(self) -> int:
@@ -90,21 +96,9 @@ def attribute(pool: str) -> str:
     return f"MLF_IN_{pool.upper()}"
 
 
-def attribute_definition(pool: str) -> list[str]:
-    """Return the lines that define the macro."""
-    return [
-        "#if defined(__ELF__)",
-        f'#define {attribute(pool)} __attribute__((section("{section(pool)}"), aligned({POOL_ALIGNMENT})))',
-        "#else",
-        f"#define {attribute(pool)} __attribute__((aligned({POOL_ALIGNMENT})))",
-        "#endif",
-    ]
-
-
-ALIGNMENT = 64
-_WORD = 4
-BLOB_THRESHOLD = 1 << 20
-_PER_LINE = 16
+def section_macro(macro: str, section: str) -> list[str]:
+    """Return the lines that define the attributes of what linker scripts place in a section."""
+    return Template(PIECES["section"]).substitute(macro=macro, section=section).splitlines()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +112,13 @@ class Constant:
     @property
     def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         """The elements."""
-        if self.value.data is None:
-            raise InternalError(f"the constant '{self.value.name}' has no value")
-        return self.value.data
+        return data_of(self.value)
 
 
 def content(value: Value) -> tuple[str, bytes]:
     """Return what constants with the same bytes share."""
-    if value.data is None:
-        raise InternalError(f"the constant '{value.name}' has no value")
-    return value.dtype, sha256(np.ascontiguousarray(value.data).view(np.uint8).data).digest() if value.nbytes else b""
+    data = data_of(value)
+    return value.dtype, sha256(np.ascontiguousarray(data).view(np.uint8).data).digest() if value.nbytes else b""
 
 
 class ConstantTable:
@@ -244,10 +235,10 @@ class ConstantTable:
         if self.in_blob:
             lines += [_declaration(item.value, self.symbol(item.value)) for item in self.constants]
         if lines or self._external:
-            lines = [*_HIDDEN, *lines]
+            lines = [*PIECES["hidden"].splitlines(), *lines]
         if not self.in_blob:
             for memory in dict.fromkeys(item.memory for item in self.constants if item.memory):
-                lines += attribute_definition(memory)
+                lines += section_macro(attribute(memory), section(memory))
             for item in self.constants:
                 lines += self._definition(item)
         return lines
@@ -274,7 +265,7 @@ class ConstantTable:
         The binary file is the assembler file's name and ``.bin``, beside it: the name comes from the
         preprocessor, so it is found from any folder in which the compiler runs.
         """
-        lines = [_ASSEMBLER_HEAD]
+        lines = [pieces_beside(__file__, "constants.S")["head"], ""]
         offset = 0
         memory: str | None = None
         for item in self.constants:
@@ -285,7 +276,7 @@ class ConstantTable:
             offset = _aligned(offset)
             lines.append(f"MLF_CONSTANT({self.symbol(item.value)}, {offset}, {size}, __FILE__)")
             offset += size
-        return "\n".join([*lines, _ASSEMBLER_TAIL])
+        return "\n".join([*lines, "", pieces_beside(__file__, "constants.S")["tail"], ""])
 
     def blob(self) -> Data:
         """Return the binary file: little-endian elements, each constant at a multiple of 64 bytes."""
@@ -316,44 +307,3 @@ def _literals(item: Constant) -> Sequence[str]:
         texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits tell all float32 apart
         return [f"{text}f" if "." in text or "e" in text else f"{text}.0f" for text in texts]
     return [literal(number, dtype) for number in flat.tolist()]
-
-
-_HIDDEN = [
-    "/* constants are addressed without the global offset table */",
-    "#if defined(_WIN32)",
-    "#define MLF_HIDDEN",
-    "#else",
-    '#define MLF_HIDDEN __attribute__((visibility("hidden")))',
-    "#endif",
-]
-
-_ASSEMBLER_HEAD = """\
-/* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */
-#define MLF_CONSTANT(name, offset, size, file) mlf_constant __USER_LABEL_PREFIX__, name, offset, size, file
-#if defined(__APPLE__)
-  .section __TEXT,__const
-#elif defined(_WIN32)
-  .section .rdata,"dr"
-#else
-  .section .rodata
-#endif
-.macro mlf_constant prefix, name, offset, size, file
-  .balign 64
-  .globl \\prefix\\name
-#if defined(__ELF__)
-  .hidden \\prefix\\name
-  .type \\prefix\\name, %object
-  .size \\prefix\\name, \\size
-#elif defined(__APPLE__)
-  .private_extern \\prefix\\name
-#endif
-\\prefix\\name:
-  .incbin "\\file\\().bin", \\offset, \\size
-.endm
-"""
-
-_ASSEMBLER_TAIL = """
-#if defined(__ELF__)
-  .section .note.GNU-stack,"",%progbits
-#endif
-"""

@@ -13,20 +13,12 @@ from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, si
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.unit import Shared, Unit
-from mlfc.codegen.writer import comment_text
+from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.tir.ir import KernelCall, PrimFunc
 from mlfc.tir.merge_families import merge_families
 from mlfc.tir.specialize import without_single_trips
 
 _SHOWN_NODES = 40
-
-_SEPARATE_ROUNDING = """\
-/* products are rounded before they are added: a fused multiply-add would change the codes of later layers */
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
-#pragma GCC optimize ("fp-contract=off")
-#endif"""
 
 
 @dataclass(eq=False)
@@ -68,7 +60,7 @@ class OperatorsFile:
     def text(self) -> str:
         """Return the file's text, without its first lines."""
         parts = [
-            "" if self.contracts else _SEPARATE_ROUNDING,
+            "" if self.contracts else PIECES["separate_rounding"],
             "\n".join([*self.includes, *preamble(self.needs)]),
             *self.declarations,
             *self.functions,

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from math import frexp
+from string import Template
 
 from mlfc.codegen import vectors
-from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
+from mlfc.codegen.c_expr import ATOM, OF_BITS, ExprPrinter, Needs
 from mlfc.codegen.c_types import GROUP, helper_name, scalar_type, short_name, value_type
-from mlfc.codegen.writer import Writer
+from mlfc.codegen.writer import PIECES, Writer
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -100,26 +101,6 @@ def _value(printer: ExprPrinter, expr: Expr, room: int) -> str:
     return "\n" + "\n".join(f"    {': ' if number else ''}{line}" for number, line in enumerate(lines))
 
 
-_INLINE = "static inline"
-_GROUP = """\
-/* four bytes in memory, as the bits of one number */
-typedef int32_t mlf_group __attribute__((aligned(1), may_alias));"""
-
-_BITS: dict[str, tuple[tuple[str, ...], str]] = {
-    "bits_of_float": ((), """\
-static inline uint32_t mlf_bits_of_float(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}"""),
-    "float_of_bits": ((), """\
-static inline float mlf_float_of_bits(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}"""),
-}  # fmt: skip
-
 # overflow wraps instead of being undefined
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 
@@ -133,13 +114,13 @@ _DIVISIONS = {
 
 def _scalar_helper(name: str, dtype: str) -> str:
     kind = scalar_type(dtype)
-    head = f"{_INLINE} {kind} {helper_name(f'{name}:{dtype}')}({kind} a, {kind} b)"
+    head = f"static inline {kind} {helper_name(f'{name}:{dtype}')}({kind} a, {kind} b)"
     if name in ("min", "max"):
         return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
     if name in _WRAPPING:
         return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
     if name == "integer_power":
-        return _integer_power(kind, signed=not dtype.startswith("u"))
+        return _integer_power(dtype)
     if name not in _DIVISIONS:
         raise InternalError(f"C has no helper {name}:{dtype}")
     guards = "  if (b == 0) {\n    return 0;\n  }\n"
@@ -151,33 +132,17 @@ def _scalar_helper(name: str, dtype: str) -> str:
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
 
 
-def _integer_power(kind: str, *, signed: bool) -> str:
-    short = short_name(kind.removesuffix("_t"))
-    unsigned = kind if signed is False else f"u{kind}"
-    below_zero = """\
-  if (exponent < 0) { /* 1 / power, towards zero */
-    return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
-  }
-"""
-    return f"""\
-/* base**exponent, which wraps */
-{_INLINE} {kind} mlf_integer_power_{short}({kind} base, {kind} exponent) {{
-  {unsigned} power = 1, factor = ({unsigned})base, rest = ({unsigned})exponent;
-{below_zero if signed else ""}\
-  for (; rest != 0; rest >>= 1) {{
-    power *= (rest & 1) != 0 ? factor : 1;
-    factor *= factor;
-  }}
-  return ({kind})power;
-}}"""
+def _integer_power(dtype: str) -> str:
+    signed = not dtype.startswith("u")
+    kind = scalar_type(dtype)
+    text = PIECES["integer_power:signed" if signed else "integer_power:unsigned"]
+    return Template(text).substitute(kind=kind, unsigned=f"u{kind}", short=short_name(dtype))
 
 
 def helper_source(key: str) -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that the helper `key` calls, and its text."""
-    if key in _BITS:
-        return _BITS[key]
-    if key == GROUP:
-        return (), _GROUP
+    if key in (*OF_BITS, GROUP):
+        return (), PIECES[key]
     for form in map(C_FORMS.get, C_FORMS):
         found = form.helper(key)
         if found is not None:

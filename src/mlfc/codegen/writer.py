@@ -84,3 +84,7 @@ def pieces_beside(module: str, name: str) -> Mapping[str, str]:
     """Return the pieces of a file of code beside the file `module`, by the key in the line ``//: key`` above each."""
     parts = re.split(r"^//: (.*)\n", text_beside(module, name), flags=re.MULTILINE)
     return dict(zip(parts[1::2], (part.strip("\n") for part in parts[2::2]), strict=True))
+
+
+PIECES = pieces_beside(__file__, "pieces.h")
+"""Text that is the same in every file that has it."""

@@ -6,50 +6,30 @@ weights are packed into words at compile time, and what is read from memory must
 
 from __future__ import annotations
 
+from string import Template
+
+from mlfc.codegen.c_types import scalar_type, short_name
+from mlfc.codegen.writer import pieces_beside
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 
-_INCLUDES = (
-    "#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32)",
-    "#include <arm_acle.h>",
-    "#define MLF_DSP 1",
-    "#else",
-    "#define MLF_DSP 0",
-    "#endif",
-    "#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__",
-    "#define MLF_LITTLE_ENDIAN 1",
-    "#else",
-    "#define MLF_LITTLE_ENDIAN 0",
-    "#endif",
-)
-
-_WORD = """\
-/* {count} elements in memory as one number, the first one lowest */
-static inline int32_t mlf_word_{short}(const {kind} *p) {{
-#if MLF_LITTLE_ENDIAN
-  int32_t word;
-  memcpy(&word, p, sizeof word);
-  return word;
-#else
-  return (int32_t)({shifted});
-#endif
-}}"""
+_PIECES = pieces_beside(__file__, "words.h")
+_INCLUDES = tuple(_PIECES["includes"].splitlines())
 
 
-def _word(short: str, kind: str, unsigned: str, count: int) -> str:
-    parts = [f"(uint32_t)({unsigned})p[{index}]" for index in range(count)]
-    shifted = [part if index == 0 else f"({part} << {32 // count * index})" for index, part in enumerate(parts)]
-    return _WORD.format(count=count, short=short, kind=kind, shifted=" | ".join(shifted))
+def _helper(key: str) -> Helper | None:
+    """Return the function that reads four bytes, or two 16-bit numbers, as a word."""
+    name, _, dtype = key.partition(":")
+    if name != "word":
+        return None
+    kind, count = scalar_type(dtype), 32 // dtypes.bits(dtype)
+    parts = [f"(uint32_t)(u{kind.removeprefix('u')})p[{index}]" for index in range(count)]
+    shifted = [f"({part} << {32 // count * index})" if index else part for index, part in enumerate(parts)]
+    values = {"count": str(count), "short": short_name(dtype), "kind": kind, "shifted": " | ".join(shifted)}
+    return (), Template(_PIECES["word"]).substitute(values)
 
-
-_HELPERS: dict[str, Helper] = {
-    "word:int8": ((), _word("i8", "int8_t", "uint8_t", 4)),
-    "word:uint8": ((), _word("u8", "uint8_t", "uint8_t", 4)),
-    "word:int16": ((), _word("i16", "int16_t", "uint16_t", 2)),
-}
-"""Text of each helper by its key, and the keys of those that it calls."""
 
 _INSTRUCTIONS = {
     "even_bytes": "__sxtb16(word)",
@@ -70,4 +50,4 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
     return f"{name}({printer.address(elements.buffer, elements.indices)})"
 
 
-C_FORMS.add("dsp", CForm(_HELPERS.get, _INCLUDES, expression=_expression, guard="MLF_DSP", instructions=_INSTRUCTIONS))
+C_FORMS.add("dsp", CForm(_helper, _INCLUDES, expression=_expression, guard="MLF_DSP", instructions=_INSTRUCTIONS))

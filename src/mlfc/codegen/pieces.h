@@ -1,0 +1,127 @@
+/* Text of generated C that is the same in every file that has it; pieces of this file are copied there. `$` is before
+ * what code generation fills in.
+ */
+
+//: bits_of_float
+static inline uint32_t mlf_bits_of_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+//: float_of_bits
+static inline float mlf_float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+//: group
+/* four bytes in memory, as the bits of one number */
+typedef int32_t mlf_group __attribute__((aligned(1), may_alias));
+
+//: integer_power:signed
+/* base**exponent, which wraps */
+static inline $kind mlf_integer_power_$short($kind base, $kind exponent) {
+  $unsigned power = 1, factor = ($unsigned)base, rest = ($unsigned)exponent;
+  if (exponent < 0) { /* 1 / power, towards zero */
+    return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
+  }
+  for (; rest != 0; rest >>= 1) {
+    power *= (rest & 1) != 0 ? factor : 1;
+    factor *= factor;
+  }
+  return ($kind)power;
+}
+
+//: integer_power:unsigned
+/* base**exponent, which wraps */
+static inline $kind mlf_integer_power_$short($kind base, $kind exponent) {
+  $kind power = 1, factor = ($kind)base, rest = ($kind)exponent;
+  for (; rest != 0; rest >>= 1) {
+    power *= (rest & 1) != 0 ? factor : 1;
+    factor *= factor;
+  }
+  return ($kind)power;
+}
+
+//: rounds_even
+#if defined(__AVR__) && !defined(rintf) /* avr-libc lacks it */
+static inline float mlf_rintf(float x) {
+  return fabsf(x) < 8388608.0f ? copysignf((float)lrintf(x), x) : x;
+}
+#define rintf(x) mlf_rintf(x)
+#endif
+
+//: doubles
+/* fails to compile where a double is a float, as on AVRs */
+typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
+
+//: independent_loops
+/* before loops over memory that may be both read and written: no iteration touches another's elements */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define MLF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define MLF_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define MLF_INDEPENDENT
+#endif
+
+//: scalar_loops
+/* before loops with remainders in addresses, some of which clang 22 vectorizes wrongly */
+#if defined(__clang__)
+#define MLF_SCALAR _Pragma("clang loop vectorize(disable)")
+#else
+#define MLF_SCALAR
+#endif
+
+//: rolled_loops
+/* before loops that compilers would spell out, although their bodies fill the registers */
+#if defined(__clang__)
+#define MLF_ROLLED _Pragma("clang loop unroll(disable)")
+#elif defined(__GNUC__)
+#define MLF_ROLLED _Pragma("GCC unroll 1")
+#else
+#define MLF_ROLLED
+#endif
+
+//: fences
+/* what comes after is loaded from memory after what comes before, not kept in registers meanwhile */
+#if defined(__GNUC__)
+#define MLF_FENCE __asm__ volatile("" ::: "memory");
+#else
+#define MLF_FENCE
+#endif
+
+//: hidden
+/* constants are addressed without the global offset table */
+#if defined(_WIN32)
+#define MLF_HIDDEN
+#else
+#define MLF_HIDDEN __attribute__((visibility("hidden")))
+#endif
+
+//: section
+#if defined(__ELF__)
+#define $macro __attribute__((section("$section"), aligned(64)))
+#else
+#define $macro __attribute__((aligned(64)))
+#endif
+
+//: separate_rounding
+/* products are rounded before they are added: a fused multiply-add would change the codes of later layers */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize ("fp-contract=off")
+#endif
+
+//: trace
+/* with MLFC_TRACE defined, a header sees each operator begin, and end with its output; index is its place */
+#ifdef MLFC_TRACE
+#include "mlfc_trace.h"
+#else
+#define MLFC_TRACE_BEGIN(index) ((void)0)
+#define MLFC_TRACE_END(index, data, nbytes) ((void)0)
+#endif

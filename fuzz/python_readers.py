@@ -132,7 +132,7 @@ def targets() -> tuple[Target, ...]:
     from mlfc.archive.read.c_header import parse_header
     from mlfc.archive.read.params_forms import load_bson, load_json, params_bson, params_json
     from mlfc.archive.validate.c_symbols import defined_symbols
-    from mlfc.archive.validate.elf_symbols import defined_functions
+    from mlfc.archive.validate.parsed_files import defined_functions
     from mlfc.relay.text import from_text
     from mlfc.runtime.executors.graph_json import parse_graph
     from mlfc.support.content import to_bytes

@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.validate.c_symbols import defined_symbols
-from mlfc.archive.validate.elf_symbols import defined_functions
+from mlfc.archive.validate.parsed_files import defined_functions
 from mlfc.errors import ArchiveError
 from tests.conftest import need
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.archive.describe.lifetimes import MAX_LISTED, BlockLifetime, live_during, span_bytes
+from mlfc.archive.describe.operators import MAX_LISTED, BlockLifetime, live_during, span_bytes
 from mlfc.archive.describe.picture import memory_picture
 from mlfc.errors import ArchiveError
 from tests.show_archive import document, write_archive

@@ -14,11 +14,10 @@ from mlfc.codegen.llvm.machine import machine_of
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
-from mlfc.tir.independence import of_function
+from mlfc.tir.independence import has_wrapping_address, of_function
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.visitor import walk, walk_expr
-from mlfc.tir.wrapping import has_wrapping_address
 
 SIZE = 32
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]

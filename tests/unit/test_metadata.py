@@ -18,8 +18,7 @@ import pytest
 import mlfc
 import mlfc.ops
 from mlfc.archive.write.budget import check_budget
-from mlfc.archive.write.devices import import_tree
-from mlfc.archive.write.members import check_tree
+from mlfc.archive.write.members import check_tree, import_tree
 from mlfc.archive.write.options import ExportOptions
 from mlfc.errors import BudgetError, OptionError
 from mlfc.factory import Factory

@@ -16,11 +16,10 @@ from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS
-from mlfc.tir.independence import of_function
+from mlfc.tir.independence import has_wrapping_address, of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import walk_expr
-from mlfc.tir.wrapping import has_wrapping_address
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")

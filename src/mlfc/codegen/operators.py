@@ -15,7 +15,7 @@ from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.tir.ir import KernelCall, PrimFunc
-from mlfc.tir.merge_families import merge_families
+from mlfc.tir.merge_kernels import merge_families
 from mlfc.tir.specialize import without_single_trips
 
 _SHOWN_NODES = 40

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from mlfc.memory.assign_constants import assign_constants
-from mlfc.memory.assign_pools import assign_pools, prove_pools
+from mlfc.memory.assign_pools import assign_constants, assign_pools, prove_pools
 from mlfc.memory.blocks import Block, blocks
 from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
-from mlfc.memory.policy import Planned, Planner, choose_plan
+from mlfc.memory.policy import Planned, Planner, choose_plan, with_workspace_io
 from mlfc.memory.pools import ConstantPool, MemoryOptions, Pool, PoolSpan
 from mlfc.memory.proof import prove
 from mlfc.memory.report import Row, report
 from mlfc.memory.storage import Storages, assign_storages
-from mlfc.memory.workspace_io import with_workspace_io
 
 __all__ = [
     "Block",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from mlfc.errors import BudgetError
@@ -11,9 +12,8 @@ from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
 from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
-from mlfc.memory.workspace_io import with_workspace_io
 from mlfc.support.cost import spend
-from mlfc.tir.ir import Program
+from mlfc.tir.ir import Program, Value
 
 Planned: TypeAlias = tuple[Program, Plan]
 Planner: TypeAlias = Callable[[Program, int], Planned]
@@ -65,3 +65,29 @@ def choose_plan(
 
 def _workspace(planned: Planned) -> int:
     return planned[1].workspace_bytes
+
+
+def with_workspace_io(program: Program) -> Program:
+    """Return the same program with inputs and outputs that the memory plan places like intermediates.
+
+    The caller writes the inputs before the first call and reads the outputs after the last one; between, the bytes of
+    an input that is no longer needed are anybody's.
+    """
+    moved: dict[Value, Value] = {}
+
+    def move(value: Value) -> Value:
+        if value.kind not in ("input", "output"):
+            return value
+        if value not in moved:
+            alias = value.alias_of and move(value.alias_of)
+            moved[value] = replace(value, kind="intermediate", alias_of=alias)
+        return moved[value]
+
+    return replace(
+        program,
+        inputs=tuple(map(move, program.inputs)),
+        outputs=tuple(map(move, program.outputs)),
+        calls=tuple(
+            replace(call, inputs=tuple(map(move, call.inputs)), output=move(call.output)) for call in program.calls
+        ),
+    )

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from mlfc.relay.ir import Constant, IRModule
 from mlfc.relay.text_metadata import SECTION, metadata_text
-from mlfc.relay.text_origins import facts_text
 from mlfc.relay.text_parser import parse
 from mlfc.relay.text_printer import Printer, parameter_names
-from mlfc.relay.text_source import VERSION, Source
+from mlfc.relay.text_source import VERSION, Source, facts_text
 
 __all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
 
@@ -28,7 +27,7 @@ def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, sp
     `metadata`: end with the section that holds the tensor constants, if there are any. Without it the text of a
     module with tensor constants only shows where they are used.
     `version`: start with the version line, without which the text does not parse.
-    `spans`: write comments with original names, spans, output names, quantization and source; see `text_origins`.
+    `spans`: write comments with original names, spans, output names, quantization and source; see `text_source`.
     Scalars have as many digits as it takes to read the same value again. Names that are not Relay
     identifiers are changed; `parameter_names` tells how.
     """

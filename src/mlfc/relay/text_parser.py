@@ -24,8 +24,7 @@ from mlfc.relay.op import OPERATORS, Attr
 from mlfc.relay.text_grammar import RESERVED, described, parser
 from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
-from mlfc.relay.text_origins import Origin
-from mlfc.relay.text_source import MAX_NESTING, Prepared, Source
+from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
 from mlfc.support import dtypes
 
 Node: TypeAlias = "Tree[Token] | Token"

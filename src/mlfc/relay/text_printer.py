@@ -14,7 +14,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlfc.relay.op import REQUIRED, Operator
 from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
-from mlfc.relay.text_origins import Origin, origin_text
+from mlfc.relay.text_source import Origin, origin_text
 
 _QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)

@@ -7,7 +7,7 @@ between expressions are C's ``&&`` and ``||``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -66,6 +66,14 @@ SIZE, UINTPTR = Type("size_t", 64, signed=False), Type("uintptr_t", 64, signed=F
 Operand: TypeAlias = "Expr | int | str"
 
 
+def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
+    def apply(a: Expr, other: Operand) -> Expr:
+        b = expr(other)
+        return Operation(BOOL if op in COMPARISONS | CONNECTIVES else common(a.type, b.type), op, a, b)
+
+    return apply
+
+
 @dataclass(frozen=True, eq=False)
 class Expr:
     """An expression of a type; operators of Python make larger ones."""
@@ -80,43 +88,24 @@ class Expr:
         assert target is not None, "only pointers have elements"
         return Element(target, self, expr(key))
 
-    def __add__(self, other: Operand) -> Expr:
-        return _operation("+", self, other)
-
-    def __sub__(self, other: Operand) -> Expr:
-        return _operation("-", self, other)
-
-    def __mul__(self, other: Operand) -> Expr:
-        return _operation("*", self, other)
-
-    def __floordiv__(self, other: Operand) -> Expr:
-        return _operation("/", self, other)
-
-    def __mod__(self, other: Operand) -> Expr:
-        return _operation("%", self, other)
-
-    def __lt__(self, other: Operand) -> Expr:
-        return _operation("<", self, other)
-
-    def __gt__(self, other: Operand) -> Expr:
-        return _operation(">", self, other)
-
-    def __ge__(self, other: Operand) -> Expr:
-        return _operation(">=", self, other)
-
-    def __and__(self, other: Expr) -> Expr:
-        return _operation("&&", self, other)
-
-    def __or__(self, other: Expr) -> Expr:
-        return _operation("||", self, other)
+    __add__ = _operator("+")
+    __sub__ = _operator("-")
+    __mul__ = _operator("*")
+    __floordiv__ = _operator("/")
+    __mod__ = _operator("%")
+    __lt__ = _operator("<")
+    __gt__ = _operator(">")
+    __ge__ = _operator(">=")
+    __and__ = _operator("&&")
+    __or__ = _operator("||")
 
     def eq(self, other: Operand) -> Expr:
         """Return whether it equals another expression."""
-        return _operation("==", self, other)
+        return _operator("==")(self, other)
 
     def ne(self, other: Operand) -> Expr:
         """Return whether it differs from another expression."""
-        return _operation("!=", self, other)
+        return _operator("!=")(self, other)
 
     def cast(self, kind: Type) -> Expr:
         """Return the expression as another type."""
@@ -252,11 +241,6 @@ def common(a: Type, b: Type) -> Type:
         return a
     wide = [INT if kind.bits < INT.bits else kind for kind in (a, b)]
     return max(wide, key=lambda kind: (kind.bits, not kind.signed))
-
-
-def _operation(op: str, a: Expr, other: Operand) -> Expr:
-    b = expr(other)
-    return Operation(BOOL if op in COMPARISONS | CONNECTIVES else common(a.type, b.type), op, a, b)
 
 
 # statements -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Expr, Stmt, Var
-from mlfc.tir.visitor import children, rebuilt, same_expr, walk_expr
+from mlfc.tir.visitor import children, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 
 def load_ahead(stmt: Stmt) -> Stmt:
@@ -24,16 +24,12 @@ class _Loader:
         self._ranges = Ranges()
 
     def run(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, ir.Seq):
-            return ir.Seq(tuple(map(self.run, stmt.stmts)))
         if isinstance(stmt, ir.For):
             with self._ranges.scope():
                 self._ranges.enter_loop(stmt)
-                return ir.For(stmt.var, stmt.extent, self.run(stmt.body), stmt.kind, stmt.step)
+                return rebuilt_stmt(stmt, self.run)
         if isinstance(stmt, ir.If):
             return self._branch(stmt)
-        if isinstance(stmt, ir.Allocate):
-            return ir.Allocate(stmt.buffer, self.run(stmt.body))
         if isinstance(stmt, ir.Let):
             loaded, value = self._loaded(stmt.value)
             self._ranges.enter_let(stmt)
@@ -41,7 +37,7 @@ class _Loader:
         if isinstance(stmt, ir.Store):
             loaded, value = self._loaded(stmt.value)
             return _bound(loaded, ir.Store(stmt.buffer, stmt.indices, value))
-        return stmt
+        return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, self.run)
 
     def _branch(self, stmt: ir.If) -> Stmt:
         with self._ranges.scope():

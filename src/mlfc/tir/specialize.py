@@ -11,7 +11,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parameters import SharedFunction
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import rebuilt
+from mlfc.tir.visitor import rebuilt, rebuilt_stmt
 
 
 def without_single_trips(body: Stmt) -> Stmt:
@@ -43,41 +43,27 @@ class _Specializer:
         self._buffers = buffers
 
     def stmt(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, ir.Seq):
-            return ir.Seq(tuple(map(self.stmt, stmt.stmts)))
         if isinstance(stmt, ir.For):
-            return self._loop(stmt)
-        if isinstance(stmt, ir.Let):
+            extent = self._expr(stmt.extent)
+            if isinstance(extent, ir.Const) and 0 < extent.value <= stmt.step:
+                self._values[stmt.var] = tb.const(0)
+                return self.stmt(stmt.body)
+        elif isinstance(stmt, ir.Let):
             value = self._expr(stmt.value)
             if isinstance(value, ir.Const):
                 self._values[stmt.var] = value
                 return self.stmt(stmt.body)
-            return ir.Let(stmt.var, value, self.stmt(stmt.body))
-        if isinstance(stmt, ir.Store):
-            return ir.Store(self._buffer(stmt.buffer), tuple(map(self._expr, stmt.indices)), self._expr(stmt.value))
-        if isinstance(stmt, ir.If):
-            return self._branch(stmt)
-        if isinstance(stmt, ir.Allocate):
-            return ir.Allocate(self._buffer(stmt.buffer), self.stmt(stmt.body))
-        return stmt
+        elif isinstance(stmt, ir.If):
+            condition = self._expr(stmt.condition)
+            if isinstance(condition, ir.Const):
+                taken = stmt.then if condition.value else stmt.otherwise
+                return self.stmt(taken) if taken is not None else ir.Seq(())
+        elif isinstance(stmt, (ir.Store, ir.Allocate)):
+            stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
+        return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, self.stmt, self._expr)
 
     def _buffer(self, buffer: Buffer) -> Buffer:
         return self._buffers.get(buffer, buffer)
-
-    def _loop(self, loop: ir.For) -> Stmt:
-        extent = self._expr(loop.extent)
-        if isinstance(extent, ir.Const) and 0 < extent.value <= loop.step:
-            self._values[loop.var] = tb.const(0)
-            return self.stmt(loop.body)
-        return ir.For(loop.var, extent, self.stmt(loop.body), loop.kind, loop.step)
-
-    def _branch(self, branch: ir.If) -> Stmt:
-        condition = self._expr(branch.condition)
-        if isinstance(condition, ir.Const):
-            taken = branch.then if condition.value else branch.otherwise
-            return self.stmt(taken) if taken is not None else ir.Seq(())
-        otherwise = self.stmt(branch.otherwise) if branch.otherwise is not None else None
-        return ir.If(condition, self.stmt(branch.then), otherwise)
 
     def _expr(self, expr: Expr) -> Expr:
         """Return an expression with the numbers put in and what they make literal folded."""

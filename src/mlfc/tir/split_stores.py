@@ -17,7 +17,7 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import rebuilt, same_expr, walk_expr
+from mlfc.tir.visitor import rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 # fewer results are not worth three loops; from 32 bytes on, nothing is gained, and what a cut loop keeps in registers
 # may be missing in the loop around it
@@ -36,17 +36,9 @@ def split_stores(stmt: Stmt) -> Stmt:
     if isinstance(stmt, ir.For):
         parts = _nest(stmt)
         cut = _Cut(*parts).run() if parts else None
-        return cut or ir.For(stmt.var, stmt.extent, split_stores(stmt.body), stmt.kind, stmt.step)
-    if isinstance(stmt, ir.Seq):
-        return ir.Seq(tuple(map(split_stores, stmt.stmts)))
-    if isinstance(stmt, ir.Let):
-        return ir.Let(stmt.var, stmt.value, split_stores(stmt.body))
-    if isinstance(stmt, ir.Allocate):
-        return ir.Allocate(stmt.buffer, split_stores(stmt.body))
-    if isinstance(stmt, ir.If):
-        otherwise = None if stmt.otherwise is None else split_stores(stmt.otherwise)
-        return ir.If(stmt.condition, split_stores(stmt.then), otherwise)
-    return stmt
+        if cut:
+            return cut
+    return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, split_stores)
 
 
 def _nest(loop: For) -> tuple[list[For], list[ir.Let], ir.Store] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.ir import Expr, PrimFunc, Stmt
-from mlfc.tir.visitor import walk
+from mlfc.tir.visitor import rebuilt_stmt, walk
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,18 @@ class Unroll:
     def _stmt(self, stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
         if isinstance(stmt, ir.For):
             return self._loop(stmt, env)
-        if isinstance(stmt, ir.Store):
-            indices = tuple(substitute(index, env) for index in stmt.indices)
-            return ir.Store(stmt.buffer, indices, substitute(stmt.value, env))
         if isinstance(stmt, ir.If):
-            return self._branch(stmt, env)
+            condition = substitute(stmt.condition, env)
+            if isinstance(condition, ir.Const):
+                taken = stmt.then if condition.value else stmt.otherwise
+                return self._stmt(taken, env) if taken is not None else ir.Seq(())
         if isinstance(stmt, ir.Let):
             value = substitute(stmt.value, env)
             if isinstance(value, ir.Const):
                 return self._stmt(stmt.body, {**env, stmt.var: value})
             var = ir.Var(stmt.var.name, stmt.var.dtype)
             return ir.Let(var, value, self._stmt(stmt.body, {**env, stmt.var: var}))
-        if isinstance(stmt, ir.Allocate):
-            return ir.Allocate(stmt.buffer, self._stmt(stmt.body, env))
-        if isinstance(stmt, ir.Seq):
-            return ir.Seq(tuple(self._stmt(item, env) for item in stmt.stmts))
-        if isinstance(stmt, ir.Launch):
-            return replace(stmt, body=self._stmt(stmt.body, env))
-        return stmt
+        return rebuilt_stmt(stmt, lambda item: self._stmt(item, env), lambda expr: substitute(expr, env))
 
     def _loop(self, stmt: ir.For, env: Mapping[ir.Var, Expr]) -> Stmt:
         extent = substitute(stmt.extent, env)
@@ -57,14 +51,6 @@ class Unroll:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
         var = ir.Var(stmt.var.name, stmt.var.dtype)
         return ir.For(var, extent, self._stmt(stmt.body, {**env, stmt.var: var}), stmt.kind, stmt.step)
-
-    def _branch(self, stmt: ir.If, env: Mapping[ir.Var, Expr]) -> Stmt:
-        condition = substitute(stmt.condition, env)
-        if isinstance(condition, ir.Const):
-            taken = stmt.then if condition.value else stmt.otherwise
-            return self._stmt(taken, env) if taken is not None else ir.Seq(())
-        otherwise = self._stmt(stmt.otherwise, env) if stmt.otherwise is not None else None
-        return ir.If(condition, self._stmt(stmt.then, env), otherwise)
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:

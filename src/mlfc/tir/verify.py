@@ -16,7 +16,6 @@ from mlfc.tir.float_range import float_range
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 from mlfc.tir.launches import uneven_barriers
-from mlfc.tir.text import expr_text
 from mlfc.tir.visitor import children
 
 _SHIFTS = ("shl", "shr")
@@ -241,3 +240,27 @@ class _Verifier:
             self._require(scalar, f"a broadcast of {expr.value.dtype} to {expr.dtype}")
         elif isinstance(expr, ir.Const):
             self._require(dtypes.lanes(expr.dtype) == 1, f"a literal is {expr.dtype}")
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "and": "&", "or": "|",
+    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "land": "and", "lor": "or",
+}  # fmt: skip
+
+
+def expr_text(expr: Expr) -> str:
+    """Return an expression in a notation close to Python's."""
+    if isinstance(expr, ir.Const):
+        return str(expr.value)
+    if isinstance(expr, ir.Var):
+        return expr.name
+    inner = [expr_text(child) for child in children(expr)]
+    if isinstance(expr, ir.Binary) and expr.op in _SYMBOLS:
+        return f"({inner[0]} {_SYMBOLS[expr.op]} {inner[1]})"
+    if isinstance(expr, ir.Load):
+        return f"{expr.buffer.name}[{', '.join(inner)}]"
+    if isinstance(expr, ir.Select):
+        return f"({inner[1]} if {inner[0]} else {inner[2]})"
+    head = expr.op if isinstance(expr, ir.Binary) else expr.name if isinstance(expr, ir.Call) else expr.dtype
+    return f"{head}({', '.join(inner)})"

@@ -45,6 +45,26 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     return expr
 
 
+def _same(expr: Expr) -> Expr:
+    return expr
+
+
+def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Expr], Expr] = _same) -> Stmt:
+    """Return the statement with `change` applied to those directly below it, after `expr` to its own expressions."""
+    if isinstance(stmt, ir.Seq):
+        return ir.Seq(tuple(map(change, stmt.stmts)))
+    if isinstance(stmt, ir.For):
+        return replace(stmt, extent=expr(stmt.extent), body=change(stmt.body))
+    if isinstance(stmt, ir.Let):
+        return replace(stmt, value=expr(stmt.value), body=change(stmt.body))
+    if isinstance(stmt, ir.Store):
+        return replace(stmt, indices=tuple(map(expr, stmt.indices)), value=expr(stmt.value))
+    if isinstance(stmt, ir.If):
+        condition, then = expr(stmt.condition), change(stmt.then)
+        return ir.If(condition, then, None if stmt.otherwise is None else change(stmt.otherwise))
+    return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch)) else stmt
+
+
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """Yield the expression and everything below it."""
     stack = [expr]

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.archive.describe.lifetimes import GraphMemory, graph_memory
-from mlfc.archive.describe.operators import module_operators, module_peak
+from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph

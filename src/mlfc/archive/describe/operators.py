@@ -1,14 +1,20 @@
-"""The operators of a module with the memory that is live around each, from an archive's record."""
+"""The operators of a module, and which tensors it keeps in memory during which of its calls, as its archive says.
+
+AOT modules of mlfc list the blocks of their workspace. For graph modules of any writer the graph JSON says which
+storage each tensor lies in; storages have no addresses, so they are laid one after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mlfc.archive.describe.lifetimes import BlockLifetime, GraphMemory, live_during, plan_blocks, span_bytes
 from mlfc.archive.read.model import ModuleRecord
+from mlfc.errors import ArchiveError
 from mlfc.memory.report import SCRATCH_NAME
-from mlfc.support.module_info import PoolInfo
+from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
+from mlfc.support.module_info import BlockInfo, PoolInfo
 
 
 def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str) -> list[dict[str, Any]]:
@@ -96,3 +102,120 @@ def _tensor(block: BlockLifetime, pools: Sequence[PoolInfo]) -> dict[str, Any]:
     if pools:
         shown["pool"] = next((pool.name for pool in pools if pool.base <= block.offset), None)
     return shown
+
+
+MAX_LISTED = 200_000
+"""Tensors of all calls together; beyond it only sums are of use to anybody."""
+
+_NEXT = "Export the archive again"
+
+
+@dataclass(frozen=True)
+class BlockLifetime:
+    """A tensor or scratch in memory.
+
+    `first` and `last`: calls at which its life begins and ends, both inclusive.
+    """
+
+    name: str
+    nbytes: int
+    offset: int
+    first: int
+    last: int
+    storage_id: int | None = None  # of the graph executor
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A call of the graph executor: the node's name, its function, and the bytes that it reads and writes."""
+
+    name: str
+    function: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GraphMemory:
+    """What a graph says of memory."""
+
+    calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
+    blocks: tuple[BlockLifetime, ...]  # what the calls write
+    storage_bytes: int  # of all storages that calls write, each as large as the largest tensor in it
+    arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
+    results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
+
+
+def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:
+    """Return the blocks of an AOT module's workspace; ArchiveError where a life is not within the calls."""
+    blocks = tuple(BlockLifetime(item.name, item.nbytes, item.offset, item.first, item.last) for item in plan)
+    for block in blocks:
+        if not 0 <= block.first <= block.last < num_calls:
+            raise ArchiveError(
+                f"the plan keeps '{block.name[:80]}' for calls {block.first} to {block.last} of {num_calls}",
+                place=place,
+                next_step=_NEXT,
+            )
+    return blocks
+
+
+def live_during(blocks: Sequence[BlockLifetime], num_calls: int) -> list[list[BlockLifetime]] | None:
+    """Return the blocks that are live in each call, largest first; None where they are too many to list."""
+    if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
+        return None
+    present: list[list[BlockLifetime]] = [[] for _ in range(num_calls)]
+    for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
+        for index in range(block.first, block.last + 1):
+            present[index].append(block)
+    return present
+
+
+def span_bytes(blocks: Sequence[BlockLifetime]) -> int:
+    """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
+    covered, end = 0, 0
+    for block in sorted(blocks, key=lambda block: block.offset):
+        covered += max(0, block.offset + block.nbytes - max(block.offset, end))
+        end = max(end, block.offset + block.nbytes)
+    return covered
+
+
+def graph_memory(graph: Graph) -> GraphMemory:
+    """Return what a graph says of memory: a tensor lives from the call that writes it to the last that reads it."""
+    calls: list[GraphCall] = []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for node in graph.nodes:
+        if node.function is None:
+            continue
+        if node.function != NOP:
+            touched = sum(graph.entries[index].nbytes for index in (*node.inputs, *node.outputs))
+            calls.append(GraphCall(node.name, node.function, touched))
+        # a view before the first call belongs to it
+        now = max(0, len(calls) - 1)
+        for index in node.outputs:
+            first[index], names[index] = now, node.name
+        last.update(dict.fromkeys((*node.inputs, *node.outputs), now))
+    last.update(dict.fromkeys(graph.heads, max(0, len(calls) - 1)))
+    offsets, total = _laid_out(graph, first)
+    blocks = []
+    for index, start in first.items():
+        entry = graph.entries[index]
+        place = offsets[entry.storage_id]
+        blocks.append(BlockLifetime(names[index], entry.nbytes, place, start, last[index], entry.storage_id))
+    arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
+    results = tuple(_type(graph.entries[index]) for index in graph.heads)
+    return GraphMemory(tuple(calls), tuple(blocks), total, arguments, results)
+
+
+def _type(entry: Entry) -> tuple[str, tuple[int, ...]]:
+    return entry.dtype, entry.shape
+
+
+def _laid_out(graph: Graph, written: Iterable[int]) -> tuple[dict[int, int], int]:
+    """Return an offset for each storage of these entries, one after the other by id, and the bytes of all."""
+    sizes = graph.storage_bytes
+    offsets, total = {}, 0
+    for storage in sorted({graph.entries[index].storage_id for index in written}):
+        offsets[storage] = total
+        total += sizes[storage]
+    return offsets, total

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from mlfc.archive.read.layout import is_module_name
-from mlfc.archive.read.upgrade import is_operator_style
+from mlfc.archive.read.record import is_operator_style
 from mlfc.support import dtypes
 
 # time.strptime would import locales for as long as all the rest takes
@@ -22,7 +22,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield ``path: what is wrong`` for each contradiction.
 
-    `document` is as `upgrade.upgraded` returns it.
+    `document` is as `record.upgraded` returns it.
     """
     if is_operator_style(document):
         yield from _time_faults(document, "$")

@@ -210,44 +210,33 @@ def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> AotModule 
 
 def host_library(parts: ModuleParts) -> HostLibrary:
     """Return the code of a module of an archive, with the modules that it imports."""
-    lib = _library_kind(parts)(parts.code, params=parts.params, digests=parts.digests)
+    from mlfc.library.host import HostLibrary
+
+    kind = HostLibrary
+    if parts.record.details is not None and has_only_objects(parts.code):  # our own, which need no compiler
+        from mlfc.library.llvm_library import LlvmLibrary
+
+        kind = LlvmLibrary
+    lib = kind(parts.code, params=parts.params, digests=parts.digests)
     for module in parts.imports:
         lib.import_module(module)
     return lib
 
 
-def _library_kind(parts: ModuleParts) -> type[HostLibrary]:
-    """Return what runs a module's code: our own objects need no compiler."""
-    if parts.record.details is not None and has_only_objects(parts.code):
-        from mlfc.library.llvm_library import LlvmLibrary
-
-        return LlvmLibrary
-    from mlfc.library.host import HostLibrary
-
-    return HostLibrary
-
-
-def _model(
-    parts: ModuleParts, lib: HostLibrary | None = None, devices: Sequence[Device] = ()
-) -> AotModule | GraphModule:
+def _model(parts: ModuleParts, lib: HostLibrary, devices: Sequence[Device]) -> AotModule | GraphModule:
     if parts.executor == "graph":
-        return load_graph(parts, lib or host_library(parts), devices)
-    if parts.record.details is not None:
-        details = parts.record.details
-        library = lib or host_library(parts)
-        return AotModule(library.executable(), details, loaded_pools(details, parts.code))
+        return load_graph(parts, lib, devices)
+    details = parts.record.details
+    if details is not None:
+        return AotModule(lib.executable(), details, loaded_pools(details, parts.code))
     if parts.header is not None:
         from mlfc.archive.read.tvm_interface import c_interface
 
         description = c_interface(parts.record, parts.header, parts.relay, parts.place)
-        return AotModule(_built(parts), description)
+        return AotModule(build_library(parts.code, digests=parts.digests), description)
     from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
 
-    return PackedAotModule((lib or host_library(parts)).loaded(), parts.record.name)
-
-
-def _built(parts: ModuleParts) -> Path:
-    return build_library(parts.code, digests=parts.digests)
+    return PackedAotModule(lib.loaded(), parts.record.name)
 
 
 def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Device] = ()) -> GraphModule:

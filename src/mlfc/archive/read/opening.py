@@ -20,9 +20,8 @@ from mlfc.archive.read.layout import (
     layout_of,
 )
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
-from mlfc.archive.read.record import archive_record
+from mlfc.archive.read.record import archive_record, is_operator_style, upgraded
 from mlfc.archive.read.schema import faults
-from mlfc.archive.read.upgrade import is_operator_style, upgraded
 from mlfc.errors import ArchiveError
 from mlfc.support.former_name import current_keys
 from mlfc.support.hashing import sha256_stream

@@ -63,6 +63,11 @@ def vector_names(module: str) -> tuple[str, str]:
     return f"{module}_vectors.h", f"{module}{VECTORS}"
 
 
+def vector_paths(module: str) -> tuple[str, ...]:
+    """Return where the test vectors of a module lie in an archive, if it has any."""
+    return tuple(f"{FOLDER}/{name}" for name in vector_names(module))
+
+
 def _vector_files(item: Subject) -> dict[str, bytes]:
     """Return inputs of a module and the outputs that its code gave when the archive was made, as C, if it has any."""
     if not item.vectors:

@@ -10,9 +10,8 @@ from pathlib import PurePosixPath
 from mlfc.archive.read.layout import header_path
 from mlfc.archive.read.model import FULL_MODEL, RFC, ModuleRecord
 from mlfc.archive.read.opening import Archive, missing_code
-from mlfc.archive.validate.fault import Fault
-from mlfc.archive.validate.parsed_files import ParsedFiles
-from mlfc.archive.write.vectors import vector_paths
+from mlfc.archive.templates.demo import vector_paths
+from mlfc.archive.validate.parsed_files import Fault, ParsedFiles
 
 _PARAMETERS = "parameters"
 _GRAPHS = ("executor-config", "runtime-config")

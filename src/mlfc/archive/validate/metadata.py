@@ -8,8 +8,7 @@ from math import prod
 from typing import Any
 
 from mlfc.archive.read.model import ModuleRecord
-from mlfc.archive.validate.fault import Fault
-from mlfc.archive.validate.parsed_files import ParsedFiles
+from mlfc.archive.validate.parsed_files import Fault, ParsedFiles
 from mlfc.runtime.executors.graph_json import COPY
 from mlfc.support import dtypes
 from mlfc.support.module_info import ModuleInfo, SharedInfo

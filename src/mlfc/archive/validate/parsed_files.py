@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.validate.c_symbols import MAX_TOKENS, CSymbols, defined_symbols
-from mlfc.archive.validate.elf_symbols import defined_functions
 from mlfc.errors import ArchiveError, MlfcError
+from mlfc.objfile.elf_symbols import FUNCTION, NOTYPE, read_symbols
 from mlfc.runtime.executors.graph_json import MAX_TEXT, Graph, parse_graph
 from mlfc.runtime.modules.loaders import load_from_bytes
 from mlfc.runtime.modules.module import Module
@@ -86,3 +87,50 @@ class ParsedFiles:
                 except ArchiveError as error:
                     self.errors[path] = error
         return found
+
+
+_KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
+
+
+def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
+    """Return the names of the functions that an object file defines for others.
+
+    Raises ArchiveError if it is not an ELF file, or its tables do not lie within it.
+    """
+    try:
+        return {item.name for item in read_symbols(data) if not item.is_local and item.kind in _KINDS}
+    except ValueError as error:
+        raise ArchiveError(
+            f"this is not a sound ELF object: {error}", place=place, next_step="Export the archive again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with an archive."""
+
+    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
+    # ``relay`` or ``modules``
+    check: str
+    place: str  # the file, and where in it
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause}" if self.place else self.cause
+
+
+def fault_of_text(check: str, text: str) -> Fault:
+    """Return the fault that a text ``place: cause`` describes."""
+    place, separator, cause = text.partition(": ")
+    return Fault(check, place, cause) if separator else Fault(check, "", text)
+
+
+def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
+    """Return the fault that an error of a reader is.
+
+    `place`: the file in the archive. The error may name it too, behind the path of the archive and before the very
+    spot.
+    """
+    where = error.place or place
+    start = where.find(place)
+    return Fault(check, where[start:] if start >= 0 else f"{place}: {where}", error.cause)

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
-from mlfc.archive.validate.fault import Fault
-from mlfc.archive.validate.parsed_files import ParsedFiles
+from mlfc.archive.validate.parsed_files import Fault, ParsedFiles
 from mlfc.support.module_info import BlockInfo, PoolInfo, ReachInfo
 
 

@@ -7,16 +7,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from mlfc.archive.read.opening import metadata_faults, read_archive
-from mlfc.archive.validate.code import code_faults
-from mlfc.archive.validate.fault import Fault, fault_of_text
-from mlfc.archive.validate.graph import graph_faults
+from mlfc.archive.validate.code import code_faults, module_tree_faults
+from mlfc.archive.validate.contents import graph_faults, params_faults, relay_faults
 from mlfc.archive.validate.layout import layout_faults
 from mlfc.archive.validate.metadata import consistency_faults
-from mlfc.archive.validate.modules import module_tree_faults
-from mlfc.archive.validate.params import params_faults
-from mlfc.archive.validate.parsed_files import ParsedFiles
+from mlfc.archive.validate.parsed_files import Fault, ParsedFiles, fault_of_text
 from mlfc.archive.validate.plan import plan_faults
-from mlfc.archive.validate.relay import relay_faults
 from mlfc.support.tar import open_tar
 
 MAX_FAULTS = 1000

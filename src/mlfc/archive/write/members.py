@@ -1,7 +1,9 @@
-"""The files of an archive: what each module and all of them together put into it."""
+"""The files of an archive: what each module with its imports, and all modules together put into it."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,20 +13,20 @@ from typing import TYPE_CHECKING
 from mlfc.archive.details import constants
 from mlfc.archive.read import layout
 from mlfc.archive.read.source import source_files
-from mlfc.archive.templates.build_files import build_plan, cmake_lists, makefile
 from mlfc.archive.templates.demo import demo_files
-from mlfc.archive.templates.readme import readme
-from mlfc.archive.templates.subject import subject
-from mlfc.archive.write.devices import ImportTree, import_tree
+from mlfc.archive.templates.documents import build_plan, cmake_lists, makefile, readme
+from mlfc.archive.templates.subject import Vector, subject
 from mlfc.archive.write.metadata import ModuleFacts, utc
 from mlfc.archive.write.options import ExportOptions
-from mlfc.archive.write.vectors import computed_vectors
 from mlfc.codegen import LinkedCode
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import link
+from mlfc.runtime.modules.module import Module
+from mlfc.runtime.tensor.fill import fill
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data, sha256_of
+from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ def _documents(
     """Return the description, the build files and the demo."""
     places = layout.layout_of(layout.VERSION)
     subjects = [
-        subject(factory, code, places, computed_vectors(factory, options))
+        subject(factory, code, places, _computed_vectors(factory, options))
         for factory, code in zip(factories, linked.modules, strict=True)
     ]
     name = bounded("_".join(factory.module_name for factory in factories))
@@ -149,6 +151,24 @@ def _documents(
     library = f"lib{name}.a" if _MAKEFILE in documents else None
     documents[_README] = readme(subjects, [*files, *documents], library, utc(timestamp)).encode()
     return documents
+
+
+def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:
+    """Run the module on random inputs.
+
+    There are as many as the options ask for; the first one's inputs are those of `runtime.fill` with their seed.
+    Raises ToolchainError if the C cannot be compiled and run here.
+    """
+    if not options.test_vectors:
+        return ()
+    from mlfc.archive.read.load import load_factory
+
+    module = load_factory(factory)
+    vectors = []
+    for index in range(options.test_vectors):
+        inputs = fill(module.inputs, seed=options.seed + index)
+        vectors.append(Vector(inputs, module.run(inputs)))
+    return tuple(vectors)
 
 
 def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:
@@ -184,3 +204,59 @@ def _clash(path: str, other: str) -> OptionError:
         f"the archive would hold both {path} and {other}, which some file systems take for one",
         next_step="Give the module or the kind of device another name",
     )
+
+
+_HOST = "host"
+_PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ImportTree:
+    """The modules that a module consists of."""
+
+    entries: tuple[ImportedModule, ...]  # the root, which is the generated code, first
+    files: Mapping[str, Data]  # of all but the root, by path in the archive
+
+
+def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence[Module]) -> ImportTree:
+    """Return what is stored of a module's imports.
+
+    `type_key`: of the root.
+    `code`: paths of the root's files.
+    `imports`: what the root imports.
+    Raises OptionError for a module that cannot be stored.
+    """
+    entries = [ImportedModule(type_key, tuple(sorted(code)), parent=None)]
+    files: dict[str, Data] = {}
+    counts: Counter[str] = Counter()
+    stored: dict[int, str] = {}
+    waiting = [(module, 0) for module in reversed(imports)]
+    while waiting:
+        module, parent = waiting.pop()
+        path = stored.get(id(module))
+        if path is None:
+            path = stored[id(module)] = _path(name, module, counts)
+            files[path] = module.save_to_bytes()
+            waiting += [(child, len(entries)) for child in reversed(module.imported_modules)]
+        # a module that several import is stored once and listed once for each of them
+        entries.append(ImportedModule(module.type_key, (path,), parent))
+    return ImportTree(tuple(entries), files)
+
+
+def _path(name: str, module: Module, counts: Counter[str]) -> str:
+    key, suffix = module.type_key, module.format or "bin"
+    if not module.is_binary_serializable:
+        raise OptionError(
+            f"an imported module of the kind '{key}' cannot be stored in an archive",
+            place=name,
+            next_step="Export without it, or give its kind save_to_bytes",
+        )
+    if key == _HOST or not _PART_OF_A_PATH.fullmatch(key) or not _PART_OF_A_PATH.fullmatch(suffix):
+        raise OptionError(
+            f"'{key}' and '{suffix}' are not valid names of a folder and files in an archive",
+            place=name,
+            next_step="Use letters, digits, underscores and hyphens in type keys and formats",
+        )
+    number = counts[key]
+    counts[key] += 1
+    return f"codegen/{key}/{name}_mod{number}.{suffix}"

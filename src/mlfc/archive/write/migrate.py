@@ -14,7 +14,7 @@ from mlfc.archive.read.layout import METADATA, VERSION, layout_of, moved, params
 from mlfc.archive.read.model import FULL_MODEL
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.params_forms import read_params
-from mlfc.archive.write.relocate import Document, manifest_of, relocated, with_manifest
+from mlfc.archive.write.older import Document, manifest_of, relocated, with_manifest
 from mlfc.errors import ArchiveError
 from mlfc.support.atomic import atomic_file, check_writable
 from mlfc.support.content import Data, ViewContent

@@ -1,18 +1,19 @@
-"""Archives for readers of another age: versions 5 and 6, and the form that the proposal of 2021 describes."""
+"""Archives of other layouts: versions 5 and 6, and the form that the proposal of 2021 describes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.archive.read.layout import VERSION, layout_of
+from mlfc.archive.read.layout import CODE, VERSION, Layout, layout_of, moved
 from mlfc.archive.read.model import RFC, TVM
 from mlfc.archive.read.params_forms import WRITERS
 from mlfc.archive.write.options import ExportOptions
-from mlfc.archive.write.relocate import Document, manifest_of, relocated, with_manifest
-from mlfc.errors import OptionError
-from mlfc.support.content import Data, to_bytes
+from mlfc.errors import ArchiveError, OptionError
+from mlfc.support.content import Data, nbytes_of, sha256_of, to_bytes
 from mlfc.support.params import load_params
+from mlfc.support.version import __version__
 
 RFC_VERSION = 1
 _LAST_WITH_TARGETS_BY_DEVICE = 5
@@ -67,7 +68,7 @@ def _other_forms(files: Mapping[str, Data], document: Mapping[str, Any], options
 
 
 def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
-    """Return the flat object of one module, the inverse of `upgrade.upgraded`."""
+    """Return the flat object of one module, the inverse of `record.upgraded`."""
     (module,) = document["modules"].values()
     flat = {**module, "version": version}
     flat["mlfc"] = {**module.get("mlfc", {}), "archive": document["mlfc"]}
@@ -100,3 +101,93 @@ def _targets_by_device(targets: list[str]) -> dict[str, str]:
             )
         by_device[device] = target
     return by_device
+
+
+Document = dict[str, Any]
+
+# texts of ours that say where other files lie
+_TEXTS = ("Makefile", "CMakeLists.txt", "README.md", "demo/demo.c")
+_WRITTEN_VERSION = re.compile(rb"(Model Library Format archive \(version )[0-9](?=\))")
+# a path stands alone, behind an option for compilers or behind CMake's folder: it is no end of a longer path
+_BEFORE, _AFTER = rb"(?:(?<![A-Za-z0-9_./-])|(?<=-I)|(?<=\}/))", rb"(?![A-Za-z0-9_-])"
+
+
+def relocated(
+    files: Mapping[str, Data], document: Mapping[str, Any], old: Layout, new: Layout, version: int
+) -> tuple[dict[str, Data], Document]:
+    """Return files and metadata of an archive of one module with every path as `new` has it.
+
+    `files`: all but the metadata.
+    `document`: of version 7, full-model style. Its list of files is made again.
+    `version` is that of the new layout, for messages.
+    Raises ArchiveError if two files would come to lie in one place.
+    """
+    ((name, module),) = document["modules"].items()
+    paths = {path: moved(path, name, old, new) for path in files}
+    taken: dict[str, str] = {}
+    for path, target in paths.items():
+        if taken.setdefault(target, path) != path:
+            raise ArchiveError(
+                f"{taken[target]} and {path} would both become {target}",
+                place=name,
+                next_step="Take one of the two files out of the archive",
+            )
+    result = {paths[path]: data for path, data in files.items()}
+    known = {paths[path]: entry for path, entry in manifest_of(document).items() if path in paths}
+    if "mlfc" in module:
+        for text in (text for text in _TEXTS if text in result):
+            result[text] = _rewritten(to_bytes(result[text]), paths, old, new, version)
+            known.pop(text, None)
+    moved_document = {**document, "modules": {name: _module(module, paths, old, new)}}
+    return result, with_manifest(result, moved_document, known)
+
+
+def manifest_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the list of files in metadata of version 7; an empty one where there is none."""
+    files: Mapping[str, Any] = document.get("mlfc", {}).get("files", {})
+    return files
+
+
+def with_manifest(files: Mapping[str, Data], document: Mapping[str, Any], known: Mapping[str, Any]) -> Document:
+    """Return the metadata with a list of these files, their sizes and hashes, of which some may be known."""
+    manifest = {
+        path: known[path] if path in known else {"bytes": nbytes_of(data), "sha256": sha256_of(data)}
+        for path, data in sorted(files.items())
+    }
+    details = {"version": __version__, **document.get("mlfc", {}), "files": manifest}
+    return {**document, "mlfc": details}
+
+
+def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: Layout, new: Layout) -> Document:
+    result = dict(module)
+    if "external_dependencies" in result:
+        here, there = f"./{old.runtime}", f"./{new.runtime}"
+        result["external_dependencies"] = [
+            {**entry, "url": there} if entry.get("url") == here else entry for entry in result["external_dependencies"]
+        ]
+    tree = result.get("mlfc", {}).get("module_tree")
+    if tree is not None:
+        moved_tree = [{**item, "files": [paths.get(path, path) for path in item["files"]]} for item in tree]
+        result["mlfc"] = {**result["mlfc"], "module_tree": moved_tree}
+    pools = result.get("mlfc", {}).get("constant_pools")
+    if pools is not None:
+        moved_pools = [{**pool, "file": pool["file"] and _moved_code(pool["file"], paths)} for pool in pools]
+        result["mlfc"] = {**result["mlfc"], "constant_pools": moved_pools}
+    return result
+
+
+def _moved_code(path: str, paths: Mapping[str, str]) -> str:
+    """Return where a file lies that is named from the folder of the code on."""
+    whole = f"{CODE}/{path}"
+    return paths.get(whole, whole).removeprefix(f"{CODE}/")
+
+
+def _rewritten(text: bytes, paths: Mapping[str, str], old: Layout, new: Layout, version: int) -> bytes:
+    places = {path.encode(): target.encode() for path, target in paths.items() if path != target}
+    here, there = f"{old.runtime}/".encode(), f"{new.runtime}/".encode()
+    # the longest first, so that no path hides one that it begins
+    ordered = sorted(places, key=lambda path: (-len(path), path))
+    alternatives = [re.escape(path) + _AFTER for path in ordered] + [re.escape(here)]
+    places[here] = there
+    moved_text = re.sub(_BEFORE + b"(" + b"|".join(alternatives) + b")", lambda found: places[found.group(1)], text)
+    return _WRITTEN_VERSION.sub(rb"\g<1>" + str(version).encode(), moved_text)

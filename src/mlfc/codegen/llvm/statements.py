@@ -15,9 +15,8 @@ from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, r
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
-from mlfc.tir.independence import Independence
+from mlfc.tir.independence import Independence, has_wrapping_address
 from mlfc.tir.ir import Stmt
-from mlfc.tir.wrapping import has_wrapping_address
 
 _VECTORIZABLE = 8
 """Iterations from which on vectors are worth while."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.archive.templates.build_files import cmake_target
+from mlfc.archive.templates.documents import cmake_target
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line

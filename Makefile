@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Both do all set-up in .venv first.
+# Start with `make demo` or `make test`. Both create .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,11 +20,12 @@ check: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# models x boards, beside TensorFlow Lite Micro: make bench-mcu BOARDS="mps2-an385 qemu-riscv32"
+# models x boards, compared with TensorFlow Lite Micro: make bench-mcu BOARDS="mps2-an385 qemu-riscv32"
 bench-mcu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks mcu $(if $(BOARDS),--boards $(BOARDS))
 
-# FUZZ_SECONDS=600 make fuzz: readers of archives and models under random input, kernels of all compilers under random chains, random graphs
+# readers of archives and models on random input, kernels of all compilers on random chains, random graphs:
+# FUZZ_SECONDS=600 make fuzz
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60)
 

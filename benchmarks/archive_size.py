@@ -1,4 +1,4 @@
-"""Large archives and archives of many modules: time and memory of export and load, each step a process of its own."""
+"""Large archives and archives of many modules: time and memory of export and load, each step in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = dict[str, float]
 
 
 def dense_layers(mebibytes: int) -> Factory:
-    """Return a compiled module of a few dense layers whose weights have so many bytes together."""
+    """Return a compiled module of a few dense layers with this total size of weights."""
     rng = np.random.default_rng(0)
     side = int((mebibytes * 2**20 / 4 / LAYERS) ** 0.5)
     params = [ir.Var("x", ir.TensorType((1, side), "float32"))]
@@ -44,10 +44,10 @@ def dense_layers(mebibytes: int) -> Factory:
 
 
 def peak_after(action: Callable[[], object]) -> tuple[float, int, int]:
-    """Return seconds of an action, and the bytes in memory before it and at its peak (on Linux; else 0 before)."""
+    """Return the seconds of an action, the memory before it (0 except on Linux), and the peak memory."""
     status, before = Path("/proc/self/status"), 0
     if status.exists():
-        # 5 resets the peak to what is in memory now
+        # 5 resets the peak to the memory in use
         Path("/proc/self/clear_refs").write_text("5")
         before = _field(status, "VmRSS")
     start = time.perf_counter()
@@ -72,8 +72,8 @@ def export_large(folder: Path, mebibytes: int) -> Result:
     return {"seconds": seconds, "grown": peak - before, "largest": largest, "archive": path.stat().st_size}
 
 
-def load_large(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001  (every step is called alike)
-    """Load the archive of a large model, its C compiled before."""
+def load_large(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001  (all steps have one signature)
+    """Load the archive of a large model whose compiled C is cached."""
     path = folder / "large.tar"
     mlfc.load(path)  # fills the cache
     seconds, before, peak = peak_after(lambda: mlfc.load(path))
@@ -91,7 +91,7 @@ def export_many(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
 
 
 def load_many(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
-    """Load one of many modules up to its first result, its C compiled before."""
+    """Load one of many modules up to its first result, with its compiled C cached."""
     return _first_result(folder / "many.tar", "m050")
 
 
@@ -105,12 +105,12 @@ def export_kws(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
 
 
 def load_kws(folder: Path, mebibytes: int) -> Result:  # noqa: ARG001
-    """Load the keyword-spotting archive up to its first result, in a process that has loaded nothing yet."""
+    """Load the keyword-spotting archive up to its first result, in a fresh process."""
     return _first_result(folder / "kws.tar", None, times=1)
 
 
 def _first_result(path: Path, module: str | None, times: int = 2) -> Result:
-    random_inputs([])  # numpy loads its random numbers on the first use
+    random_inputs([])  # numpy loads its random generators on first use
     for _ in range(times):
         start = time.perf_counter()
         loaded = mlfc.load(path, module)
@@ -125,7 +125,7 @@ STEPS: dict[str, Callable[[Path, int], Result]] = {
 
 
 def tar_seconds(archive: Path, folder: Path) -> float:
-    """Return the time that ``tar`` takes for the files of an archive."""
+    """Return the seconds that ``tar`` needs for the files of an archive."""
     files, copy = folder / "files", folder / "copy.tar"
     with tarfile.open(archive) as tar:
         tar.extractall(files, filter="data")
@@ -138,9 +138,9 @@ def tar_seconds(archive: Path, folder: Path) -> float:
 
 
 def step(name: str, folder: Path, mebibytes: int) -> Result:
-    """Run a step in a process of its own."""
+    """Run a step in its own process."""
     command = [sys.executable, "-m", "benchmarks.archive_size", name, str(folder), str(mebibytes)]
-    # an installed package has its bytecode beside it
+    # an installed package has cached bytecode
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     result: Result = json.loads(done.stdout)
@@ -150,12 +150,12 @@ def step(name: str, folder: Path, mebibytes: int) -> Result:
 def table(folder: Path, mebibytes: int = 1024) -> Table:
     """Return the table of all steps."""
     result = Table(title=f"Archives: {mebibytes} MiB of weights, {MODULES} modules, cold start")
-    for name in ("step", "s", "goal s", "memory on top MiB", "goal MiB"):
+    for name in ("step", "s", "goal s", "extra memory MiB", "goal MiB"):
         result.add_column(name, justify="left" if name == "step" else "right")
     exported = step("export_large", folder, mebibytes)
     tar = tar_seconds(folder / "large.tar", folder)
     largest = exported["largest"]
-    # the weights themselves lie in memory before the export and count as the file, which 1.3 times may be taken
+    # the goal is 1.3 times the file in total; the weights, in memory before the export, count as the file
     goal = 0.3 * largest
     loaded = step("load_large", folder, mebibytes)
     (folder / "large.tar").unlink()
@@ -163,7 +163,7 @@ def table(folder: Path, mebibytes: int = 1024) -> Table:
     rows = [
         (f"tar of {exported['archive'] / 2**20:,.0f} MiB", tar, None, None, None),
         ("export", exported["seconds"], 1.5 * tar, exported["grown"], goal),
-        ("load, compiled before", loaded["seconds"], 1.5 * tar, loaded["grown"], 1.3 * largest),
+        ("load, code cached", loaded["seconds"], 1.5 * tar, loaded["grown"], 1.3 * largest),
         (f"export of {MODULES} modules, {many['archive'] / 2**20:.1f} MiB", many["seconds"], None, None, None),
         ("load one of them to its first result", step("load_many", folder, mebibytes)["seconds"], None, None, None),
     ]

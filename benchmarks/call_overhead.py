@@ -1,4 +1,4 @@
-"""What a call of a library's function from Python takes beside the function's own work."""
+"""The overhead of calling a library's function from Python."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ int __tvm_ffi_empty(void *handle, const void *args, int32_t count, void *result)
 
 
 def table(folder: Path) -> Table:
-    """Return the medians of microseconds a call, all ways taken in turn so that what else the machine does hits all.
+    """Return the median microseconds per call; the ways alternate, so other load on the machine affects all of them.
 
     Parameters
     ----------
     folder : Path
-        Where libraries are built.
+        Build folder.
     """
     ways = _ways(folder)
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, call in ways.items():
             samples[name].append(_microseconds(call))
-    result = Table(title="Calls from Python on two arrays of numpy, microseconds")
+    result = Table(title="Calls from Python on two numpy arrays, microseconds")
     for name in ("way", "median", "best"):
         result.add_column(name, justify="left" if name == "way" else "right")
     for name, found in samples.items():
@@ -54,7 +54,7 @@ def table(folder: Path) -> Table:
 
 
 def _ways(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return calls of a model that adds one number to another, and of functions that do nothing."""
+    """Return calls of a model that adds two numbers, and of functions that do nothing."""
     data = ir.Var("data", ir.TensorType((1,), "float32"))
     module = ir.IRModule({"main": ir.Function((data,), ir.call("add", [data, ir.const(np.float32(1))]))})
     library = mlfc.build(module, module_name="increment").export_library(folder / "increment.so")

@@ -1,4 +1,4 @@
-"""How long a program waits from loading an archive to its first result, with the built library in the cache."""
+"""The time from loading an archive to its first result, with the built library in the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.models import find
 
 MODEL = "kws_ref_model"
 PROCESSES = 15
-# numpy is there already in a program that has inputs; what of mlfc is imported when, is mlfc's affair
+# a program with inputs has imported numpy already; the imports of mlfc count
 PROGRAM = """
 import json, sys, time
 import numpy
@@ -38,17 +38,17 @@ def table(folder: Path) -> Table:
     Parameters
     ----------
     folder : Path
-        Where the archives are written.
+        For the archives.
     """
     result = Table(title=f"Cold start of {MODEL}, cached: milliseconds")
-    for name in ("executor", "import", "load", "first run", "together"):
+    for name in ("executor", "import", "load", "first run", "total"):
         result.add_column(name, justify="left" if name == "executor" else "right")
     (model,) = find([MODEL])
     module, params = mlfc.import_model(model.path)
     for executor in ("aot", "graph"):
         factory = mlfc.build(module, params=params, module_name="kws", executor=executor)
         archive = mlfc.export_model_library_format(factory, folder / f"{executor}.tar")
-        times = [measured(archive) for _ in range(PROCESSES + 1)][1:]  # the first one builds
+        times = [measured(archive) for _ in range(PROCESSES + 1)][1:]  # the first run builds
         parts = [statistics.median(column) * 1e3 for column in zip(*times, strict=True)]
         together = statistics.median(map(sum, times)) * 1e3
         result.add_row(executor, *(f"{part:.1f}" for part in (*parts, together)))
@@ -56,7 +56,7 @@ def table(folder: Path) -> Table:
 
 
 def measured(archive: Path) -> list[float]:
-    """Return the seconds of each step in a process of its own."""
+    """Return the seconds of each step in a fresh process."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(archive)], capture_output=True, text=True, check=True)
     times: list[float] = json.loads(done.stdout)
     return times

@@ -1,4 +1,4 @@
-"""Time and memory of `mlfc compile`, and of building the C it writes, each as a process of its own."""
+"""Time and memory of `mlfc compile` and of building its C, each in its own process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def measure(model: Model, folder: Path) -> tuple[str, ...]:
 
 
 def import_seconds() -> float:
-    """Return the median time that ``import mlfc.runtime`` adds to an empty Python process."""
+    """Return the median seconds that ``import mlfc.runtime`` adds to an empty Python process."""
 
     def process(code: str) -> float:
         return statistics.median(run([sys.executable, "-c", code])[0] for _ in range(9))

@@ -3,7 +3,7 @@
 #include <tvm/runtime/crt/graph_executor.h>
 #include <tvm/runtime/crt/module.h>
 
-/* Adds one to the first element: what an operator does at least is read its arguments and store a result. */
+/* Adds one to the first element: the least an operator does is read its arguments and store a result. */
 static int32_t add_one(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, void* resource) {
   (void)codes;
   (void)num_args;
@@ -38,7 +38,7 @@ int run_executor(TVMGraphExecutor* executor, int64_t rounds) {
   return 0;
 }
 
-/* As many calls by hand, of a function that the compiler cannot see through. */
+/* The same number of calls in a plain loop, of a function that the compiler cannot inline. */
 int run_bare(int64_t rounds, int32_t calls) {
   TVMBackendPackedCFunc volatile hidden = add_one;
   const TVMBackendPackedCFunc function = hidden;

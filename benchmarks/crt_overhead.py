@@ -1,4 +1,4 @@
-"""What the C graph executor adds to an operator's call, beside a bare loop of calls."""
+"""The overhead of the C graph executor per operator call, compared with a bare loop of calls."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ STEPS = 1_000_000
 
 
 def table(folder: Path) -> Table:
-    """Return nanoseconds a call, for chains of operators of several lengths.
+    """Return nanoseconds per call, for operator chains of several lengths.
 
     Parameters
     ----------
     folder : Path
-        Where the runtime is built.
+        Build folder of the runtime.
     """
     library = build(folder)
-    result = Table(title="C graph executor: nanoseconds a call of an operator that does nothing much")
+    result = Table(title="C graph executor: nanoseconds per call of a trivial operator")
     for name in ("operators", "create (us)", "executor", "bare loop", "overhead"):
         result.add_column(name, justify="right")
     for calls in CALLS:
@@ -61,7 +61,7 @@ def build(folder: Path) -> ctypes.CDLL:
 
 
 def chain(calls: int) -> str:
-    """Return a graph of so many operators in a row, on two storages in turn."""
+    """Return a chain of operators that alternates between two storages."""
     attrs = {"func_name": "add_one", "num_inputs": "1", "num_outputs": "1", "flatten_data": "0"}
     nodes: list[dict[str, object]] = [{"op": "null", "name": "x", "inputs": []}]
     nodes += [{"op": "tvm_op", "name": f"n{i}", "attrs": attrs, "inputs": [[i, 0, 0]]} for i in range(calls)]
@@ -83,7 +83,7 @@ def chain(calls: int) -> str:
 
 
 def nanoseconds(run: Callable[[], int]) -> float:
-    """Return the best time of several runs, by call."""
+    """Return the best time of several runs, per call."""
     best = float("inf")
     for _ in range(7):
         start = time.perf_counter()

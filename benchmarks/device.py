@@ -1,7 +1,7 @@
-"""Layers on a device beside its limits: ``python -m benchmarks.device [--device cuda|opencl] [--batch N]``.
+"""Layers on a device compared with its limits: ``python -m benchmarks.device [--device cuda|opencl] [--batch N]``.
 
-The limits are measured on the device itself: multiply-adds in registers, and a copy of a large array. With
-``--resources`` it prints what nvcc says of the kernels instead, which needs no GPU.
+The limits are measured on the device: multiply-adds in registers, and a copy of a large array. ``--resources`` prints
+nvcc's report on the kernels instead and needs no GPU.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def layer_function(layer: Layer, batch: int, target: str) -> PrimFunc:
 
 
 def multiply_adds() -> PrimFunc:
-    """Return a function that does nothing but multiply-adds in registers."""
+    """Return a function that only does multiply-adds in registers."""
     stmts, output = tb.StmtBuilder(), Buffer("output", (_ITEMS,), "float32")
     with stmts.loop(_ITEMS, "i") as i:
         sums = stmts.local("sums", (_CHAINS,), "float32")
@@ -66,7 +66,7 @@ def multiply_adds() -> PrimFunc:
             total = total + tb.load(sums, [chain])
         stmts.store(output, [i], total)
     prim = PrimFunc("peak", (), (), output, (), bind(stmts.finish()), macs=_ITEMS * _CHAINS * _STEPS)
-    return Unroll()(prim)  # so that the sums are in registers, whatever the compiler makes of small arrays
+    return Unroll()(prim)  # keeps the sums in registers, however the compiler treats small arrays
 
 
 def copy() -> PrimFunc:
@@ -80,7 +80,7 @@ def copy() -> PrimFunc:
 
 @dataclass(frozen=True)
 class Timed:
-    """A function's time on a device, and what it does in it."""
+    """A function's time on a device, and the work it does."""
 
     seconds: float
     operations: int
@@ -88,14 +88,14 @@ class Timed:
 
 
 class Bench:
-    """Kernels of one device under its own clock."""
+    """Kernels of one device, timed by its own clock."""
 
     def __init__(self, kind: str) -> None:
         self.device = mlfc.device(kind)
         self.api: Any = self.device.api
 
     def time(self, prim: PrimFunc) -> Timed:
-        """Run a function some times and return the shortest."""
+        """Run a function several times and return the shortest time."""
         kernels = device_kernels(prim, "timed")
         module = self._module(kernels)
         handles = {id(buffer): self.api.allocate(max(buffer.nbytes, 1), 64) for buffer in (*prim.params, *prim.scratch)}
@@ -128,7 +128,7 @@ class Bench:
 
 
 def measured(kind: str, batch: int) -> Table:
-    """Return the table of layers beside the device's limits."""
+    """Return the table of layers and the device's limits."""
     bench = Bench(kind)
     flops, moved = bench.time(multiply_adds()), bench.time(copy())
     peak, bandwidth = flops.operations / flops.seconds, moved.nbytes / moved.seconds
@@ -147,7 +147,7 @@ def measured(kind: str, batch: int) -> Table:
 
 @dataclass(frozen=True)
 class Gpu:
-    """What bounds a GPU: an H200 by its data sheet."""
+    """The limits of a GPU: an H200 by its data sheet."""
 
     processors: int = 132
     registers: int = 65536
@@ -157,14 +157,14 @@ class Gpu:
     bandwidth: float = 4.8e12
 
     def groups(self, registers: int, items: int, shared: int) -> int:
-        """Return how many groups a processor holds at a time."""
+        """Return how many groups a processor holds at once."""
         warps = -(-items // 32)
         by_registers = self.registers // (warps * -(-registers * 32 // 256) * 256)
         return min(32, by_registers, self.threads // (warps * 32), self.shared // (shared + 1024))
 
 
 def resources(batch: int) -> Table:
-    """Return what nvcc says of each layer's kernel, and what follows for an H200."""
+    """Return nvcc's report on each layer's kernel, and its consequences on an H200."""
     gpu = Gpu()
     table = Table(
         "layer", "groups x items", "registers", "spilled", "shared", "occupancy", "full waves", "FLOP/byte", "bound by",
@@ -188,7 +188,7 @@ def resources(batch: int) -> Table:
 
 
 def _nvcc(source: str) -> tuple[int, int, int]:
-    """Return registers of an item, bytes that it spills, and shared bytes of a group."""
+    """Return an item's registers and spilled bytes, and a group's shared bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source)

@@ -1,4 +1,4 @@
-"""Speed of single layers beside ONNX Runtime on one thread: ``python -m benchmarks.kernels [--registers N]``."""
+"""Speed of single layers compared with ONNX Runtime on one thread: ``python -m benchmarks.kernels [--registers N]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-thread latency beside the peers, interleaved in one process, and the share of the machine's peak."""
+"""One-thread latency interleaved with the peers in one process, and the fraction of the machine's peak."""
 
 from __future__ import annotations
 

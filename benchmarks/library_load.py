@@ -1,4 +1,4 @@
-"""What loading a library of half a gigabyte takes: time, and memory beside what is a map of the file."""
+"""Loading a library of half a gigabyte: time, and memory besides the mapped file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlfc.relay import ir
 
 WIDTH, LAYERS = 5_632, 4
 EXECUTORS = ("graph", "aot")
-# memory is read from the system's own account of the process: what is its own, and what is a map of files
+# memory is the system's account of the process: its own pages, and mapped files
 PROGRAM = """
 import json, sys, time
 import numpy
@@ -60,7 +60,7 @@ def table(folder: Path) -> Table:
     Parameters
     ----------
     folder : Path
-        Where the libraries are written; they are removed again.
+        For the libraries, which are removed again.
     """
     result = Table(title=f"A library of {LAYERS} dense layers of {WIDTH} x {WIDTH} floats")
     result.add_column("executor")
@@ -97,7 +97,7 @@ def _peak() -> int:
 
 
 def measured(path: Path, width: int = WIDTH) -> dict[str, Any]:
-    """Return times in seconds and sizes in bytes, of a process that loads a library and runs it once."""
+    """Return seconds and bytes of a process that loads a library and runs it once."""
     command = [sys.executable, "-c", PROGRAM, str(path), str(width)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""What archives of real models have of that which readers limit: ``docs/explanation/trust.md`` quotes it."""
+"""The quantities that readers limit, in archives of real models; ``docs/explanation/trust.md`` quotes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMITS = {
 
 
 def counted(path: Path) -> dict[str, int]:
-    """Return what an archive has; of graphs and Relay, whose limits hold for each module, the largest."""
+    """Return an archive's quantities; for graphs and Relay, whose limits apply per module, the largest."""
     with tarfile.open(path) as tar:
         found = tar.getmembers()
         files = {info.name: file.read() for info in found if (file := tar.extractfile(info)) is not None}
@@ -54,7 +54,7 @@ def _relay(files: Mapping[str, bytes]) -> dict[str, int]:
 
 
 def table(models: list[Model], folder: Path, together: int = 100) -> Table:
-    """Return a table of each model alone, and of so many of the small ones in one archive, beside the limits."""
+    """Return a table of each model alone, of many small ones in one archive, and of the limits."""
     result = Table(title="What archives have, and what readers take at most")
     for title in ("archive", *LIMITS):
         result.add_column(title, justify="left" if title == "archive" else "right")

@@ -1,4 +1,4 @@
-"""LLVM's objects beside gcc's: time to compile, one-thread latency interleaved in one process, firmware under QEMU."""
+"""LLVM's objects compared with gcc's: compile time, latency interleaved on one thread, firmware under QEMU."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mlfc.verify.compare import sample_inputs
 KINDS = ("llvm", "c")
 LEVELS = ("", " -mcpu=native")
 FIRMWARE = ("pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8")
-# boards and the options by which LLVM's objects are for their cores
+# boards, and LLVM's options for their cores
 CORES = {"mps2-an386": "-mcpu=cortex-m4", "mps3-an547": "-mcpu=cortex-m55 -mfloat-abi=hard"}
 
 
 def _compiled(model: Model, target: str) -> tuple[float, Factory]:
-    """Return the seconds of computing from the model's file to a first result here, and the module."""
+    """Return the CPU seconds from the model file to a first result here, and the module."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
         start = _cpu_seconds()
         module, params = mlfc.import_model(model.path)
@@ -38,7 +38,7 @@ def _compiled(model: Model, target: str) -> tuple[float, Factory]:
 
 
 def _cpu_seconds() -> float:
-    """Return what this process and those that it started have computed: machines that do other things show no more."""
+    """Return the CPU seconds of this process and its children, which other load on the machine does not change."""
     return sum(os.times()[:4])
 
 

@@ -1,4 +1,4 @@
-"""Workspace beside its lower bound, and beside what peers need for the same model."""
+"""Workspace compared with its lower bound, and with what peers need for the same model."""
 
 from __future__ import annotations
 

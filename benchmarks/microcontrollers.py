@@ -1,4 +1,4 @@
-"""Firmware under QEMU beside TensorFlow Lite Micro: instructions, start-up, flash, RAM and stack of one inference."""
+"""Firmware under QEMU and TensorFlow Lite Micro: instructions, start-up, flash, RAM and stack of one inference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Setting:
     options : mapping
         For `mlfc.build`.
     models : tuple of str
-        The models for which it is shown; all where none are named.
+        The models it applies to; all if empty.
     """
 
     name: str
@@ -40,16 +40,16 @@ class Setting:
     models: tuple[str, ...] = ()
 
 
-# the peer's arena holds inputs and outputs, too
+# the peer's arena includes inputs and outputs
 _PLACED = {"workspace_io": True}
 SETTINGS = (
     Setting("speed", "speed", {"optimize": "speed", **_PLACED}),
     Setting("size", "size", {"optimize": "size", **_PLACED}),
-    # half of what workspace, input and output take where nothing is asked for: its first layers tiled by rows
+    # half of what workspace, input and output need by default, so the first layers are tiled by rows
     Setting("speed, half the RAM", "speed", {"optimize": "speed", **_PLACED, "ram": 32_257}, ("vww_96_int8",)),
 )
 
-# bytes of weights, int32 biases, and 8 bytes a channel
+# bytes of weights, int32 biases, and 8 bytes per channel
 RAW_CONSTANTS = {
     "pretrainedResnet_quant": 81_440,
     "kws_ref_model": 28_984,

@@ -1,4 +1,4 @@
-"""The models that are measured: where they are, and how to run each peer on them."""
+"""The measured models: where they are, and how to run each peer on them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TFLITE_NAMES = (
 
 @dataclass(frozen=True)
 class Model:
-    """A model file and the kind of arithmetic that it asks for."""
+    """A model file and its kind of arithmetic."""
 
     name: str
     path: Path
 
     @property
     def integer(self) -> bool:
-        """Tell whether it is an int8 model."""
+        """Return whether it is an int8 model."""
         return self.path.suffix == ".tflite" and self.name not in ("pretrainedResnet", "kws_ref_model_float32")
 
 
 def find(names: list[str]) -> list[Model]:
-    """Return the models of these names (all when none is given) that are on this machine; make zoo files."""
+    """Return the models of these names (default: all) that exist on this machine; generate zoo files."""
     wanted = names or ["digits_int8", "digits", *TFLITE_NAMES, *ZOO_NAMES]
     found = []
     for name in wanted:
@@ -59,7 +59,7 @@ def _zoo_file(name: str) -> Path:
 
 
 def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return seeded inputs for what a loaded module says of its inputs."""
+    """Return seeded inputs for the declared inputs of a loaded module."""
     rng = np.random.default_rng(seed)
     inputs = {}
     for info in infos:
@@ -72,7 +72,7 @@ def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def peers(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Callable[[], object]]:
-    """Return one-thread runners of the peers that take this file, by name."""
+    """Return one-thread runners of the peers that accept this file, by name."""
     return {"LiteRT": _litert(model, inputs)} if model.path.suffix == ".tflite" else {"ORT": _ort(model, inputs)}
 
 

@@ -1,4 +1,4 @@
-/* Multiply-accumulates a second of one core: independent chains that stay in registers. */
+/* Multiply-accumulates per second of one core: independent chains that stay in registers. */
 #include <stdint.h>
 
 #if defined(__AVX512F__)

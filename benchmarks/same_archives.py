@@ -1,10 +1,10 @@
-"""Do two versions of the source give the same archives? Prints what differs, and exits with 1 if code or data do.
+"""Check that two versions of the source give the same archives; exit with 1 if code or data differ.
 
     python -m benchmarks.same_archives ../before/src            # against the source of this tree
-    python -m benchmarks.same_archives ../before/src --quick    # the small models and the common targets alone
+    python -m benchmarks.same_archives ../before/src --quick    # only small models and common targets
 
-Every model is compiled for every target and executor by both. Members are compared without comments and after the
-project's former name has been replaced by today's; C is compared function by function, so that the list names them.
+Both compile every model for every target and executor. Members are compared without comments and with the project's
+former name replaced by today's; C is compared function by function, so that the list names them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _report(before: Path, after: Path) -> int:
     for name in names:
         paths = before / name, after / name
         if not all(path.exists() for path in paths):
-            faults = [f"{'refused' if name.endswith('.refused') else 'compiled'} by one alone"]
+            faults = [f"{'refused' if name.endswith('.refused') else 'compiled'} by only one"]
         elif name.endswith(".refused"):
             faults = []
         else:
@@ -137,14 +137,14 @@ def _differences(before: dict[str, bytes], after: dict[str, bytes]) -> Iterator[
     for name in sorted({*before, *after}):
         place = re.sub(r"/[^/]*(lib\d+\.\w+)$", r"/*\1", name) if name.startswith("codegen/") else name
         if name not in before or name not in after:
-            yield f"{place}: is there in one alone"
+            yield f"{place}: exists in only one"
         elif before[name] == after[name] or _today(before[name]) == _today(after[name]):
             continue
         elif name == "metadata.json":
             yield from _metadata_differences(before[name], after[name])
         elif name.endswith((".c", ".h")):
             yield from _c_differences(place, before[name], after[name])
-        elif not name.endswith(".md"):  # prose may be written anew
+        elif not name.endswith(".md"):  # prose may change
             yield f"{place}: differs"
 
 
@@ -163,7 +163,7 @@ def _paths(before: object, after: object, place: str = "$") -> Iterator[str]:
             if key in before and key in after:
                 yield from _paths(before[key], after[key], f"{place}.{step}")
             else:
-                yield f"{place}.{step} is there in one alone"
+                yield f"{place}.{step} exists in only one"
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for first, second in zip(before, after, strict=True):
             yield from _paths(first, second, f"{place}[]")

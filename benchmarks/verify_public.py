@@ -1,4 +1,4 @@
-"""What ``mlfc verify`` says of models from packages of the package index, in C and by LLVM."""
+"""The verdict of ``mlfc verify`` on models from the package index, for C and LLVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = 2
 
 def table(words: Sequence[str] = ()) -> Table:
     """Return a table of the models with one of these words in their names, or of all."""
-    result = Table(title="Models from packages beside their reference, the worst output")
+    result = Table(title="Models from packages compared with their reference: the worst output")
     for title in ("model", "target", "verdict", "output", "inputs", "of the allowed difference", "SNR dB"):
         result.add_column(title)
     for model in MODELS:
@@ -28,7 +28,7 @@ def table(words: Sequence[str] = ()) -> Table:
 
 
 def row(model: PublicModel, target: str) -> list[str]:
-    """Return the verdict on a model, and what its worst output is."""
+    """Return the verdict on a model, and its worst output."""
     try:
         collect([model])
         found = verify(model.path, samples=SAMPLES, target=target, shapes=parse_shapes(model.shapes))
@@ -39,7 +39,7 @@ def row(model: PublicModel, target: str) -> list[str]:
 
 def _worst(found: Comparison) -> list[str]:
     item = max(found.outputs, key=lambda one: (not one.is_within, bool(one.excuse), -one.snr))
-    verdict = f"equal but for {item.excuse}" if item.excuse else "equal" if item.is_within else "DIFFERS"
+    verdict = f"equal except for {item.excuse}" if item.excuse else "equal" if item.is_within else "DIFFERS"
     if item.nans:
         verdict += f", {item.nans} NaN in both"
     part = item.largest / item.tolerance if item.tolerance else float(item.largest > 0)

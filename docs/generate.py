@@ -1,6 +1,6 @@
-"""Write the reference pages that the program itself knows best: ``python docs/generate.py``.
+"""Generate reference pages from the program: ``python docs/generate.py``.
 
-A test compares the committed pages with what this prints, so they cannot fall behind.
+A test compares the committed pages with this output, so they cannot become stale.
 """
 
 from __future__ import annotations

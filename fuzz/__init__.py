@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads files which nobody has checked."""
+"""Fuzzing of everything that reads untrusted files."""

@@ -1,4 +1,4 @@
-"""Fuzz all readers, and the code of kernels: ``python -m fuzz [--seconds N]``. Ends with 1 if anything fails."""
+"""Fuzz all readers, and the code of kernels: ``python -m fuzz [--seconds N]``. Exits with 1 if anything fails."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from fuzz.python_readers import Failure, fuzz, targets
 def main() -> int:
     """Run every fuzzer for its share of the time; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="in all; default 60")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random inputs; default the time")
-    parser.add_argument("--only", default="", help="a word in the names of what to fuzz")
-    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="where inputs that fail are kept")
+    parser.add_argument("--seconds", type=float, default=60, help="total time; default 60")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed of the random inputs; default: the time"
+    )
+    parser.add_argument("--only", default="", help="fuzz only targets whose names contain this")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
     arguments = parser.parse_args()
     in_python = [target for target in (*targets(), *model_files.targets()) if arguments.only in target.name]
     in_c = [target for target in c_readers.TARGETS if arguments.only in target]
     if in_c and not c_readers.available():
-        print("the C readers are left out: there is no clang", flush=True)
+        print("skipping the C readers: clang not found", flush=True)
         in_c = []
     kernels = arguments.only in NAME
     whole = arguments.only in graphs.NAME
@@ -68,7 +70,7 @@ def _keep(failure: Failure, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{re.sub('[^a-z]+', '_', failure.target.lower())}-{sha256(failure.data).hexdigest()[:16]}"
     path.write_bytes(failure.data)
-    print(f"  {failure.target}: {failure.cause}\n  kept as {path}")
+    print(f"  {failure.target}: {failure.cause}\n  saved as {path}")
 
 
 if __name__ == "__main__":

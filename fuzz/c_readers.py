@@ -1,4 +1,4 @@
-"""The C runtime's readers of graphs, parameter files and requests of hosts under libFuzzer and sanitizers."""
+"""The C runtime's readers of graphs, parameter files and host requests under libFuzzer and sanitizers."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server"
 TARGETS = tuple(_PARTS)
 MAX_LENGTH = 16384
 _COMPILER = "clang"
-# hosts may use all memory of a device unless it is told otherwise, and sanitizers would find what is by design
+# by default hosts may access all memory of a device, which sanitizers would report
 _FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-DTVM_CRT_RPC_OWN_MEMORY_ONLY=1")
 _SANITIZERS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 _LIMITS = ("-rss_limit_mb=256", "-timeout=10", f"-max_len={MAX_LENGTH}")
-# Linux hands a process's largest memory down to what it executes, but not to what it forks: without the shell between
-# them, the fuzzer would count the memory of whoever runs it
+# on Linux a process's peak memory survives exec but not fork: without a shell in between, the fuzzer would count the
+# memory of its parent
 _FRESH = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
-# freed blocks are kept for a while to find uses of them: within the limit of memory
+# freed blocks are quarantined to find uses after free, within the memory limit
 _ASAN = "quarantine_size_mb=16"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a fuzzer gave.
+    """The result of one fuzzer run.
 
     Attributes
     ----------
     target : str
     failure : bytes or None
-        The input that the reader did not stand.
+        The input that made the reader fail.
     log : str
         What the fuzzer printed.
     """
@@ -60,12 +60,12 @@ class Outcome:
 
 
 def available() -> bool:
-    """Say whether there is a compiler for the harnesses."""
+    """Return whether there is a compiler for the harnesses."""
     return shutil.which(_COMPILER) is not None
 
 
 def seeds(target: str) -> dict[str, bytes]:
-    """Return good inputs of a target by name."""
+    """Return valid inputs of a target by name."""
     if target == "crt_graph_json":
         return {
             "indented": json.dumps(_graph(), indent=2).encode(),
@@ -94,7 +94,7 @@ def build(target: str, folder: Path) -> Path:
     target : str
         Of TARGETS.
     folder : Path
-        Gets the runtime's files, the program and its seeds.
+        For the runtime's files, the program and its seeds.
     """
     for name, content in crt_files().items():
         path = folder / "runtime" / name
@@ -121,9 +121,9 @@ def run(target: str, folder: Path, *, seconds: int = 0, inputs: int = -1) -> Out
     folder : Path
         As given to `build`.
     seconds : int
-        0: until it has read `inputs`.
+        0: until `inputs` have been read.
     inputs : int
-        Most that it reads; -1: until the time is over. The same number gives the same inputs.
+        The most inputs to read; -1: until the time is over. The same number gives the same inputs.
     """
     found = folder / f"{target}_found"
     corpus = folder / f"{target}_corpus"
@@ -153,9 +153,9 @@ def _sources(folder: Path, part: str) -> list[Path]:
 
 
 def _sessions() -> dict[str, bytes]:
-    """Return requests of every kind that hosts make, and a line with the start of a session."""
+    """Return every kind of host request, and a packet that starts a session."""
     here, add, address = cpu(), 0x80008000, 0x7000
-    # the table of global functions is numbered as the module behind the last one that there may be
+    # the table of global functions has the number after the last possible module
     modules = re.search(rb"TVM_CRT_MAX_REGISTERED_MODULES (\d+)", crt_files("host")["host/crt_config.h"])
     assert modules is not None
     system_lib = (0x8000 | int(modules.group(1))) << 16 | 0x8000
@@ -205,7 +205,7 @@ def _sessions() -> dict[str, bytes]:
     ]
     free = minrpc.packed_args([minrpc.Handle(3, 0x8001), minrpc.MODULE])
     steps.append(minrpc.packet(minrpc.Code.FREE_HANDLE, free))
-    # the harness puts lengths of its own in front
+    # the harness prepends its own lengths
     bodies = {name: packet[8:] for name, packet in packets.items()}
     found = {name: b"\1" + bytes((len(body),)) + body for name, body in bodies.items()}
     found["all"] = b"\1" + b"".join(bytes((len(body),)) + body for body in bodies.values())
@@ -214,7 +214,7 @@ def _sessions() -> dict[str, bytes]:
     return found
 
 
-# a request of the harness has 255 bytes at most
+# a request of the harness has at most 255 bytes
 _SMALL_GRAPH = (
     '{"nodes":[{"op":"null","name":"x"}],"arg_nodes":[0],"heads":[[0,0,0]],"node_row_ptr":[0,1],'
     '"attrs":{"dltype":["list_str",["int8"]],"shape":["list_shape",[[4]]],"storage_id":["list_int",[0]]}}'
@@ -251,7 +251,7 @@ def _graph() -> dict[str, object]:
 
 
 def _dictionary() -> str:
-    """Return libFuzzer's dictionary of what graphs are written with."""
+    """Return libFuzzer's dictionary of the words in graphs."""
     names = ("nodes", "arg_nodes", "heads", "attrs", "node_row_ptr", "op", "name", "inputs", "func_name", "num_inputs")
     names += ("num_outputs", "flatten_data", "dltype", "shape", "storage_id", "device_index", "null", "tvm_op", "__nop")
     words = [f'"{name}"' for name in (*names, "__copy", "add", "list_int", "uint8", "bool", "float32x4", "0", "1", "2")]

@@ -1,4 +1,4 @@
-/* libFuzzer harness: any text as a graph. What is accepted is run, by operators that use all memory of their arguments. */
+/* libFuzzer harness: any text as a graph. Accepted graphs run, with operators that touch all memory of their arguments. */
 #include <stdint.h>
 #include <tvm/runtime/crt/graph_executor.h>
 #include <tvm/runtime/crt/module.h>
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const DLDevice cpu = {kDLCPU, 0};
   TVMGraphExecutor* executor;
   if (handle == NULL && TVMModCreateFromCModule(&module, &handle) != 0) abort();
-  /* A copy of the right size: a reader that passes the NUL is seen. */
+  /* A copy of the exact size, so that reading past the NUL is detected. */
   char* text = (char*)malloc(size + 1);
   if (text == NULL) return 0;
   memcpy(text, data, size);

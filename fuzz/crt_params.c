@@ -1,6 +1,6 @@
 /*
- * libFuzzer harness: any bytes as a parameter file of one graph, copied and used in place. The first byte says how the file
- * is aligned, and what alignment is asked for.
+ * libFuzzer harness: any bytes as a parameter file of one graph, copied and used in place. The first byte selects the
+ * file's alignment and the required alignment.
  */
 #include <stdint.h>
 #include <tvm/runtime/crt/graph_executor.h>
@@ -8,7 +8,7 @@
 
 #include "crt_platform.h"
 
-/* p2 and p3 share storage; p4 shares its with a result. */
+/* p2 and p3 share storage; p4 shares storage with a result. */
 static const char graph[] =
     "{\"nodes\":[{\"op\":\"null\",\"name\":\"p0\",\"inputs\":[]},{\"op\":\"null\",\"name\":\"p1\",\"inputs\":[]},"
     "{\"op\":\"null\",\"name\":\"p2\",\"inputs\":[]},{\"op\":\"null\",\"name\":\"p3\",\"inputs\":[]},"
@@ -18,7 +18,7 @@ static const char graph[] =
     "[\"float32\",\"int8\",\"float32\",\"int64\",\"uint8\",\"uint8\"]],\"shape\":[\"list_shape\",[[2],[3,4],[],[1],[5],"
     "[5]]],\"storage_id\":[\"list_int\",[0,1,2,2,3,3]]},\"node_row_ptr\":[0,1,2,3,4,5,6]}";
 
-/* Reads its inputs, which may stand in the file, and writes its output. */
+/* Reads its inputs, which may be in the file, and writes its output. */
 static int touch_arguments(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, void* resource) {
   (void)codes;
   (void)ret;

@@ -1,4 +1,4 @@
-/* Memory of the C runtime while it is fuzzed: little, so that what asks for more is refused as on a board. */
+/* Memory of the C runtime for fuzzing: small, so that large requests fail as on a board. */
 #ifndef FUZZ_CRT_PLATFORM_H_
 #define FUZZ_CRT_PLATFORM_H_
 
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <tvm/runtime/crt/platform.h>
 
-/* How much all blocks may have together; each block starts with its size. */
+/* The limit of all blocks together; each block starts with its size. */
 enum { MEMORY_BYTES = 4 << 20, SIZE_BYTES = 16 };
 
 static size_t memory_used = 0;
@@ -37,12 +37,12 @@ void TVMPlatformAbort(tvm_crt_error_t code) {
   abort();
 }
 
-/* To be called when nothing of the runtime is left. */
+/* Call this when everything of the runtime has been freed. */
 static void require_all_freed(void) {
   if (memory_used != 0) abort();
 }
 
-/* Reads each byte of a tensor, so that a sanitizer sees whether it is there, and writes it if so asked. */
+/* Reads each byte of a tensor, so that a sanitizer checks it, and writes it on request. */
 static void touch(const DLTensor* tensor, int write) {
   volatile unsigned char* bytes = (volatile unsigned char*)tensor->data;
   size_t count = ((size_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;

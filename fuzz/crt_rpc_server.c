@@ -1,6 +1,6 @@
 /*
- * libFuzzer harness: any bytes from the host of a device with the RPC server. The first byte says whether they are what
- * comes over the line, or requests of a session, each with its length in front.
+ * libFuzzer harness: any bytes from a host to a device with the RPC server. The first byte selects whether they are raw
+ * bytes of the line, or requests of a session, each preceded by its length.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@ enum { LINE_BYTES = 65536, DEVICE_NONCE = 7, HOST_NONCE = 1, MOST_CALLS = 1000, 
 
 static int calls_left;
 
-/* Reads its inputs and writes its last one, until it was called too often. */
+/* Reads its inputs and writes its last one, up to a number of calls. */
 static int touch_arguments(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, void* resource) {
   (void)ret;
   (void)ret_code;
@@ -91,7 +91,7 @@ size_t TVMPlatformFormatMessage(char* out_buf, size_t out_buf_size_bytes, const 
   return 0;
 }
 
-/* What the device says is read, and thrown away. */
+/* Reads the device's answers and discards them. */
 static ssize_t to_host(void* context, const uint8_t* data, size_t num_bytes) {
   (void)context;
   if (num_bytes > 0 && memchr(data, START, num_bytes) == data + num_bytes) abort();
@@ -119,7 +119,7 @@ static void send(TVMFramer* framer, uint16_t session, uint8_t type, const uint8_
   TVMFramer_FinishPacket(framer);
 }
 
-/* Makes packets of a session of the requests; each has its code, and gets its length. */
+/* Turns the requests into packets of a session: each has its code, and gets its length. */
 static void send_requests(Line* line, const uint8_t* data, size_t size) {
   static const uint8_t version = TVM_SESSION_VERSION;
   const TVMWriteStream stream = {to_line, line};

@@ -1,6 +1,6 @@
 """Random graphs of operators on edge values, against ONNX Runtime, bit for bit; their kernels under the sanitizers.
 
-Only operators that round correctly stand in the graphs: then no error can grow, and every bit must agree.
+The graphs contain only correctly rounded operators, so no error can grow and every bit must agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES = ("float32", "float64", "int32", "int64")
 
 @dataclass
 class Graph:
-    """A graph that grows: every tensor so far with what numpy calls its type."""
+    """A growing graph: every tensor so far with its numpy dtype."""
 
     rng: np.random.Generator
     inputs: dict[str, Array] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Graph:
         self.known[name] = (shape, dtype)
 
     def model(self) -> tuple[bytes, list[str]]:
-        """Return the model, and the names of its outputs: what nothing reads."""
+        """Return the model, and the names of its outputs: the tensors that nothing reads."""
         read = {name for node in self.nodes for name in node.input}
         outputs = [node.output[0] for node in self.nodes if node.output[0] not in read]
         infos = {
@@ -120,7 +120,7 @@ def _cast(graph: Graph, name: str) -> None:
     shape, dtype = graph.known[name]
     to = graph.pick(_DTYPES)
     if dtype.startswith("float") and not to.startswith("float"):
-        return  # of what does not fit ONNX Runtime makes what the processor does
+        return  # ONNX Runtime leaves values that do not fit to the processor
     graph.add("Cast", [name], shape, to, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
 
 
@@ -165,13 +165,13 @@ def random_graph(seed: int) -> Graph:
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Tell which elements are the same; NaN is the same as NaN."""
+    """Return which elements are equal; NaN equals NaN."""
     both_nan = np.isnan(a) & np.isnan(b) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
     return np.asarray((a == b) | both_nan)
 
 
 def difference(graph: Graph) -> tuple[str, list[KernelCall]]:
-    """Return in what our results differ from ONNX Runtime's, if they do, and the kernels that C has."""
+    """Return how our results differ from ONNX Runtime's, if they do, and the kernels printed in C."""
     data, names = graph.model()
     expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(names, graph.inputs)
     module, params = mlfc.import_model(data)
@@ -181,7 +181,7 @@ def difference(graph: Graph) -> tuple[str, list[KernelCall]]:
         defined = ReferenceEvaluator(onnx.load_from_string(data)).run(names, graph.inputs)
     for name, *references in zip(names, expected, defined, strict=True):
         result = found[name]
-        # ONNX Runtime finds extremes beside NaN, or NaN, as the axis is
+        # with NaN, ONNX Runtime returns an extreme or NaN, depending on the axis
         if not np.all(_same(result, references[0]) | _same(result, references[1])):
             return f"{name} is {result.ravel()[:9]}, for ONNX Runtime {np.ravel(references[0])[:9]}", list(calls)
     return "", list(calls)
@@ -199,7 +199,7 @@ def _job(label: str, call: KernelCall, rng: np.random.Generator) -> Job:
 
 
 def _undefined(jobs: list[Job]) -> Iterator[str]:
-    """Yield what the sanitizers, or the meaning of the kernels in numpy, have against their C."""
+    """Yield faults that the sanitizers, or the kernels' meaning in numpy, find in their C."""
     with tempfile.TemporaryDirectory() as folder:
         results, said = run_sanitized(jobs, Path(folder), ["clang"])
     if said:
@@ -214,15 +214,15 @@ def _undefined(jobs: list[Job]) -> Iterator[str]:
 
 
 def fuzz(seconds: float, seed: int, *, sanitized: bool, batch: int = _BATCH) -> list[Failure]:
-    """Compare graphs until the time is over; the models that fail are in what is returned.
+    """Compare graphs until the time is over; return the failing models.
 
     Parameters
     ----------
     seconds : float
     seed : int
-        Of the first graph; the next ones have the next numbers.
+        Of the first graph; later graphs count up.
     sanitized : bool
-        Whether there is a clang, under whose sanitizers the kernels' C is run.
+        Whether to run the kernels' C under clang's sanitizers.
     batch : int
         Graphs whose kernels are compiled together.
     """

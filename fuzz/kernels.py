@@ -1,4 +1,4 @@
-"""Random fused chains by every compiler at every level and by LLVM, against the interpreter of loop-level code."""
+"""Random fused chains, by every compiler at every level and by LLVM, against the tir interpreter."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.native.differential import Batch
 from tests.native.fused_chains import covering, random_chains
 
 NAME = "fused kernels"
-_CHAINS = 48  # of a batch
+_CHAINS = 48  # per batch
 
 
 def fuzz_kernels(seconds: float, seed: int) -> Iterator[Failure]:
-    """Yield each chain that some build computes wrongly; the first round of all builds is always finished.
+    """Yield each chain that some build computes wrongly; the first round always covers all builds.
 
     Parameters
     ----------
     seconds : float
-        For how long new rounds are begun.
+        How long to start new rounds.
     seed : int
-        Of the first round; it, the build and the chain's name say all that is needed to repeat one.
+        Of the first round. Seed, build and chain name suffice to reproduce a failure.
     """
     end = time.monotonic() + seconds
     found = 0
@@ -43,7 +43,7 @@ def fuzz_kernels(seconds: float, seed: int) -> Iterator[Failure]:
 
 
 def _by_all(batch: Batch, level: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the faults of each build for a level, and of LLVM's code for the least level and the native one."""
+    """Yield the faults of each build for a level, and of LLVM's code for the lowest and the native level."""
     for build in builds():
         if build.level == level:
             with tempfile.TemporaryDirectory() as folder:

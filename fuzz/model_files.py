@@ -1,4 +1,4 @@
-"""Damaged ONNX and TFLite models: what `check` passes compiles, and what it refuses is refused with one clear error."""
+"""Damaged ONNX and TFLite models: those that `check` passes compile, the others raise one coded error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzz.mutation import BLIND
 from fuzz.python_readers import Target
 
 _DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_int8.tflite"
-# the limits of what a model may cost allow many steps, and each is compiled twice
+# the limits per model allow many steps, and each model is compiled twice
 _CALLS = 200_000_000
 _NUMBERS = (-(2**63), -(2**31), -3, -2, -1, 0, 1, 2, 3, 5, 7, 2**15, 2**31 - 1, 2**31, 2**35, 2**63 - 1)
 _REALS = (float("nan"), float("inf"), float("-inf"), -1.0, -0.0, 0.0, 1e-45, 1e-8, 0.5, 2.0, 1e30, 3e38)
@@ -25,7 +25,7 @@ _KINDS = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.I
 
 
 def targets() -> tuple[Target, ...]:
-    """Return the importers with the compiler behind them as readers."""
+    """Return the importers, each followed by the compiler, as readers."""
     return (
         Target("ONNX model", compiles_as_checked, onnx_seeds(), (onnx_changed,) * 6 + BLIND, _CALLS),
         Target("TFLite model", compiles_as_checked, tflite_seeds(), (tables_changed,) * 4 + BLIND, _CALLS),
@@ -33,7 +33,7 @@ def targets() -> tuple[Target, ...]:
 
 
 def compiles_as_checked(data: bytes) -> None:
-    """Check a model and compile it; raise AssertionError where they disagree, and what is wrong with the model."""
+    """Check a model and compile it; raise AssertionError if they disagree, or the model's error."""
     import mlfc
     from mlfc.errors import InternalError, MlfcError
 
@@ -119,7 +119,7 @@ def _onnx_model(
 
 
 def onnx_changed(seed: bytes, chance: random.Random) -> bytes:
-    """Return a model with one to three things changed in its own terms."""
+    """Return a model with one to three changes in its own terms."""
     model = onnx.ModelProto.FromString(seed)
     for _ in range(chance.randint(1, 3)):
         chance.choice(_CHANGES)(model, chance)

@@ -1,4 +1,4 @@
-"""Damage to files: blind to what they are, or in their own terms, so that it gets past the first check."""
+"""Damage to files: blind, or in the terms of their format, so that it passes the first check."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 Mutator = Callable[[bytes, random.Random], bytes]
 
-# where readers go wrong: ends of ranges, signs, counts that overflow when they are multiplied
+# where readers fail: ends of ranges, signs, counts that overflow in products
 _NUMBERS = (0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _WORDS = ("", "a", "../a", "/", "\x00", "é", "\ud800", "9" * 400, "x" * 5000, "int8", "null", "tvm_op", "__nop")
 _INTERESTING = (b"\0", b"\xff", b"\x7f", b"\x80", b"{", b"[", b'"', b"\\", b"9", b"-", b"\n", b"/*", b"%", b"(")
 
 
 def random_bytes(_seed: bytes, chance: random.Random) -> bytes:
-    """Return bytes that have nothing to do with the seed."""
+    """Return bytes unrelated to the seed."""
     return chance.randbytes(chance.choice((0, 1, 7, 64, 600)))
 
 
@@ -30,12 +30,12 @@ def flipped(seed: bytes, chance: random.Random) -> bytes:
 
 
 def cut(seed: bytes, chance: random.Random) -> bytes:
-    """Return the start of the seed."""
+    """Return a prefix of the seed."""
     return seed[: chance.randrange(len(seed) + 1)]
 
 
 def spliced(seed: bytes, chance: random.Random) -> bytes:
-    """Return the seed with a piece of it, or something that often means something, put in, repeated or taken out."""
+    """Return the seed with a piece of it, or a common token, inserted, repeated or removed."""
     at = chance.randrange(len(seed) + 1)
     start = chance.randrange(len(seed) + 1)
     piece = chance.choice((seed[start : start + chance.randint(1, 40)], chance.choice(_INTERESTING)))
@@ -90,7 +90,7 @@ def _change(container: Any, key: Any, places: list[tuple[Any, Any]], chance: ran
         del container[key]
     elif kind == 3:
         other, place = chance.choice(places)
-        # a copy, for what contains itself is no JSON
+        # a copy: JSON cannot contain itself
         container[key] = json.loads(json.dumps(_at(other, place)))
     elif kind == 4 and isinstance(container, list):
         container.insert(key, json.loads(json.dumps(container[key])))
@@ -104,5 +104,5 @@ def _at(container: Any, key: Any) -> Any:
     try:
         return container[key]
     except (KeyError, IndexError):
-        # an earlier change took it away
+        # an earlier change removed it
         return None

@@ -1,6 +1,6 @@
-"""Every reader in Python under damaged input: it returns or raises an error of ours, in few steps and little memory.
+"""Every Python reader under damaged input: it returns or raises one of our errors, in few steps and little memory.
 
-Seeds are good files, made here; a seed number fixes what is done to them, so that whatever fails can be repeated.
+Seeds are valid files made here; a seed number determines the damage, so that failures can be reproduced.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from mlfc.runtime import Module
 from tests.counting import counted_calls
 
 MAX_CALLS = 10_000_000
-"""Of functions that reading one file may take: some two seconds of a slow core."""
+"""Function calls allowed for reading one file: about two seconds of a slow core."""
 MAX_BYTES = 256 << 20
 _DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_int8.tflite"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A reader with what to feed it.
+    """A reader and its inputs.
 
     Attributes
     ----------
     name : str
     read : callable
-        Takes the bytes of a file.
+        Called with the bytes of a file.
     seeds : sequence of bytes
-        Good files.
+        Valid files.
     mutators : sequence of Mutator
     calls : int
-        Of functions that a file may take.
+        Function calls allowed per file.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Failure:
-    """An input that a reader did not stand.
+    """An input that made a reader fail.
 
     Attributes
     ----------
@@ -70,14 +70,14 @@ class Failure:
 
 
 def inputs(target: Target, chance: random.Random) -> Iterator[bytes]:
-    """Yield damaged files without end."""
+    """Yield damaged files forever."""
     while True:
         data = chance.choice(target.seeds)
         mutator = chance.choice(target.mutators)
         try:
             yield mutator(data, chance)
         except (ValueError, RecursionError):
-            # what the seed cannot be changed to, such as JSON of half a character
+            # an impossible change, such as JSON of half a character
             continue
 
 
@@ -90,13 +90,13 @@ def failure_of(target: Target, data: bytes) -> Failure | None:
         return Failure(target.name, data, f"an error that blames mlfc: {error}")
     except MlfcError:
         pass
-    except Exception as error:  # this is what is being looked for
+    except Exception as error:  # the fuzzer looks for these
         return Failure(target.name, data, f"{type(error).__name__}: {error}")
     return Failure(target.name, data, f"it took {calls.number:,} calls") if calls.number > target.calls else None
 
 
 def fuzz(target: Target, seconds: float = inf, seed: int = 0, *, count: int = sys.maxsize) -> list[Failure]:
-    """Feed a reader for some time, or so many files; return what it did not stand, of each kind one.
+    """Feed a reader for some time, or a number of files; return one failing input of each kind.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def @main(%x: Tensor[(1, 4), float32]) {
 
 
 class _Library(Module):
-    """Stands for the library that a blob lies in."""
+    """Stands in for the library around a blob."""
 
     @property
     def is_dso_exportable(self) -> bool:
@@ -183,7 +183,7 @@ class _Library(Module):
 
 
 def _blob(abi: str) -> bytes:
-    """Return a tree of every kind that comes with mlfc, as a library carries it."""
+    """Return a tree with every built-in module kind, as stored in a library."""
     from mlfc.library.module_tree import pack
     from mlfc.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
     from mlfc.runtime.devices.kernel_launch import FunctionInfo
@@ -213,7 +213,7 @@ def _blob_reader(abi: str) -> Callable[[bytes], object]:
 
 
 def _blob_changed(seed: bytes, chance: random.Random) -> bytes:
-    """Return a blob whose size fits what was done to the rest of it."""
+    """Return a blob whose size matches its damaged content."""
     body = chance.choice(BLIND)(seed[8:], chance)
     return len(body).to_bytes(8, "little") + body
 
@@ -253,7 +253,7 @@ def _small_tar() -> bytes:
 
 
 def elf_object(bits: int) -> bytes:
-    """Return a little object file that defines the function ``f``."""
+    """Return a small object file that defines the function ``f``."""
     import struct
 
     strings, symbol, head, section = b"\0f\0", "<IIIBBH", "<16sHHIIIIIHHHHHH", "<10I"
@@ -295,7 +295,7 @@ def _read_archive(data: bytes) -> None:
 
 
 def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
-    """Return an archive with its metadata changed and everything else as it was."""
+    """Return an archive in which only the metadata is changed."""
     import tarfile
 
     from mlfc.support.tar import write_tar
@@ -307,7 +307,7 @@ def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
             if info.isreg()
         }
     document = json.loads(files["metadata.json"])
-    # the list of files is half of the text and says little
+    # the list of files is half of the text and of little interest
     listed = document["mlfc"].pop("files")
     changed = json.loads(json_changed(json.dumps(document).encode(), chance))
     if isinstance(changed.get("mlfc"), dict):

@@ -41,7 +41,7 @@ def compile_model(model: Path, archive: Path) -> None:
 
 
 def quantized(images: npt.NDArray[np.float32], info: Any) -> npt.NDArray[Any]:
-    """Return images as the model's input wants them."""
+    """Return images in the layout and dtype of the model's input."""
     if info.dtype == "float32":
         return images.transpose(0, 3, 1, 2)  # the ONNX model has channels first
     return np.clip(np.round(images / info.scale + info.zero_point), -128, 127).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Writing the trained network as float32 ONNX and as int8 TFLite."""
+"""Export the trained network as float32 ONNX and as int8 TFLite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_onnx(weights: Weights) -> bytes:
         )
         nodes.append(helper.make_node("Relu", [f"{name}_sum"], [f"{name}_out"], name=f"{name}_relu"))
         current, size = f"{name}_out", -(-size // stride)
-    # Flatten walks C, H, W here, H, W, C in the network
+    # Flatten iterates over C, H, W here, over H, W, C in the network
     dense = weights["dense"].reshape(size, size, -1, 10).transpose(2, 0, 1, 3).reshape(-1, 10)
     initializers.append(numpy_helper.from_array(np.ascontiguousarray(dense), "dense"))
     initializers.append(numpy_helper.from_array(weights["dense_bias"], "dense_bias"))
@@ -62,7 +62,7 @@ class Scale:
 
 
 def activation_scale(values: Array) -> Scale:
-    """Return the int8 scale that covers what calibration saw, zero included."""
+    """Return the int8 scale that covers all calibrated values and zero."""
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
     scale = float(np.float32((high - low) / 255))
     return Scale(scale, round(-128 - low / scale))
@@ -88,7 +88,7 @@ class TfliteWriter:
         data: npt.NDArray[np.generic] | None = None,
         axis: int = 0,
     ) -> int:
-        """Add a tensor, constant if it has data; return its index."""
+        """Add a tensor, a constant if it has data; return its index."""
         tensor = schema.TensorT()
         tensor.name, tensor.shape, tensor.type, tensor.buffer = name, list(shape), dtype, 0
         tensor.quantization = schema.QuantizationParametersT()

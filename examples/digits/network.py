@@ -1,7 +1,7 @@
-"""A small convolutional network in numpy: enough to train the example model from nothing.
+"""A small convolutional network in numpy: enough to train the example model from scratch.
 
 Tensors are NHWC, convolution kernels HWIO. Layers: convolution 3x3 (8), convolution 3x3 stride 2 (16),
-dense (10); both convolutions pad as TFLite's SAME does.
+dense (10); both convolutions use TFLite's SAME padding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STRIDES = {"conv1": 1, "conv2": 2}
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the padding before and after that TFLite's SAME gives."""
+    """Return TFLite's SAME padding before and after."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
@@ -44,7 +44,7 @@ def initial(rng: np.random.Generator) -> Weights:
 
 @dataclass
 class Activations:
-    """What one forward pass computed; `backward` needs it and calibration looks at it."""
+    """The values of one forward pass, for `backward` and calibration."""
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
@@ -70,7 +70,7 @@ def softmax(logits: Array) -> Array:
 
 
 def _spread(gradient: Array, size: int, stride: int) -> Array:
-    """Add gradients of windows back onto the tensor they were cut from."""
+    """Add gradients of windows to the tensor they come from."""
     before, after = same_padding(size, 3, stride)
     whole = np.zeros((len(gradient), size + before + after, size + before + after, gradient.shape[-1]), np.float32)
     rows, columns = gradient.shape[1:3]

@@ -29,7 +29,7 @@ def main(target: str) -> None:
 
         device = mlfc.device(target, 0)
         if not device.exists:
-            print(f"there is no {device} here to run it")
+            print(f"no {device} here to run it")
             return
         executor = mlfc.runtime.GraphExecutor(graph_json, loaded_lib, device)
         executor.set_input(**params)

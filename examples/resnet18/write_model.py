@@ -1,8 +1,8 @@
 """Write a ResNet-18 with seeded weights as an ONNX model: ``python write_model.py [resnet18.onnx]``.
 
 The network is that of He et al., Deep Residual Learning for Image Recognition (2015), for images of 224 by 224 pixels
-and 1000 classes. Its weights are random, scaled so that values keep their size from layer to layer: it recognizes
-nothing, but computes as much as a trained one.
+and 1000 classes. Its weights are random, scaled so that values keep their magnitude from layer to layer: it recognizes
+nothing, but computes as much as a trained network.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Network:
         return self._add("BatchNormalization", [y, scale, bias, mean, variance])
 
     def pool(self, x: str) -> str:
-        """Add the largest of three by three values, at every second row and column."""
+        """Add a 3 x 3 max pool of stride 2."""
         return self._add("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
 
     def relu(self, x: str) -> str:
-        """Add a rectifier."""
+        """Add a ReLU."""
         return self._add("Relu", [x])
 
     def block(self, x: str, channels: int, filters: int, stride: int) -> str:
-        """Add two convolutions and the way around them."""
+        """Add two convolutions and their shortcut."""
         y = self.relu(self.conv(x, channels, filters, 3, stride))
         y = self.conv(y, filters, filters, 3, 1, gain=0.3)
         if stride != 1 or channels != filters:
@@ -65,7 +65,7 @@ class Network:
         return self.relu(self._add("Add", [y, x]))
 
     def classify(self, x: str, channels: int) -> str:
-        """Add the mean of each channel, a dense layer and a softmax."""
+        """Add global average pooling, a dense layer and a softmax."""
         flat = self._add("Flatten", [self._add("GlobalAveragePool", [x])])
         weight = self._weight(self._random.normal(0, np.sqrt(1 / channels), (CLASSES, channels)))
         dense = self._add("Gemm", [flat, weight, self._weight(np.zeros(CLASSES))], transB=1)

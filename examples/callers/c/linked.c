@@ -1,4 +1,4 @@
-/* Runs the digits model by its plain C header. SPDX-License-Identifier: 0BSD */
+/* Runs the digits model through its plain C header. SPDX-License-Identifier: 0BSD */
 #include <digits.h>
 #include <stdio.h>
 

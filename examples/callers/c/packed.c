@@ -1,5 +1,5 @@
-/* Loads the digits library at run time and calls its classic packed function, as TVM's runtime does, with nothing of
- * TVM's. SPDX-License-Identifier: 0BSD */
+/* Loads the digits library at run time and calls its classic packed function as TVM's runtime does, but without
+ * TVM. SPDX-License-Identifier: 0BSD */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static int run(void *library, float *image, float *probabilities) {
   int codes[] = {TENSOR_HANDLE, TENSOR_HANDLE}, result_code = NOTHING;
   const char *(*last_error)(void);
   PackedFunction function;
-  /* ISO C has no conversion from void * to functions, POSIX promises one through memory */
+  /* ISO C has no conversion from void * to function pointers; POSIX guarantees one through memory */
   *(void **)&function = dlsym(library, "tvmgen_digits___tvm_main__");
   *(void **)&last_error = dlsym(library, "TVMGetLastError");
   if (function == NULL || last_error == NULL) return 1;

@@ -1,4 +1,4 @@
-// Runs the digits model behind a class of its own. SPDX-License-Identifier: 0BSD
+// Runs the digits model behind a class. SPDX-License-Identifier: 0BSD
 #include <digits.h>
 
 #include <array>

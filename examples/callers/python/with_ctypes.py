@@ -1,4 +1,4 @@
-"""Run the digits model with nothing but Python. SPDX-License-Identifier: 0BSD."""
+"""Run the digits model with only the standard library. SPDX-License-Identifier: 0BSD."""
 
 import ctypes
 import sys

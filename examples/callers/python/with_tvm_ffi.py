@@ -1,4 +1,4 @@
-"""Run the digits model on numpy's arrays by apache-tvm-ffi. SPDX-License-Identifier: 0BSD."""
+"""Run the digits model on numpy arrays with apache-tvm-ffi. SPDX-License-Identifier: 0BSD."""
 
 import sys
 from pathlib import Path

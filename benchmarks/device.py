@@ -24,7 +24,7 @@ import mlfc
 from benchmarks.kernels import LAYERS, Layer, attributes
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.host.launch import launch_extents
-from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.library.device_modules import compile_cuda
 from mlfc.relay import ir
 from mlfc.runtime import CudaModule, FunctionInfo, OpenClModule
 from mlfc.target.target import parse_target

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import mlfc
 from mlfc.micro.project.generate import generate_project
 from mlfc.relay import ir
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify.litert import Reference
 from tests.harness import module_of
 

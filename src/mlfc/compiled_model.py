@@ -14,7 +14,7 @@ from mlfc.archive.write.export import export_model_library_format
 from mlfc.compiler import build
 from mlfc.frontend import Model, import_model, model_bytes, model_name
 from mlfc.runtime.modules.runnable import HasModel, Runnable
-from mlfc.support.display import Displayed
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory

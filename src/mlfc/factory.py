@@ -13,25 +13,22 @@ import numpy.typing as npt
 
 from mlfc import codegen, memory
 from mlfc.errors import InternalError
-from mlfc.library.described import beside_code
-from mlfc.library.device_modules import device_module
+from mlfc.library.device_modules import beside_code, device_module
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
-from mlfc.runtime.libraries.factory import FactoryModule
+from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
-from mlfc.runtime.libraries.module_set import ModuleSet
-from mlfc.runtime.modules.external_code import ExternalCode
-from mlfc.runtime.modules.loaders import load_part
+from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
-from mlfc.support.display import Displayed
 from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, Value
 

@@ -17,7 +17,7 @@ from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.content import to_bytes
 from mlfc.verify import compare, verify
 from mlfc.verify.board_layers import BoardLayers

@@ -16,7 +16,7 @@ import mlfc
 from mlfc.errors import InputError, MlfcError, RunError
 from mlfc.runtime import LibraryModule
 from mlfc.runtime.devices.device import cpu
-from mlfc.runtime.ffi.ffi_func import FfiFunc
+from mlfc.runtime.ffi.native_code import FfiFunc
 from mlfc.runtime.tensor.c_abi import DLTensor, array_tensor
 from tests.native.test_abi_entries import MAIN, exported
 

@@ -18,12 +18,12 @@ import pytest
 import mlfc
 from benchmarks.library_load import large_model
 from mlfc.errors import ArchiveError
-from mlfc.library.toolchain import compile_shared
 from mlfc.objfile.digest import MAX_RANGES, SYMBOL, check_digest, write_digest
-from mlfc.objfile.image import ElfImage
-from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
+from mlfc.objfile.elf import ElfImage
+from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.shared_library import compile_shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="digests are those of ELF libraries")
 WATCHDOG_S = 600

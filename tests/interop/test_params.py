@@ -10,8 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
-from mlfc.support.params import load_params, save_params
+from mlfc.support.params import decode_ndarray, encode_ndarray, load_params, save_params
 
 WORKED_EXAMPLE = bytes.fromhex(
     "b79c04054f8de5f7 0000000000000000 0100000000000000 0200000000000000 7030 0100000000000000"

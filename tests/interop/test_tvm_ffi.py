@@ -277,7 +277,7 @@ def test_our_functions_return_arrays_to_our_callers(words: Path, spoken: tuple[n
 
 def imported_code(path: Path) -> Any:
     from mlfc.runtime import LibraryModule
-    from mlfc.runtime.ffi.ffi_func import FfiFunc
+    from mlfc.runtime.ffi.native_code import FfiFunc
 
     library = LibraryModule(path)
     address = library.address("__tvm_ffi_kws")

@@ -10,9 +10,10 @@ from typing import Any
 import numpy.typing as npt
 
 from mlfc.codegen.c import print_file, print_function
-from mlfc.library.toolchain import NATIVE, compile_shared
+from mlfc.library.toolchain import NATIVE
 from mlfc.tir.ir import PrimFunc
 from tests.native.llvm_functions import beside_c, run_kernel
+from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
 EXACT = (NATIVE, "-ffp-contract=off")

@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc.errors import DeviceError, InputError
 from mlfc.factory import Factory
-from mlfc.library import cuda_compiler
-from mlfc.library.cuda_compiler import CudaCode, compile_cuda
+from mlfc.library import device_modules
+from mlfc.library.device_modules import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
 from mlfc.runtime.devices.cuda_api import CudaApi
 from mlfc.runtime.tensor import c_abi
-from mlfc.runtime.tensor.dlpack import Described, to_capsule
+from mlfc.runtime.tensor.c_abi import Described, to_capsule
 from mlfc.runtime.tensor.ndarray import array
 from tests.native.cuda_on_host import host_code
 
@@ -221,7 +221,7 @@ def test_source_is_compiled_for_the_device_at_hand(api: CudaApi) -> None:
 def factory(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Factory:
     """Return a dense layer and a softmax over its row, compiled for the device."""
     if IS_STAND_IN:
-        monkeypatch.setattr(cuda_compiler, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
+        monkeypatch.setattr(device_modules, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["d"]), helper.make_node("Softmax", ["d"], ["y"], axis=-1)],
         "dense",

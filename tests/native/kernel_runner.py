@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.c import print_file, print_function
-from mlfc.library.toolchain import NATIVE, compile_shared
+from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.llvm_functions import beside_c
+from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64

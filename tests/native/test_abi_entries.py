@@ -18,7 +18,6 @@ from mlfc.codegen.abi import library_files
 from mlfc.crt import crt_files
 from mlfc.errors import InputError, OptionError, RunError
 from mlfc.factory import link
-from mlfc.library.toolchain import compile_shared
 from mlfc.memory import ConstantPool
 from mlfc.runtime import LibraryModule
 from mlfc.runtime.devices.device import cpu
@@ -26,6 +25,7 @@ from mlfc.runtime.tensor.c_abi import DLTensor, array_tensor
 from mlfc.support.content import write_data
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.shared_library import compile_shared
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 INPUT, OUTPUT = "serving_default_dense_input:0", "StatefulPartitionedCall:0"

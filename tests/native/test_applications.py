@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from tests.projects import NAME, archive, odd_archive, printed_output, project, reference_output
 
 BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}

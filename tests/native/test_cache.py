@@ -17,7 +17,7 @@ from mlfc.errors import OutputError
 from mlfc.library import cache
 from mlfc.library.cache import cache_folder, find_entry, store_entry
 from mlfc.library.toolchain import compile_cached
-from mlfc.support.private_folder import private_folder
+from mlfc.support.plain_file import private_folder
 
 FILES = {"src/answer.c": b"int answer(void) { return 42; }\n"}
 OTHERS = {"src/answer.c": b"int answer(void) { return 1; }\n"}
@@ -34,7 +34,7 @@ as_root = pytest.mark.skipif(
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_warned", set())
-    monkeypatch.setattr("mlfc.support.private_folder._folders", {})
+    monkeypatch.setattr("mlfc.support.plain_file._folders", {})
     return tmp_path / "cache"
 
 

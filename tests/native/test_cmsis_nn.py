@@ -16,7 +16,7 @@ from mlfc.errors import RunError, ToolchainError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule
-from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.runtime.modules.loaders import ExternalCode
 from tests.conftest import need
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "cmsis_nn"

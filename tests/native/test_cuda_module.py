@@ -15,11 +15,11 @@ import pytest
 
 import mlfc
 from mlfc.errors import ArchiveError, DeviceError, OptionError, ToolchainError
-from mlfc.library import cuda_compiler
-from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.library import device_modules
+from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
 from mlfc.runtime.devices import nvrtc
-from mlfc.runtime.modules import cuda_module
+from mlfc.runtime.modules import device_module
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
 
@@ -154,9 +154,9 @@ COMPILERS = ("nvrtc", *(("nvcc",) if shutil.which("nvcc") else ()))
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let `compile_cuda` find one compiler alone."""
     if request.param == "nvcc":
-        monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda: None)
+        monkeypatch.setattr(device_modules, "find_nvrtc", lambda: None)
     else:
-        monkeypatch.setattr(cuda_compiler.shutil, "which", lambda _: None)
+        monkeypatch.setattr(device_modules.shutil, "which", lambda _: None)
     return str(request.param)
 
 
@@ -188,14 +188,14 @@ def test_architectures_that_are_none(compiler: str, arch: str, error: type[Excep
 
 
 def test_kernels_that_do_not_compile_show_the_first_lines(compiler: str) -> None:
-    with pytest.raises(ToolchainError, match=r"refuses the kernels:\n(.*\n)*.*missing_name") as caught:
+    with pytest.raises(ToolchainError, match=r"rejects the kernels:\n(.*\n)*.*missing_name") as caught:
         compile_cuda('extern "C" __global__ void f(int *a) { *a = missing_name; }\n')
     assert len(str(caught.value).splitlines()) < 16
 
 
 def test_source_travels_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda: None)
-    monkeypatch.setattr(cuda_compiler.shutil, "which", lambda _: None)
+    monkeypatch.setattr(device_modules, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(device_modules.shutil, "which", lambda _: None)
     code = compile_cuda(cuda_cases.SUMS, "sm_90")
     assert (code.format, code.data) == ("cu", cuda_cases.SUMS.encode())
 
@@ -229,7 +229,7 @@ def test_source_for_gpus_newer_than_the_compiler_is_left_to_the_driver(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], arch: str, end: bytes
 ) -> None:
     compiler = SimpleNamespace(version="0", architectures=lambda: (75, 80), compile=lambda _, arch: arch.encode())
-    monkeypatch.setattr(cuda_module, "require_nvrtc", lambda: compiler)
+    monkeypatch.setattr(device_module, "require_nvrtc", lambda: compiler)
     api = SimpleNamespace(capability=capability, arch="sm_{}{}".format(*capability))
     assert CudaModule("cu", {}, "text")._image(api) == arch.encode() + end
 
@@ -238,7 +238,7 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
     api = SimpleNamespace(capability=(3, 5), arch="sm_35", device=mlfc.cuda(0), name="an old one")
     compiler = SimpleNamespace(version="12.9", architectures=lambda: (50, 90))
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_module, "require_nvrtc", lambda: compiler)
+        patch.setattr(device_module, "require_nvrtc", lambda: compiler)
         message = r"cuda\(0\) \(an old one\): NVRTC 12.9 compiles for compute capability 5.0 and later, not for 3.5"
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)

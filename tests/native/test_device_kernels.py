@@ -15,7 +15,7 @@ from mlfc import (
     transform,
 )
 from mlfc.codegen.device import device_kernels
-from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.library.device_modules import compile_cuda
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target

@@ -10,7 +10,7 @@ import pytest
 
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels
-from mlfc.library.cuda_compiler import compile_cuda
+from mlfc.library.device_modules import compile_cuda
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.launches import launches

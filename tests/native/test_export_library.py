@@ -26,11 +26,11 @@ from benchmarks import library_load
 from mlfc.errors import ArchiveError, OptionError, OutputError, ToolchainError
 from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
-from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import Module, OpaqueModule, cpu
-from mlfc.runtime.libraries.module_set import ModuleSet
+from mlfc.runtime.libraries.factory import ModuleSet
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.shared_library import compile_shared
 
 EXECUTORS = ("aot", "graph")
 KINDS = {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}

@@ -11,9 +11,9 @@ import pytest
 import mlfc
 from mlfc.archive.details import module_info
 from mlfc.factory import link
-from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import AotModule
 from tests.native.test_linked_modules import X, factories, network
+from tests.shared_library import compile_shared
 
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])

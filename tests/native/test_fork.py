@@ -190,7 +190,7 @@ def test_objects_in_memory_run_in_a_child(models: Path) -> None:
 
 
 def test_a_child_leaves_its_parents_files() -> None:
-    from mlfc.support.private_folder import private_folder
+    from mlfc.support.plain_file import private_folder
 
     folder = private_folder()
 

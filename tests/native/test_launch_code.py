@@ -13,7 +13,6 @@ import pytest
 from mlfc import memory
 from mlfc.codegen import GeneratedCode, Unit, generate
 from mlfc.crt import crt_files
-from mlfc.library.toolchain import compile_shared
 from mlfc.support.content import Data, write_data
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
@@ -21,6 +20,7 @@ from mlfc.tir.ir import Buffer, KernelCall, Launch, PrimFunc, Program, Seq, Valu
 from tests.native.crt_executor import DLTensor
 from tests.native.test_generated_module import compiler
 from tests.native.test_packed_functions import call, tensor
+from tests.shared_library import compile_shared
 
 RUNTIME = Path(__file__).with_name("recording_runtime.c")
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]

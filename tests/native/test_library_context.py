@@ -12,12 +12,12 @@ import pytest
 
 from mlfc.errors import InputError, OptionError, RunError
 from mlfc.library.build import build_library, runtime_files
-from mlfc.library.toolchain import compile_shared
 from mlfc.runtime import LibraryModule, Module, get_global_func, register_global_func
-from mlfc.runtime.ffi.packed_func import PackedFunc
+from mlfc.runtime.ffi.native_code import PackedFunc
 from mlfc.runtime.libraries.library_context import CONTEXT
 from tests.conftest import need
 from tests.native.test_abi_entries import exported
+from tests.shared_library import compile_shared
 
 SOURCE = rb"""
 #include <mlfc_abi.h>

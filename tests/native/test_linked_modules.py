@@ -14,12 +14,12 @@ from mlfc.archive.details import module_info
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import Factory, link
-from mlfc.library.toolchain import compile_shared
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
 from mlfc.support.content import to_bytes, write_data
 from tests.harness import module_of
 from tests.native.test_generated_module import WARNINGS, compiler, symbols
+from tests.shared_library import compile_shared
 
 
 def network(*, second: int = 1, wide: bool = False) -> ir.IRModule:

@@ -23,7 +23,7 @@ from mlfc.errors import OptionError, RunError, ToolchainError
 from mlfc.factory import Factory, library_root, link
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
-from mlfc.library.toolchain import _find, compile_objects, compile_shared, find_compiler
+from mlfc.library.toolchain import _find, compile_objects, find_compiler
 from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
@@ -34,6 +34,7 @@ from tests.harness import module_of, seeded_inputs
 from tests.native import counting_clocks
 from tests.native.counting_clocks import passed
 from tests.native.extracted import extracted, make
+from tests.shared_library import compile_shared
 
 EXECUTORS = ("aot", "graph")
 TWO = [Pool("fast", 3000), Pool("slow")]

@@ -246,7 +246,7 @@ def test_arguments_that_do_not_fit_name_the_kernel(api: DeviceApi) -> None:
 
 def test_a_kernel_that_does_not_compile_shows_the_log(api: DeviceApi, capfd: pytest.CaptureFixture[str]) -> None:
     broken = "// Function: f\n__kernel void f(__global int* out) { out[0] = missing_name; }\n"
-    with pytest.raises(DeviceError, match="the driver's compiler refuses kernel f:") as caught:
+    with pytest.raises(DeviceError, match="the driver's compiler rejects kernel f:") as caught:
         module_of(broken, "f", ("handle",))["f"](api.allocate(4), 1)
     assert "missing_name" in str(caught.value)
     assert len(str(caught.value).splitlines()) < 16

@@ -12,11 +12,11 @@ import pytest
 from mlfc import memory
 from mlfc.codegen import GeneratedCode, Unit, generate
 from mlfc.crt import crt_files
-from mlfc.library.toolchain import compile_shared
 from mlfc.support.content import to_bytes, write_data
 from tests.native.crt_executor import DLTensor
 from tests.native.programs import chain
 from tests.native.test_generated_module import WARNINGS, compiler
+from tests.shared_library import compile_shared
 
 SIZE = 40
 # the functions of the runtime that generated code calls, as small as can be

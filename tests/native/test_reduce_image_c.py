@@ -12,7 +12,6 @@ import pytest
 
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.c import print_file, print_function
-from mlfc.library.toolchain import compile_shared
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.transform.lower_group import LoweredGroup, lower_group
@@ -21,6 +20,7 @@ from tests.native.kernel_runner import FUSING, BuiltKernel
 from tests.native.llvm_functions import beside_c
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
+from tests.shared_library import compile_shared
 
 # Sizes differ from case to case, code does not: every fifth resize covers all methods and layouts.
 CASES = [case for case in (*reduce_cases(), *resize_cases()[::5], *block_cases()) if 0 not in np.shape(case.args[0])]

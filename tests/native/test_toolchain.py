@@ -12,7 +12,8 @@ import pytest
 
 from mlfc.errors import OutputError, ToolchainError
 from mlfc.library.cache import cache_folder
-from mlfc.library.toolchain import compile_cached, compile_shared, find_compiler
+from mlfc.library.toolchain import compile_cached, find_compiler
+from tests.shared_library import compile_shared
 
 FILES = {"src/answer.c": b'#include "answer.h"\nint answer(void) { return ANSWER; }\n',
          "include/answer.h": b"#define ANSWER 42\n"}  # fmt: skip

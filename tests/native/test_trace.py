@@ -15,7 +15,7 @@ from mlfc.archive import load_profiled
 from mlfc.crt import trace_headers
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make

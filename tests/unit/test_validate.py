@@ -18,7 +18,7 @@ from mlfc.archive.validate import c_symbols
 from mlfc.archive.validate.validate import MAX_FAULTS, find_faults, validate
 from mlfc.relay import text_source
 from mlfc.runtime.executors import graph_json
-from mlfc.support import expansion, json_text, params, tar
+from mlfc.support import json_text, params, tar
 from tests.conftest import need
 from tests.hostile.corpus import encoded, packed, with_manifest
 from tests.hostile.good_archives import compiled_files, compiled_metadata, graph_files, graph_metadata
@@ -120,9 +120,9 @@ def test_the_page_on_trust_states_the_limits() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "trust.md").read_text(encoding="utf-8")
     for limit, text in (
         (tar.MAX_BYTES, "64 GiB"),
-        (expansion.MAX_EXPANDED, "4 GiB"),
-        (expansion.MIN_EXPANDED, "64 MiB"),
-        (expansion.MAX_EXPANSION, "100 times"),
+        (tar.MAX_EXPANDED, "4 GiB"),
+        (tar.MIN_EXPANDED, "64 MiB"),
+        (tar.MAX_EXPANSION, "100 times"),
         (tar.MAX_MEMBERS, "8,000"),
         (read.MAX_METADATA, "16 MiB"),
         (json_text.MAX_TOKENS, "250,000 values"),

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify import compare, verify
 from mlfc.verify.float64 import float64_model, in_float64
 from mlfc.verify.nudged import nudged

@@ -157,7 +157,7 @@ def run_project(
     """Run a project's firmware, as far as it runs here or on a board that is connected."""
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.run.project_run import built_project
-    from mlfc.runtime.tensor.fill import fill as filled
+    from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
     from mlfc.support.atomic import check_writable
 

@@ -129,7 +129,7 @@ def run_model(
 
 def _given(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
     """Return the inputs of a model: from a file, or made up."""
-    from mlfc.runtime.tensor.fill import fill as filled
+    from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
 
     return filled(infos, fill, seed) if path is None else read_npz(path, infos)

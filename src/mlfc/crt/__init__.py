@@ -1,7 +1,7 @@
 """The standalone C runtime: one source for archives, host builds and firmware.
 
-The folder is the tree that travels in archives under ``runtime/``: headers under the include names of microTVM's
-runtime, sources in its folder names.
+The folder is the tree that archives carry under ``runtime/``: headers under the include names of microTVM's runtime,
+sources in its folder names.
 """
 
 from __future__ import annotations
@@ -15,17 +15,10 @@ _ROOT = Path(__file__).resolve().parent
 
 
 def crt_files(*parts: str) -> dict[str, bytes]:
-    """Return files of the runtime's tree.
+    """Return files of the runtime's tree by path inside it, with ``/`` between folders, sorted.
 
-    Parameters
-    ----------
-    *parts : str
-        Folders to take, with all that is in them, such as ``include``; by default the whole tree.
-
-    Returns
-    -------
-    dict of str to bytes
-        By path inside the tree, with ``/`` between folders, sorted. Python's files and hidden ones are left out.
+    `parts` are folders to take, such as ``include``; by default the whole tree. Python's files and hidden ones are left
+    out.
     """
     files = {
         path.relative_to(_ROOT).as_posix(): path.read_bytes()

@@ -1,7 +1,8 @@
-"""Code of modules as libraries of this machine."""
+"""What libraries are built from: code that fits the machine, the runtime that it calls, and blobs of modules."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,11 +10,17 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from mlfc.crt import crt_files
-from mlfc.errors import ToolchainError
+from mlfc.errors import ArchiveError, ToolchainError
+from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
-from mlfc.objfile.head import HEAD, OBJECT, misfit
-from mlfc.support.content import Data, chunks_of
+from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
+from mlfc.objfile.write.blob_object import blob_source, object_with_blob
+from mlfc.runtime.modules.blob import SYMBOLS
+from mlfc.runtime.modules.module import Module
+from mlfc.support.content import Data, FileContent, ViewContent, chunks_of, write_data
+from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
+from mlfc.support.tar import open_tar
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 """Takes calling conventions and code, and returns what lies beside it in libraries that are exported."""
@@ -33,23 +40,12 @@ _TEXTS = (*SOURCES, *_CPP, ".h")
 def build_library(
     files: Mapping[str, Data], flags: Sequence[str] = (NATIVE,), *, digests: Mapping[str, str] | None = None
 ) -> Path:
-    """Return a shared library of a module's code, from the cache where it is there.
+    """Return a shared library of a module's code, cached by content.
 
-    Parameters
-    ----------
-    files : mapping of str to Data
-        As archives have them under ``codegen/host``: ``src/...``, ``include/...`` and ``lib/....o``. Objects for this
-        machine are linked as they are; else the C is compiled. Code that includes the C runtime's headers is built
-        with mlfc's runtime.
-    flags : sequence of str
-        For the compiler.
-    digests : mapping of str to str, optional
-        SHA-256 of `files`, where it is known and was checked.
-
-    Raises
-    ------
-    ToolchainError
-        If there is no code for this machine, no compiler, or it refuses the code.
+    `files` are those of archives under ``codegen/host``: ``src/...``, ``include/...`` and ``lib/....o``. Objects for
+    this machine are linked as they are; else the C is compiled. Code that includes the C runtime's headers is built
+    with mlfc's runtime. `digests` holds the verified SHA-256 of files.
+    Raises ToolchainError if there is no code for this machine, no compiler, or it rejects the code.
     """
     code = buildable(files)
     return compile_cached(code.files, flags, includes=code.includes, digests=digests)
@@ -57,27 +53,14 @@ def build_library(
 
 @dataclass(frozen=True)
 class Buildable:
-    """All that a library is built from.
-
-    Attributes
-    ----------
-    files : mapping of str to Data
-    includes : tuple of str
-        Folders of `files` to search for headers.
-    """
+    """Everything that a library is built from."""
 
     files: Mapping[str, Data]
-    includes: tuple[str, ...]
+    includes: tuple[str, ...]  # folders of `files` to search for headers
 
 
 def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Buildable:
-    """Return what a library for `machine`, default this one, is built from: the code, and the runtime that it calls.
-
-    Raises
-    ------
-    ToolchainError
-        If there is no code for the machine.
-    """
+    """Return code and its runtime for a library for `machine`, default this one; raise ToolchainError without code."""
     chosen = fitting_code(files, machine)
     folders = tuple(sorted({str(PurePosixPath(name).parent) for name in chosen}))
     if not needs_runtime(chosen):
@@ -92,12 +75,9 @@ def runtime_code() -> Buildable:
 
 
 def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> dict[str, Data]:
-    """Return the files to build for a machine: objects that fit it with what has none of them, else the C.
+    """Return the files to build for a machine: matching objects and the files without objects, else the C.
 
-    Raises
-    ------
-    ToolchainError
-        If there is neither, or C++ without objects.
+    Raises ToolchainError if there is neither, or C++ without objects.
     """
     objects = {name: data for name, data in files.items() if name.endswith(OBJECT_SUFFIX)}
     rest = {name: data for name, data in files.items() if name not in objects}
@@ -126,13 +106,13 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
 
 
 def has_only_objects(files: Mapping[str, Data]) -> bool:
-    """Tell whether code is there as objects and not as sources."""
+    """Tell whether code consists of objects without sources."""
     suffixes = {PurePosixPath(name).suffix for name in files}
     return OBJECT_SUFFIX in suffixes and suffixes.isdisjoint((*SOURCES, *_CPP))
 
 
 def needs_runtime(files: Mapping[str, Data]) -> bool:
-    """Tell whether code calls the C runtime: it includes its headers, or as an object names its functions."""
+    """Tell whether code calls the C runtime: sources include its headers, objects name its functions."""
     for name, data in files.items():
         suffix = PurePosixPath(name).suffix
         marks = _RUNTIME_HEADERS if suffix in _TEXTS else _RUNTIME_SYMBOLS if suffix == OBJECT_SUFFIX else ()
@@ -142,7 +122,7 @@ def needs_runtime(files: Mapping[str, Data]) -> bool:
 
 
 def _overlapping(data: Data) -> Iterator[bytes]:
-    """Yield the pieces of data, which may be weights of a gigabyte, each with the end of the one before."""
+    """Yield the pieces of data, perhaps weights of a gigabyte, each with the end of the one before."""
     end = b""
     for chunk in chunks_of(data):
         piece = end + bytes(chunk)
@@ -156,5 +136,96 @@ def _start(data: Data) -> bytes:
 
 @cache
 def runtime_files() -> Mapping[str, bytes]:
-    """Return what code with packed functions is built with: the C runtime's headers and common part, by path."""
+    """Return the C runtime's headers and common part, by path, with which code with packed functions is built."""
     return crt_files(*_RUNTIME_PARTS)
+
+
+_NAMES = {SYMBOLS["classic"]: "devc", SYMBOLS["ffi"]: "devc_ffi"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files that are compiled in the same way."""
+
+    files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
+    includes: tuple[str, ...]  # folders, of this part's files and others', to search for headers
+    cpu: str = "generic"  # the processor that they are for
+
+
+def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False) -> list[Part]:
+    """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
+
+    `is_native` asks for code for this very processor. Raises ToolchainError if a module has no code for the machine.
+    """
+    code = [fitting_code(_files_of(module, abi, is_native), machine) for module in tree.code]
+    runtime = runtime_code() if any(map(needs_runtime, code)) else Buildable({}, ())
+    headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
+    parts = []
+    for index, (module, files) in enumerate(zip(tree.code, code, strict=True)):
+        # modules may have files of one name, which then lie side by side
+        placed = {f"module{index}/{name}": data for name, data in files.items()}
+        folders = sorted({str(PurePosixPath(name).parent) for name in placed})
+        cpu = getattr(module, "cpu", "generic")
+        parts.append(Part(placed | headers, (*folders, *runtime.includes), cpu))
+    return [*parts, Part(runtime.files, runtime.includes)] if runtime.files else parts
+
+
+def _files_of(module: Module, abi: Sequence[str], is_native: bool) -> dict[str, Data]:
+    """Return the files of a module that is code: its own, and those beside them in libraries."""
+    files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
+    files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
+    if is_native and files_here:
+        files = files_here()
+    beside: Beside | None = getattr(module, "library_files", None)
+    return {**files, **(beside(abi, files) if beside else {})}
+
+
+def blob_name(tree: PackedTree) -> str:
+    """Return the name, without a suffix, of the file with a tree's blob: ``devc`` as in TVM's exporter."""
+    return _NAMES[tree.symbol]
+
+
+def write_blob(tree: PackedTree, folder: Path, machine: Platform) -> Path:
+    """Write a tree's blob as an object for a machine, with no compiler; return its place."""
+    place = folder / f"{blob_name(tree)}{OBJECT_SUFFIX}"
+    write_data(place, object_with_blob(tree.content, tree.symbol, machine.triple))
+    return place
+
+
+def write_blob_source(tree: PackedTree, folder: Path) -> Path:
+    """Write a tree's blob as C, which any compiler makes an object of; return its place."""
+    place = folder / f"{blob_name(tree)}.c"
+    write_data(place, blob_source(tree.content, tree.symbol))
+    return place
+
+
+_LINKED = (OBJECT_SUFFIX, *SOURCES)
+
+
+def linked_library(path: str | os.PathLike[str]) -> Path:
+    """Return the shared library of an object, or of a tar of objects, cached by content.
+
+    Raises ArchiveError if the file cannot be read, ToolchainError for other machines' objects or without a compiler.
+    """
+    with open_plain(path) as file:
+        head = read_head(file.read(HEAD))
+    files: dict[str, Data] = {}
+    if head is not None and head.kind == OBJECT:
+        files[f"object{OBJECT_SUFFIX}"] = FileContent(Path(path))
+    else:
+        with open_tar(path) as tar:
+            others = [name for name in tar.sizes if PurePosixPath(name).suffix not in _LINKED]
+            if others:
+                raise ArchiveError(
+                    "this is neither an object nor C, in a tar of objects",
+                    place=f"{path}: {others[0]}",
+                    next_step="Link all of its files to a shared library with the compiler they are for, and load that",
+                )
+            files = {name: ViewContent(tar.view(name)) for name in tar.sizes}
+    # objects come with the runtime that they call, or are given its functions where they are loaded; C that includes
+    # TVM's headers was exported by TVM, which has both elsewhere
+    sources = {name: data for name, data in fitting_code(files).items() if PurePosixPath(name).suffix in SOURCES}
+    if not needs_runtime(sources):
+        return compile_cached(fitting_code(files), (NATIVE,))
+    code = buildable(files)
+    return compile_cached(code.files, (NATIVE,), includes=code.includes)

@@ -1,7 +1,7 @@
-"""The cache of built libraries, whose content is run: it is used only where nobody else could have written it.
+"""The cache of built libraries, whose content is run: used only where nobody else could have written it.
 
-The name of an entry holds the SHA-256 of its content, so the two cannot be torn apart, and processes that build the
-same at once write the same file or two different ones. An entry that is damaged is as good as none.
+The name of an entry holds the SHA-256 of its content, so the two cannot be separated, and processes that build the same
+at once write the same file or two different ones. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -15,31 +15,23 @@ from pathlib import Path
 from mlfc.errors import OutputError
 from mlfc.support.atomic import atomic_file
 from mlfc.support.content import Data, FileContent, chunks_of, sha256_of
-from mlfc.support.private_folder import existing_private_folder, private_folder
+from mlfc.support.plain_file import existing_private_folder, private_folder
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _warned: set[str] = set()
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is built: ``$XDG_CACHE_HOME/mlfc`` or ``~/.cache/mlfc``.
+    """Return the folder of built files: ``$XDG_CACHE_HOME/mlfc`` or ``~/.cache/mlfc``.
 
-    Where that cannot be written, or others can write it, a private folder that lives as long as the process.
+    If it is not writable, or others can write it, a private folder that lives as long as the process.
     """
     folder = _trusted_folder()
     return folder if folder is not None and os.access(folder, os.W_OK) else private_folder()
 
 
 def find_entry(key: str, suffix: str) -> Path | None:
-    """Return an intact entry of the cache; None if there is none.
-
-    Parameters
-    ----------
-    key : str
-        What the entry is made from, as a hash.
-    suffix : str
-        Of the file's name.
-    """
+    """Return an intact entry of the cache by the hash of what it is made from; None if there is none."""
     for folder in (_trusted_folder(), existing_private_folder()):
         if folder is not None:
             for path in sorted(folder.glob(f"{key}-*{suffix}")):
@@ -49,13 +41,7 @@ def find_entry(key: str, suffix: str) -> Path | None:
 
 
 def store_entry(key: str, suffix: str, content: Data) -> Path:
-    """Return a new entry; in a private folder where the cache cannot be written.
-
-    Raises
-    ------
-    OutputError
-        If that cannot be written either.
-    """
+    """Return a new entry, in a private folder if the cache is not writable; raise OutputError if that fails too."""
     name = f"{key}-{sha256_of(content)}{suffix}"
     with suppress(OutputError):
         return _store(cache_folder() / name, content)
@@ -74,7 +60,7 @@ def _store(path: Path, content: Data) -> Path:
 
 
 def _is_intact(path: Path, digest: str) -> bool:
-    """Tell whether an entry is a file of this user's alone with the content that its name promises."""
+    """Tell whether an entry is a file of this user alone with the content that its name promises."""
     try:
         state = path.lstat()
         return stat.S_ISREG(state.st_mode) and _fault_of(state) is None and sha256_of(FileContent(path)) == digest
@@ -83,7 +69,7 @@ def _is_intact(path: Path, digest: str) -> bool:
 
 
 def _trusted_folder() -> Path | None:
-    """Return the folder of the cache, made if need be; None if there is none, or others can write it."""
+    """Return the folder of the cache, made if necessary; None if there is none, or others can write it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         # the specification of these folders wants a path that is not absolute to be passed over
@@ -104,7 +90,7 @@ def _trusted_folder() -> Path | None:
 
 
 def _fault_of_folder(folder: Path) -> str | None:
-    """Say why somebody else could have written what a folder holds; None if nobody could."""
+    """Return why somebody else could have written what a folder holds; None if nobody could."""
     fault = _fault_of(folder.stat())
     if fault is not None:
         return f"{folder} {fault}"

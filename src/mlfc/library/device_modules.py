@@ -1,14 +1,33 @@
-"""Modules of the kernels that a compiled module launches on its device."""
+"""What the compiler adds to modules of code: modules of device kernels, and entries and descriptions in libraries.
+
+CUDA kernels are compiled ahead of time by NVIDIA's NVRTC in this process, or by nvcc.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from mlfc.codegen import DeviceCode
+from mlfc.codegen.abi import library_files
+from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.launch import launch_extents
-from mlfc.errors import InternalError
+from mlfc.codegen.unit import Unit
+from mlfc.errors import InternalError, OptionError, ToolchainError
+from mlfc.library.build import Beside
 from mlfc.runtime.devices.kernel_launch import HANDLE, FunctionInfo
+from mlfc.runtime.devices.nvrtc import compute_arch, find_nvrtc
+from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL
 from mlfc.runtime.modules.module import Module
+from mlfc.support.content import Data
+from mlfc.support.module_info import ModuleInterface
+from mlfc.support.text import first_lines
 from mlfc.target.target import Target
 
 KERNEL_SUFFIXES = {"cuda": "cu", "opencl": "cl"}
@@ -16,23 +35,14 @@ KERNEL_SUFFIXES = {"cuda": "cu", "opencl": "cl"}
 
 
 def device_module(code: DeviceCode, target: Target) -> Module:
-    """Return the module of a device's kernels, compiled ahead of time where the kind of device has a compiler here.
+    """Return the module of a device's kernels, compiled ahead of time if the kind of device has a compiler here."""
+    # imports the drivers' interfaces
+    from mlfc.runtime.modules.device_module import OPENCL_SOURCE, CudaModule, OpenClModule
 
-    Parameters
-    ----------
-    code : DeviceCode
-    target : Target
-        The device's.
-    """
     functions = function_table(code)
     if code.kind == "opencl":
-        from mlfc.runtime.modules.opencl_module import SOURCE, OpenClModule
-
-        return OpenClModule(SOURCE, functions, code.source)
+        return OpenClModule(OPENCL_SOURCE, functions, code.source)
     if code.kind == "cuda":
-        from mlfc.library.cuda_compiler import compile_cuda
-        from mlfc.runtime.modules.cuda_module import CudaModule
-
         compiled = compile_cuda(code.source, target.options.get("-arch"))
         return CudaModule(compiled.format, functions, compiled.data)
     raise InternalError(f"there are no modules for '{target}'")
@@ -44,3 +54,101 @@ def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:
         kernel.name: FunctionInfo(kernel.name, (HANDLE,) * len(kernel.arguments), tuple(launch_extents(kernel)))
         for kernel in code.kernels
     }
+
+
+DEFAULT_ARCH = "compute_75"
+"""PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
+
+_ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
+_SOURCE = "kernels.cu"
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """Kernels as a CUDA module stores them."""
+
+    format: str  # ``cubin``, ``fatbin``, ``ptx``, or ``cu`` for source
+    data: bytes
+
+
+def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
+    """Compile kernels; without a compiler, return the source, which the loading machine must then compile.
+
+    `arch` is ``sm_90`` for machine code, ``compute_75`` for PTX, or several machines' separated by commas; default PTX
+    for `DEFAULT_ARCH`. NVRTC comes first: it takes a tenth of nvcc's time. With one compiler, equal sources give equal
+    bytes, anywhere and at any time.
+    Raises OptionError for an invalid architecture, ToolchainError if the compiler rejects it or the source.
+    """
+    archs = (arch or DEFAULT_ARCH).split(",")
+    for item in archs:
+        if not _ARCH.fullmatch(item) or (len(archs) > 1 and not item.startswith("sm_")):
+            raise OptionError(
+                f"'{item}' is no architecture of a GPU",
+                place=f"-arch={arch}",
+                next_step="Write -arch=sm_90, -arch=compute_75, or several: -arch=sm_80,sm_90",
+            )
+    nvrtc = find_nvrtc()
+    if nvrtc is not None and len(archs) == 1 and _number(archs[0]) in nvrtc.architectures():
+        return CudaCode(_format_of(archs), nvrtc.compile(source, archs[0]))
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        return CudaCode(_format_of(archs), _by_nvcc(nvcc, source, archs))
+    if nvrtc is not None:
+        known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
+        raise ToolchainError(
+            f"NVRTC {nvrtc.version} does not compile for {','.join(archs)}, only for one of {known}",
+            next_step="Choose one of these, or install nvcc of a CUDA toolkit that knows it",
+        )
+    return CudaCode("cu", source.encode())
+
+
+def _number(arch: str) -> int:
+    match = _ARCH.fullmatch(arch)
+    return int(match[2]) if match else 0
+
+
+def _format_of(archs: list[str]) -> str:
+    if len(archs) > 1:
+        return "fatbin"
+    return "cubin" if archs[0].startswith("sm_") else "ptx"
+
+
+def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
+    form = _format_of(archs)
+    command = [nvcc, f"--{form}", "--std=c++17", "-o", f"kernels.{form}", _SOURCE]
+    for arch in archs:
+        command += ["--generate-code", f"arch={compute_arch(arch)},code={arch}"]
+    with tempfile.TemporaryDirectory(prefix="mlfc-cuda-") as folder:
+        (Path(folder) / _SOURCE).write_text(source, encoding="utf-8")
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        except OSError as error:
+            raise ToolchainError(f"the compiler does not start: {error}", place=nvcc) from error
+        if done.returncode != 0:
+            reason = first_lines(done.stderr or done.stdout)
+            raise ToolchainError(f"nvcc rejects the kernels:{reason}", place=f"{nvcc} for {','.join(archs)}")
+        return (Path(folder) / f"kernels.{form}").read_bytes()
+
+
+_FILE = "src/mlfc_description.c"
+
+
+def beside_code(
+    units: Sequence[Unit], codes: Sequence[GeneratedCode], descriptions: Mapping[str, ModuleInterface]
+) -> Beside:
+    """Return what `HostLibrary` asks for files beside the code of these modules; `descriptions` are by module name."""
+
+    def beside(abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
+        return {**library_files(units, codes, abi, files), _FILE: _description(descriptions)}
+
+    return beside
+
+
+def _description(modules: Mapping[str, ModuleInterface]) -> bytes:
+    text = json.dumps({"modules": {name: item.to_json() for name, item in modules.items()}}, sort_keys=True).encode()
+    # numbers, because C promises string literals of no more than 4,095 characters
+    numbers = ",".join(map(str, (*text, 0)))
+    return (
+        f"extern const char {DESCRIPTION_SYMBOL}[{len(text) + 1}];\n"
+        f"const char {DESCRIPTION_SYMBOL}[{len(text) + 1}] = {{{numbers}}};\n"
+    ).encode()

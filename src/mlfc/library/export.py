@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.library.linker import linker_of
+from mlfc.library.build import Part, parts_of, write_blob, write_blob_source
+from mlfc.library.linker import link
 from mlfc.library.module_tree import PackedTree, pack
-from mlfc.library.parts import Part, parts_of, write_blob, write_blob_source
-from mlfc.library.processor import processor_flags
 from mlfc.library.toolchain import (
     NATIVE,
     OBJECT_SUFFIX,
@@ -27,14 +26,15 @@ from mlfc.library.toolchain import (
     place_binary,
     scratch,
 )
-from mlfc.objfile.write.digest import add_digest, constants_in
+from mlfc.objfile.digest import add_digest, constants_in
+from mlfc.runtime.libraries.factory import KIND as SET
 from mlfc.runtime.libraries.factory_body import AOT
-from mlfc.runtime.libraries.module_set import KIND as SET
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.support.content import ArrayContent, write_data
-from mlfc.support.platforms import EXAMPLES, Platform, parse_platform
+from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
+from mlfc.target.features import LIBRARY_CPUS
 
 ABIS = ("classic", "ffi")
 """The calling conventions that functions of libraries may have."""
@@ -118,7 +118,7 @@ def export_library(
             is_native = NATIVE in processor_flags(compiler, "generic", options)
             parts = parts_of(trees[0], abi, machine, is_native=is_native)
             objects = _Objects(folder, compiler, options).of(parts, trees, addons)
-            linker_of(target)(objects, target, options, compiler, _constants(parts, trees))
+            link(objects, target, options, compiler, _constants(parts, trees))
         else:
             built = folder / "linked" / target.name
             _link_by(fcompile, _Files(folder, fcompile), built, (trees, abi, addons, options))
@@ -127,7 +127,7 @@ def export_library(
 
 
 def _check_suffix(target: Path) -> None:
-    """Raise OptionError for the name of a file that holds something else: it could be the model itself."""
+    """Raise OptionError for the name of another kind of file: it could be the model itself."""
     if target.suffix.lower() in _NO_LIBRARIES:
         raise OptionError(
             f"files of the suffix '{target.suffix}' are no libraries",
@@ -147,7 +147,7 @@ def _check_abi(abi: Sequence[str]) -> None:
 
 
 def _check_name(target: Path, machine: Platform) -> None:
-    """Raise OptionError where the name of a shared library says that it is for another operating system."""
+    """Raise OptionError if the name of a shared library implies another operating system."""
     others = _SYSTEMS_OF_SUFFIX.get(target.suffix, (machine.system,))
     if machine.system not in others:
         raise OptionError(
@@ -164,10 +164,10 @@ def _compiler(cc: str | None, target_triple: str | None) -> Compiler:
 
 
 def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
-    """Return the whole tree, first, and for readers of tvm-ffi the tree from the code on.
+    """Return the whole tree and, for readers of tvm-ffi, the tree from the code on.
 
-    These know no factories, so what is above the code would keep them from loading the library at all. Everything else
-    in the library is found through the first tree, whichever conventions its functions have.
+    These readers know no factories, so modules above the code would keep them from loading the library at all.
+    Everything else in the library is found through the first tree, whichever conventions its functions have.
     """
     whole = pack(root, "classic")
     if "classic" not in abi and all(module is None or module.type_key in _AHEAD_OF_TIME for module in whole.modules):
@@ -202,7 +202,7 @@ class _Objects:
         self._made: list[Path] = []
 
     def of(self, parts: Sequence[Part], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
-        """Return what to link, in order: what the user adds, code, blobs."""
+        """Return the objects to link, in order: the user's, code, blobs."""
         added = [path for addon in addons for path in self._addon(Path(addon))]
         for part in parts:
             self._compile(part)
@@ -233,7 +233,7 @@ class _Objects:
 
 
 class _Files:
-    """Parts, written as they are for a user's linker: ``lib0.c``, ``lib1.c``, ..., ``lib2.o`` in one folder."""
+    """Parts, written unchanged for a user's linker: ``lib0.c``, ``lib1.c``, ..., ``lib2.o`` in one folder."""
 
     def __init__(self, folder: Path, fcompile: Build) -> None:
         self._folder = folder
@@ -255,7 +255,7 @@ class _Files:
         return [*linked, *(self._blob(tree) for tree in trees if tree.is_needed)]
 
     def _numbered(self, name: str, number: int) -> Path:
-        """Return a file under its number: an object itself, a source by a line, as it includes what lies beside it."""
+        """Return a file under its number: an object moved, a source as a line that includes it from its folder."""
         suffix = Path(name).suffix
         if suffix == OBJECT_SUFFIX:
             return (self._folder / name).replace(self._folder / f"lib{number}{self._suffix}")
@@ -297,6 +297,28 @@ def _link_by(
 
 
 def _constants(parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[ArrayContent]:
-    """Return the constants of a library that its digest may leave out, in the order in which they are linked."""
+    """Return the constants of a library that its digest may leave out, in linking order."""
     data = [*(data for part in parts for data in part.files.values()), *(tree.content for tree in trees)]
     return [array for item in data for array in constants_in(item)]
+
+
+_CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
+
+
+def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tuple[str, ...]:
+    """Return the flags that select a library's processor: what the user's `options` select, else `cpu`, the target's.
+
+    A `cpu` that the library's machine cannot have is ignored. By default, code for this machine uses every feature of
+    its processor, and other code what all of the kind have.
+    """
+    if any(option.startswith(_CHOICES) for option in options):
+        return ()
+    machine = compiler.platform()
+    if any(cpu.startswith(start) and machine.arch == LIBRARY_CPUS.get(start) for start in LIBRARY_CPUS):
+        if compiler.is_zig:
+            return (f"-mcpu={cpu.replace('-', '_')}",)
+        return (f"-march={cpu}",) if machine.arch == "x86_64" else (f"-mcpu={cpu}",)
+    here = this_platform()
+    if compiler.target is None and (machine.arch, machine.system) == (here.arch, here.system):
+        return (NATIVE,)
+    return ()

@@ -15,7 +15,7 @@ from mlfc.library.export import export_library
 from mlfc.library.toolchain import NATIVE
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
-from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.runtime.modules.loaders import ExternalCode
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
@@ -23,29 +23,16 @@ from mlfc.support.locks import ForkSafeLock
 
 
 class HostLibrary(Module):
-    """C of a module, which becomes a library of this machine when a function is first asked for.
+    """C of a module, which becomes a library of this machine, cached by content, when a function is first used.
 
-    Parameters
-    ----------
-    files, digests, flags
-        As for `build_library`.
-    params : mapping of str to ndarray, optional
-        Constants that the code takes as arguments, for executors: what `linked_params` returns.
-    beside : callable, optional
-        Takes calling conventions and the code, and returns what lies beside it in libraries that are exported; a path
-        of the code takes the place of that file.
-    cpu : str
-        The processor that the code is for, as in target strings.
-    native : callable, optional
-        Returns the files for this very processor, where compilers of C cannot make them of `files`, which run on all of
-        its kind.
-
-    Notes
-    -----
-    The library is cached by content.
+    `files`, `digests` and `flags` are as for `build_library`, `cpu` as in target strings. `params` are constants that
+    the code takes as arguments: `linked_params`. `beside` returns files for exported libraries, which replace files of
+    the code with the same path. `native` returns the files for this very processor, where C compilers cannot make them
+    of `files`, which run on all of its kind.
     """
 
     type_key = "c"
+    format = "c"
     is_dso_exportable = True
     is_runnable = True
 
@@ -71,22 +58,17 @@ class HostLibrary(Module):
         self._lock = ForkSafeLock()
         self._loaded: LibraryModule | None = None
 
-    @property
-    def format(self) -> str:
-        """``c``."""
-        return "c"
-
     def get_source(self) -> str:
         """Return all C files as one text, in the order of their names."""
         files = sorted(name for name in self.files if PurePosixPath(name).suffix == ".c")
         return "\n".join(to_bytes(self.files[name]).decode() for name in files)
 
     def files_here(self) -> Mapping[str, Data]:
-        """Return the files whose code uses all that this very processor has."""
+        """Return the files whose code uses every feature of this very processor."""
         return self.files if self._native is None else self._native()
 
     def library_files(self, abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
-        """Return what lies beside the code in libraries whose functions have these calling conventions."""
+        """Return the files beside the code in libraries whose functions have these calling conventions."""
         return {} if self._beside is None else self._beside(abi, files)
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
@@ -112,7 +94,7 @@ class HostLibrary(Module):
 
     @contextmanager
     def _told_what_it_needs(self) -> Iterator[None]:
-        """Let an error of building say what the code of external generators needs beside itself."""
+        """Add what the code of external generators needs to errors of building."""
         try:
             yield
         except ToolchainError as error:
@@ -124,17 +106,11 @@ class HostLibrary(Module):
             raise
 
     def executable(self) -> str | NativeCode:
-        """Return what the code's model is run from: a library's path, or code in this process."""
+        """Return what runs the code's model: a library's path, or code in this process."""
         return str(self.path)
 
     def loaded(self) -> LibraryModule:
-        """Return the library, built and loaded.
-
-        Raises
-        ------
-        ToolchainError
-            If there is no code for this machine, no compiler, or it refuses the code.
-        """
+        """Return the library, built and loaded; raise ToolchainError as `build_library`."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = LibraryModule(self.path, self)

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from mlfc.codegen.llvm.objects import ConstantsObject
 from mlfc.errors import ToolchainError
 from mlfc.library.toolchain import OBJECT_SUFFIX
-from mlfc.objfile.elf import read_elf
-from mlfc.objfile.elf_symbols import read_symbols
+from mlfc.objfile.elf import read_elf, read_symbols
 from mlfc.objfile.head import OBJECT, misfit
 from mlfc.runtime.libraries.library_context import process_functions
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
@@ -42,18 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class LinkedObjects:
-    """Objects in the memory of this process; a `NativeCode`.
-
-    Parameters
-    ----------
-    files : mapping of str to Data
-        By path: ``.o`` files for this machine; what else there is, is left out.
-
-    Raises
-    ------
-    ToolchainError
-        If an object is damaged, a symbol is missing, or the objects cannot be linked.
-    """
+    """The ``.o`` files for this machine among `files`, linked into this process; raises ToolchainError on failure."""
 
     def __init__(self, files: Mapping[str, Data]) -> None:
         self._name = f"mlfc_{next(_numbers)}"
@@ -83,13 +71,7 @@ class LinkedObjects:
         return self._name
 
     def address(self, symbol: str) -> int | None:
-        """Return where a symbol lies, or None; what the objects lack is found out when the first one is asked for.
-
-        Raises
-        ------
-        ToolchainError
-            If the objects cannot be linked.
-        """
+        """Return where a symbol is, or None; the first request raises ToolchainError if objects cannot be linked."""
         if not symbol or "\0" in symbol:
             return None
         with _guard:
@@ -107,7 +89,7 @@ class LinkedObjects:
             raise _failure(error, self._name) from error
 
     def _place(self, memory: npt.NDArray[np.uint8]) -> int:
-        """Return the address of a constant, which stays where it lies in most cases."""
+        """Return the address of a constant, which in most cases stays where it is."""
         if memory.ctypes.data % _ALIGNMENT and memory.nbytes <= _LARGEST_COPY:
             memory = _aligned(memory)
         self._memory.append(memory)
@@ -115,10 +97,7 @@ class LinkedObjects:
 
 
 def _constants(data: Data) -> Mapping[str, npt.NDArray[np.uint8]] | None:
-    """Return what an object of constants alone has under each symbol; None for any other object.
-
-    Those of archives lie in a map of the file.
-    """
+    """Return the data under each symbol of an object of constants alone, perhaps mapped; None for others."""
     if isinstance(data, ConstantsObject):
         return {piece.symbol: _joined(piece.data) for piece in data.pieces}
     if not isinstance(data, ViewContent) or data.nbytes < _LEAST_VIEWED:
@@ -155,7 +134,7 @@ def _sound(data: Data, name: str) -> bytes:
 
 
 def _missing(content: bytes) -> str | None:
-    """Say what of an object the file does not have: LLVM's linker would read on behind its end."""
+    """Return what the file of an object lacks: LLVM's linker would read past its end."""
     try:
         sections = read_elf(content).sections
     except ValueError as error:

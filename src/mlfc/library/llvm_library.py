@@ -20,7 +20,7 @@ from mlfc.library.build import fitting_code
 from mlfc.library.host import HostLibrary
 from mlfc.library.jit import LinkedObjects
 from mlfc.library.toolchain import NATIVE, compile_objects
-from mlfc.runtime.ffi.packed_func import PackedFunc
+from mlfc.runtime.ffi.native_code import PackedFunc
 from mlfc.runtime.libraries.library_context import fill_context, take_error
 from mlfc.runtime.modules.device_module import DeviceModule
 from mlfc.runtime.modules.module import Function
@@ -34,16 +34,7 @@ _SOURCES: Mapping[str, Callable[[CompiledObject], str]] = {
 
 
 def llvm_library(unit: Unit, files: Mapping[str, Data], **options: Any) -> LlvmLibrary:
-    """Return the code of a unit as a module.
-
-    Parameters
-    ----------
-    unit : Unit
-    files : mapping of str to Data
-        Its code.
-    **options
-        As for `HostLibrary`.
-    """
+    """Return the code of a unit as a module; options are those of `HostLibrary`."""
     here = native_unit(unit)
     if here is None:
         return LlvmLibrary(files, **options)
@@ -51,12 +42,9 @@ def llvm_library(unit: Unit, files: Mapping[str, Data], **options: Any) -> LlvmL
 
 
 def traced_code(unit: Unit) -> LinkedObjects:
-    """Return the code of a unit in this process with what times its operators, as `ProfiledModule` wants it.
+    """Return the code of a unit in this process with the operator timing that `ProfiledModule` needs.
 
-    Raises
-    ------
-    ToolchainError
-        If the unit is for another machine, or there is no clock that code here can read.
+    Raises ToolchainError if the unit is for another machine, or code cannot read a clock here.
     """
     if not hasattr(time, "CLOCK_MONOTONIC"):
         raise ToolchainError("compiled code has no clock to read on this system", next_step="Use the target 'c'")
@@ -69,31 +57,13 @@ def traced_code(unit: Unit) -> LinkedObjects:
 
 
 class LlvmLibrary(HostLibrary):
-    """A module as LLVM's objects, which are linked into this process when a function is first asked for.
-
-    Parameters are those of `HostLibrary`.
-    """
+    """A module as LLVM's objects, linked into this process when a function is first used; as `HostLibrary`."""
 
     type_key = "llvm"
-
-    @property
-    def format(self) -> str:
-        """``o``."""
-        return "o"
+    format = "o"
 
     def get_source(self, fmt: str = "ll") -> str:
-        """Return the code of all objects as one text.
-
-        Parameters
-        ----------
-        fmt : str
-            ``ll``: LLVM's language, before optimization. ``asm``: the processor's assembly, after it.
-
-        Raises
-        ------
-        OptionError
-            For another format.
-        """
+        """Return the code as text: ``ll``, LLVM's language before optimization, or ``asm``, the assembly after it."""
         if fmt not in _SOURCES:
             raise OptionError(f"unknown source '{fmt}'", next_step=f"Use {' or '.join(_SOURCES)}")
         objects = (data for _, data in sorted(self.files.items()) if isinstance(data, CompiledObject))
@@ -101,13 +71,7 @@ class LlvmLibrary(HostLibrary):
 
     @cached_property
     def linked(self) -> LinkedObjects:
-        """The code in this process.
-
-        Raises
-        ------
-        ToolchainError
-            If it is for another machine, or cannot be linked.
-        """
+        """The code in this process; raise ToolchainError if it is for another machine, or cannot be linked."""
         with self._told_what_it_needs():
             linked = LinkedObjects({**fitting_code(self.files_here()), **self._external_objects()})
         if any(isinstance(module, DeviceModule) for module in self.imported_modules):

@@ -18,31 +18,18 @@ from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized
 
 @dataclass(frozen=True, eq=False)
 class PackedTree:
-    """A tree, ready to be put into a library.
-
-    Attributes
-    ----------
-    symbol : str
-        Of the blob.
-    content : Data
-        The blob, from its size on; large parts of it lie where the modules have them.
-    code : tuple of Module
-        The modules that become code of the library, in the order in which TVM numbers their files.
-    modules : tuple of Module or None
-        By number, the root first; None for the library.
-    children : tuple of tuple of int
-        The numbers that each of `modules` imports, rising.
-    """
+    """A tree, ready to be put into a library under a symbol."""
 
     symbol: str
-    content: Data
+    content: Data  # the blob, from its size on; large parts stay in the modules
+    # the modules that become code of the library, in the order in which TVM numbers their files
     code: tuple[Module, ...]
-    modules: tuple[Module | None, ...]
-    children: tuple[tuple[int, ...], ...]
+    modules: tuple[Module | None, ...]  # by number, the root first; None for the library
+    children: tuple[tuple[int, ...], ...]  # the numbers that each of `modules` imports, rising
 
     @property
     def is_needed(self) -> bool:
-        """Whether the library needs the blob: one that is code alone says as much without it."""
+        """Whether the library needs the blob: code alone is found without one."""
         return self.modules != (None,)
 
 
@@ -55,19 +42,10 @@ class _Numbered:
 
 
 def pack(root: Module, abi: str = "classic") -> PackedTree:
-    """Return a tree as a library carries it.
+    """Return a tree as a library carries it; `abi` is a key of `mlfc.runtime.modules.blob.SYMBOLS`.
 
-    Parameters
-    ----------
-    root : Module
-    abi : str
-        A key of `mlfc.runtime.modules.blob.SYMBOLS`.
-
-    Raises
-    ------
-    OptionError
-        If modules can neither be stored nor become code of a library, all of them named; or if code imports a module
-        that imports code: as one library they would import each other.
+    Raises OptionError if modules can neither be stored nor become code, naming all of them; or if code imports a module
+    that imports code: as one library they would import each other.
     """
     if abi not in SYMBOLS:
         raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
@@ -109,7 +87,7 @@ def _require_storable(root: Module) -> None:
 
 
 def _numbered(root: Module) -> _Numbered:
-    """Give numbers as TVM does: to what is no code, from the root on; one to all code; then to what code imports."""
+    """Return numbers as TVM gives them: what is not code, from the root on; one for all code; then its imports."""
     groups: list[list[Module]] = []
     numbers: dict[int, int] = {}
     seen, stack, code = {id(root)}, [root], []
@@ -151,10 +129,9 @@ def _numbered(root: Module) -> _Numbered:
 
 
 def _in_order(numbered: _Numbered) -> _Numbered:
-    """Return the modules so that whoever imports stands before what it imports, as loaders want it.
+    """Return the modules so that importers precede their imports, as loaders require.
 
-    TVM's numbers are kept wherever they are so; where a module is imported on two ways they need not be, and TVM
-    refuses the tree.
+    TVM's numbers are kept if they comply; a module imported on two ways may break them, and TVM rejects such a tree.
     """
     if all(child > index for index, children in enumerate(numbered.children) for child in children):
         return numbered

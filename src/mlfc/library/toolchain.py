@@ -23,9 +23,9 @@ from mlfc.support.atomic import atomic_file, output_error, temporary_error
 from mlfc.support.content import Data, FileContent, sha256_of, write_data
 from mlfc.support.platforms import Platform, parse_platform
 from mlfc.support.tar import source_date
+from mlfc.support.text import first_lines
 
 _JOBS = 2
-_MESSAGE_LINES = 12
 SOURCES = (".c", ".S")
 """Suffixes of what is compiled."""
 OBJECT_SUFFIX = ".o"
@@ -55,34 +55,24 @@ NATIVE = "-march=native"
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler.
-
-    Attributes
-    ----------
-    command : tuple of str
-        How it is called.
-    version : str
-        What it says of itself.
-    target : Platform, optional
-        What it was asked to build for; None for what it builds for by itself.
-    """
+    """A C compiler: how it is called, and its own description."""
 
     command: tuple[str, ...]
     version: str
-    target: Platform | None = None
+    target: Platform | None = None  # None for the compiler's default machine
 
     @property
     def is_zig(self) -> bool:
-        """Whether it is that of the ziglang wheel."""
+        """Whether it comes from the ziglang wheel."""
         return self.command[1 : 1 + len(_ZIG)] == _ZIG
 
     @property
     def flags(self) -> tuple[str, ...]:
         """`FLAGS`, and fused multiply-adds: twice the speed and a smaller error, but -std=c99 alone turns them off.
 
-        Modules that need every product rounded forbid them by a pragma. Clang obeys it only with ``on``, which
-        means off to gcc; gcc obeys it with ``fast`` too. Tuned for some of AMD's processors, gcc would leave sums that
-        are carried through a loop unfused: results would depend on where code was compiled.
+        Modules that need every product rounded forbid them by a pragma. Clang obeys it only with ``on``, which means
+        off to gcc; gcc obeys it with ``fast`` too. Tuned for some of AMD's processors, gcc would leave sums carried
+        through a loop unfused: results would depend on where code was compiled.
         """
         # WebAssembly's modules are placed by whoever instantiates them
         plain = [flag for flag in FLAGS if flag != "-fPIC" or self.system != "wasi"]
@@ -93,45 +83,40 @@ class Compiler:
 
     @property
     def shared_flags(self) -> tuple[str, ...]:
-        """What makes it link a shared library."""
+        """The flags for linking a shared library."""
         return (*_SHARED[self.system], *(("-s",) if self.is_zig else ()))
 
     @property
     def system(self) -> str:
-        """The system that it builds for, in `Platform`'s words."""
+        """The target system, in `Platform`'s words."""
         if self.target is not None:
             return self.target.system
         return {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
 
     def platform(self) -> Platform:
-        """Return what it builds for, as it says itself if nobody asked it.
-
-        Raises
-        ------
-        ToolchainError
-            If it does not say.
-        """
+        """Return the machine that it builds for; raise ToolchainError if it does not report its default."""
         return self.target or _own_platform(self.command)
 
 
 def find_compiler() -> Compiler:
     """Return the C compiler: of ``$CC``, else ``cc``, ``gcc`` or ``clang`` on the PATH, else of the ziglang wheel.
 
-    Raises
-    ------
-    ToolchainError
-        If there is none, or the one of ``$CC`` does not run.
+    Raises ToolchainError if there is none, or the one of ``$CC`` does not run.
     """
     return _find(os.environ.get("CC", "").strip(), os.environ.get("PATH", ""))
+
+
+def _split(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:  # a quotation mark without its other half
+        return (text,)
 
 
 @cache
 def _find(chosen: str, path: str) -> Compiler:
     if chosen:
-        try:
-            command = tuple(shlex.split(chosen))
-        except ValueError:  # a quotation mark without its other half
-            command = (chosen,)
+        command = _split(chosen)
         version = _version(command)
         if version is None:
             raise ToolchainError(
@@ -156,13 +141,7 @@ def _find(chosen: str, path: str) -> Compiler:
 
 
 def cross_compiler(target: Platform) -> Compiler:
-    """Return the ziglang wheel's compiler for another machine.
-
-    Raises
-    ------
-    ToolchainError
-        If the wheel is not there or does not run.
-    """
+    """Return the ziglang wheel's compiler for another machine; raise ToolchainError if there is none that runs."""
     command = (sys.executable, *_ZIG)
     version = _zig_version(command) if has_zig() else None
     if version is None:
@@ -184,17 +163,8 @@ def _zig_version(command: tuple[str, ...]) -> str | None:
 
 
 def named_compiler(text: str, target: Platform | None = None) -> Compiler:
-    """Return the compiler that a user names as a command: ``aarch64-linux-gnu-gcc``, ``clang -m32``.
-
-    Raises
-    ------
-    ToolchainError
-        If it does not run.
-    """
-    try:
-        command = tuple(shlex.split(text))
-    except ValueError:  # a quotation mark without its other half
-        command = (text,)
+    """Return the compiler of a user's command, such as ``clang -m32``; raise ToolchainError if it does not run."""
+    command = _split(text)
     version = _version(command) if command else None
     if version is None:
         raise ToolchainError(f"the compiler '{text}' does not run", next_step="Name a C compiler that is on the PATH")
@@ -203,15 +173,9 @@ def named_compiler(text: str, target: Platform | None = None) -> Compiler:
 
 @cache
 def _own_platform(command: tuple[str, ...]) -> Platform:
-    import subprocess
-
     try:
-        asked = subprocess.run(
-            [*command, "-dumpmachine"],
-            capture_output=True, text=True, timeout=60, check=True, env=_environment(command),
-        )  # fmt: skip
-        return parse_platform(asked.stdout)
-    except (OSError, subprocess.SubprocessError, OptionError) as error:
+        return parse_platform(_answer(command, "-dumpmachine") or "")
+    except OptionError as error:
         raise ToolchainError(
             "the compiler does not say which machine it builds for",
             place=shlex.join(command),
@@ -220,9 +184,9 @@ def _own_platform(command: tuple[str, ...]) -> Platform:
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a compiler: zig spins for minutes where it cannot write its cache.
+    """Return the environment of a compiler: zig spins for minutes if it cannot write its cache.
 
-    Files for a while go where ours do, which can be written, and a time that is none, which clang refuses, is left out.
+    Temporary files go to the writable folder of ours, and an invalid time, which clang rejects, is left out.
     """
     found = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     try:
@@ -235,35 +199,39 @@ def _environment(command: Sequence[str]) -> dict[str, str]:
 
 
 def _version(command: tuple[str, ...]) -> str | None:
-    """Return what a compiler says of itself, None if it does not run.
+    """Return a compiler's description of itself, None if it does not run.
 
-    A plain program is asked once: as long as its file stays as it is, the answer lies in the cache. Starting it would
-    take as long as everything else of loading what is in the cache.
+    A plain program is asked once: as long as its file does not change, the answer is cached. Starting it would take as
+    long as all other work of loading from the cache.
     """
     key = _version_key(command)
     known = find_entry(key, ".txt") if key is not None else None
     if known is not None:
         with suppress(OSError, UnicodeDecodeError):
             return known.read_text(encoding="utf-8")
+    answer = _answer(command, "--version")
+    if key is not None and answer is not None:
+        with suppress(OutputError):
+            store_entry(key, ".txt", answer.encode())
+    return answer
+
+
+def _answer(command: tuple[str, ...], question: str) -> str | None:
+    """Return what a compiler prints for an option; None if it fails."""
     import subprocess
 
     try:
         result = subprocess.run(
-            [*command, "--version"],
+            [*command, question],
             capture_output=True, text=True, timeout=60, check=False, env=_environment(command),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    if result.returncode != 0:
-        return None
-    if key is not None:
-        with suppress(OutputError):
-            store_entry(key, ".txt", result.stdout.encode())
-    return result.stdout
+    return result.stdout if result.returncode == 0 else None
 
 
 def _version_key(command: tuple[str, ...]) -> str | None:
-    """Return the key under which the answer of a compiler that is one file is kept; None for one with arguments."""
+    """Return the key of a single-file compiler's cached answer; None for one with arguments."""
     if len(command) != 1:
         return None
     try:
@@ -282,19 +250,13 @@ def compile_cached(
     includes: Sequence[str] | None = None,
     digests: Mapping[str, str] | None = None,
 ) -> Path:
-    """Return a shared library of `files` from the cache, built first if it is not there.
+    """Return a shared library of `files` from the cache, built first if necessary.
 
-    Parameters
-    ----------
-    files, flags, includes
-        As for `compile_shared`.
-    digests : mapping of str to str, optional
-        The SHA-256 of files for which it is known; the others are hashed.
+    `files` are by relative path: ``.c`` and ``.S`` files are compiled, ``.o`` files linked. `includes` are folders of
+    `files` to search for headers, by default all. Raises ToolchainError with the compiler's first lines.
 
-    Notes
-    -----
-    The key is a hash of the files, the compiler, the flags and the processor. Processes may race: each builds in a
-    folder of its own, and the last rename wins with the same content.
+    The key is a hash of the files (`digests` has known SHA-256s), the compiler, the flags and the processor. Processes
+    may race: each builds in a folder of its own, and the last rename wins with the same content.
     """
     compiler = find_compiler()
     settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), _processor())
@@ -302,7 +264,9 @@ def compile_cached(
     found = find_entry(key, ".so")
     if found is not None:
         return found
-    with _built_library(files, flags, includes) as library:
+    with scratch(), tempfile.TemporaryDirectory(prefix="mlfc-build-") as folder:
+        objects = compile_objects(files, Path(folder), flags, includes=includes)
+        library = link_shared(objects, Path(folder) / "library.so", flags)
         return store_entry(key, ".so", FileContent(library))
 
 
@@ -317,7 +281,7 @@ def _key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[st
 
 @cache
 def _processor() -> str:
-    """Return what tells processors apart: a cache in a shared home must not mix their code."""
+    """Return what distinguishes processors: a cache in a shared home must not mix their code."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith(("flags", "Features")):
@@ -325,50 +289,9 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()}"
 
 
-def compile_shared(
-    files: Mapping[str, Data],
-    out: str | os.PathLike[str],
-    flags: Sequence[str] = (NATIVE,),
-    *,
-    includes: Sequence[str] | None = None,
-) -> Path:
-    """Compile `files` to the shared library `out`, which appears whole or not at all.
-
-    Parameters
-    ----------
-    files : mapping of str to Data
-        Sources, headers and what they include, by relative path; ``.c`` and ``.S`` files are compiled, ``.o`` files
-        linked.
-    out : path
-    flags : sequence of str
-        Flags beside those of the compiler.
-    includes : sequence of str, optional
-        Folders of `files` to search for headers; by default all.
-
-    Raises
-    ------
-    ToolchainError
-        If there is no compiler or it refuses the files; the message has its first lines.
-    OutputError
-        If `out` cannot be written.
-    """
-    target = Path(out)
-    with _built_library(files, flags, includes) as library:
-        place_binary(library, target)
-    return target
-
-
-@contextmanager
-def _built_library(files: Mapping[str, Data], flags: Sequence[str], includes: Sequence[str] | None) -> Iterator[Path]:
-    """Give the library of some files in a temporary folder."""
-    with scratch(), tempfile.TemporaryDirectory(prefix="mlfc-build-") as folder:
-        objects = compile_objects(files, Path(folder), flags, includes=includes)
-        yield link_shared(objects, Path(folder) / "library.so", flags)
-
-
 @contextmanager
 def scratch(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Say which folder, default that of temporary files, has no room or cannot be written, where that fails."""
+    """Name the folder, by default that of temporary files, when writing to it fails."""
     try:
         yield
     except OSError as error:
@@ -386,9 +309,9 @@ def link_shared(
     return library
 
 
-def place_binary(built: Path, target: Path) -> None:
-    """Copy what was built to `target`, which appears whole or not at all; a new file may be executed."""
-    with atomic_file(target, executable=True) as file, built.open("rb") as source:
+def place_binary(built: Path, target: Path, *, executable: bool = True) -> None:
+    """Copy a built file to `target`, which appears whole or not at all, if new executable."""
+    with atomic_file(target, executable=executable) as file, built.open("rb") as source:
         shutil.copyfileobj(source, file, 1 << 20)
 
 
@@ -400,15 +323,7 @@ def compile_objects(
     includes: Sequence[str] | None = None,
     compiler: Compiler | None = None,
 ) -> list[Path]:
-    """Write `files` under `folder` and compile each source to an object beside it, two at a time.
-
-    Without `compiler` it is `find_compiler`'s.
-
-    Returns
-    -------
-    list of Path
-        The objects in the order of their sources' names, and behind them those that were among `files`.
-    """
+    """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first."""
     chosen = compiler or find_compiler()
     for name, data in files.items():
         path = folder / name
@@ -432,7 +347,7 @@ def compile_objects(
 
 
 def run_tool(command: Sequence[str], folder: Path) -> None:
-    """Run a compiler or a program of its in `folder`; raise ToolchainError with its first lines if it fails."""
+    """Run a compiler or one of its programs in `folder`; raise ToolchainError with its first lines if it fails."""
     import subprocess
 
     try:
@@ -446,9 +361,8 @@ def run_tool(command: Sequence[str], folder: Path) -> None:
         for number in (errno.ENOSPC, errno.EDQUOT):
             if os.strerror(number) in result.stderr:
                 raise temporary_error(OSError(number, os.strerror(number)))
-        lines = (result.stderr or result.stdout).strip().splitlines()[:_MESSAGE_LINES]
         raise ToolchainError(
-            f"the C compiler failed with status {result.returncode}:\n  " + "\n  ".join(lines),
+            f"the C compiler failed with status {result.returncode}:{first_lines(result.stderr or result.stdout)}",
             place=command[0],
             next_step="Try another compiler by setting CC",
         )

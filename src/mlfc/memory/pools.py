@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mlfc.errors import OptionError, ProblemsError
 from mlfc.support.c_names import KEYWORDS
-from mlfc.support.display import Displayed
+from mlfc.support.text import Displayed
 
 DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64

@@ -1,19 +1,25 @@
-"""The digest that shared libraries of mlfc carry of themselves: SHA-256 of all that the system's loader believes.
+"""The digest that shared libraries of mlfc carry of themselves: SHA-256 of everything the system's loader trusts.
 
-It is over the header and the segments that are placed in memory: tables, code, descriptions. Large arrays of constants
-are left out, so that loading a library takes no longer with them: numbers in a model cannot make its code leave its
-memory. Tables of sections are left out too, which no loader reads, so that a stripped library is still sound.
+It covers the header and the segments placed in memory: tables, code, descriptions. Large arrays of constants are left
+out, so loading takes no longer with them: numbers in a model cannot make its code leave its memory. Section tables,
+which no loader reads, are left out too, so a stripped library stays sound.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from mlfc.objfile.image import ElfImage
+import numpy as np
+
+from mlfc.objfile.elf import ElfImage
+from mlfc.objfile.head import HEAD, LIBRARY, read_head
+from mlfc.support.content import ArrayContent, Data, Joined
 from mlfc.support.former_name import former
 
 SYMBOL = "mlfc_digest"
@@ -32,32 +38,16 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class DigestRecord:
-    """What a library says of its own content.
-
-    Attributes
-    ----------
-    offset : int
-        Where it lies in the file.
-    kind : int
-    digest : bytes
-    left_out : tuple of (int, int)
-        Start and end of constants in the file.
-    """
+    """What a library states about its own content; `offset` is that of the record in the file."""
 
     offset: int
     kind: int
     digest: bytes
-    left_out: tuple[Range, ...]
+    left_out: tuple[Range, ...]  # start and end of constants in the file
 
 
 def check_digest(image: ElfImage) -> bool:
-    """Tell whether a library carries a digest.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit the library.
-    """
+    """Tell whether a library carries a digest; raise ValueError if the digest does not match the library."""
     record = _read_record(image)
     if record is None or record.kind == _NONE:
         return False
@@ -69,19 +59,9 @@ def check_digest(image: ElfImage) -> bool:
 
 
 def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
-    """Write the digest of a library into it, if it has room for one.
+    """Write the digest of a library into it; return False if it has no room for one.
 
-    Parameters
-    ----------
-    data : memoryview
-        The file, all of whose other bytes are final.
-    left_out : sequence of (int, int)
-        Start and end of constants in the file, at most `MAX_RANGES`.
-
-    Returns
-    -------
-    bool
-        Whether it has room for one.
+    All other bytes of `data`, the whole file, are final. `left_out` has at most `MAX_RANGES` ranges of constants.
     """
     image = ElfImage(data)
     record = _read_record(image)
@@ -121,7 +101,7 @@ def _digest_of(image: ElfImage, offset: int, left_out: Iterable[Range]) -> bytes
 
 
 def _of_sections(word: int) -> tuple[Range, Range]:
-    """Return where a file's header says where the table of sections is, and its entries' size, number and names."""
+    """Return where a file's header holds the section table's offset, and its entries' size, number and names."""
     return ((40, 48), (58, 64)) if word == 8 else ((32, 36), (46, 52))
 
 
@@ -137,7 +117,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]:
-    """Yield what is left of ranges without holes; both are in order and apart."""
+    """Yield what is left of ranges without holes; both are sorted and disjoint."""
     for start, end in ranges:
         at = start
         for first, last in holes:
@@ -145,3 +125,62 @@ def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]
                 yield at, max(at, first)
                 at = max(at, min(last, end))
         yield at, end
+
+
+# hashing less takes no time
+_LEAST_BYTES = 1 << 16
+_START = 1 << 12
+
+
+def constants_in(data: Data) -> Iterator[ArrayContent]:
+    """Yield the arrays in data that a digest may leave out: whatever their numbers are, code stays in its memory.
+
+    Others of integers are hashed: they may be indices, or amounts of shifts.
+    """
+    if isinstance(data, ArrayContent):
+        dtype = data.array.dtype
+        if data.nbytes >= _LEAST_BYTES and (dtype.kind not in "iub" or dtype.itemsize == 1):
+            yield data
+    elif isinstance(data, Joined):
+        for part in data.parts:
+            yield from constants_in(part)
+    else:  # an object that LLVM's code comes with has its constants so
+        for piece in getattr(data, "pieces", ()):
+            yield from constants_in(piece.data)
+
+
+def add_digest(path: Path, constants: Sequence[ArrayContent]) -> None:
+    """Write the digest of an ELF library into its file, without the largest of `constants`; ignore other formats."""
+    with path.open("r+b") as file:
+        head = read_head(file.read(HEAD))
+        if head is None or (head.kind, head.system) != (LIBRARY, "linux"):  # which stands for all that use ELF
+            return
+        mapped = mmap.mmap(file.fileno(), 0)
+        largest = sorted(range(len(constants)), key=lambda index: -constants[index].nbytes)[:MAX_RANGES]
+        # linkers keep their order, so each is looked for behind the one before
+        write_digest(memoryview(mapped), list(_places(mapped, [constants[index] for index in sorted(largest)])))
+        mapped.flush()
+
+
+def _places(mapped: mmap.mmap, constants: Iterable[ArrayContent]) -> Iterator[Range]:
+    """Yield where in a file constants are, of those that are found."""
+    end = 0
+    for item in constants:
+        start = bytes(next(iter(item.chunks()))[:_START])
+        at = mapped.find(start, end)
+        if at < 0:
+            at = mapped.find(start)
+        if at >= 0 and _is_at(mapped, at, item):
+            end = at + item.nbytes
+            yield at, end
+
+
+def _is_at(mapped: mmap.mmap, at: int, item: ArrayContent) -> bool:
+    if at + item.nbytes > len(mapped):
+        return False
+    for chunk in item.chunks():
+        expected = np.frombuffer(chunk, np.uint8)
+        if not np.array_equal(np.frombuffer(mapped, np.uint8, expected.size, at), expected):
+            return False
+        at += expected.size
+    return True

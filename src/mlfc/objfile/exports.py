@@ -1,14 +1,14 @@
-"""What a file of machine code defines for others, in any format. Nothing of the file is trusted."""
+"""What a file of machine code defines for others, in any format. The file is untrusted."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from mlfc.errors import UnsupportedError
-from mlfc.objfile.elf import ElfObject, read_elf
-from mlfc.objfile.elf_symbols import FUNCTION, Symbol, read_symbols
+from mlfc.objfile.elf import FUNCTION, ElfObject, Symbol, read_elf, read_symbols
 from mlfc.objfile.head import HEAD, LIBRARY, OBJECT, read_head
 from mlfc.objfile.macho import macho_exports
 from mlfc.objfile.pe import coff_exports, pe_exports
@@ -22,31 +22,17 @@ _NOTHING = memoryview(b"")
 
 @dataclass(frozen=True)
 class Export:
-    """A function or variable.
+    """A function or variable."""
 
-    Attributes
-    ----------
-    name : str
-        As C spells it.
-    is_function : bool
-    content : memoryview
-        The file from the variable on, to its end or that of what it lies in; empty for functions.
-    """
-
-    name: str
+    name: str  # as in C
     is_function: bool
-    content: memoryview
+    content: memoryview  # the file from the variable to its end, or that of its section; empty for functions
 
 
 def exports(code: memoryview) -> Iterator[Export]:
     """Yield what a library or an object defines for others.
 
-    Raises
-    ------
-    ValueError
-        If the file breaks its format.
-    UnsupportedError
-        If it is of a format that is not read here.
+    Raises ValueError if the file breaks its format, UnsupportedError if the format is not read here.
     """
     head = read_head(code[:HEAD])
     if head is None:
@@ -64,12 +50,15 @@ def exports(code: memoryview) -> Iterator[Export]:
             next_step="Inspect the archive of the model",
         )
     room = _MAX_TEXT
-    for name, content in found(code):
-        # names may lie within each other, so a small table could ask for a lot of memory
-        room -= len(name)
-        if room < 0:
-            raise ValueError(f"names of more than {_MAX_TEXT:,} letters")
-        yield Export(name, content is None, _NOTHING if content is None else content)
+    try:
+        for name, content in found(code):
+            # names may lie within each other, so a small table could ask for a lot of memory
+            room -= len(name)
+            if room < 0:
+                raise ValueError(f"names of more than {_MAX_TEXT:,} letters")
+            yield Export(name, content is None, _NOTHING if content is None else content)
+    except struct.error:
+        raise ValueError("its tables are cut off") from None
 
 
 _READERS: dict[tuple[str, str], Callable[[memoryview], Iterator[tuple[str, memoryview | None]]]] = {

@@ -1,16 +1,24 @@
-"""What the first bytes of an object or a library say: its format and the machine that it is for. Nothing is trusted."""
+"""Recognizing objects and libraries by their first bytes, and reading static libraries. The bytes are untrusted."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlfc.objfile import static
 from mlfc.support.platforms import Platform, this_platform
 from mlfc.support.text import with_article
 
 HEAD = 4096
 """How many of a file's first bytes tell what it is."""
+
+STATIC_MARK = b"!<arch>\n"
+"""The start of static libraries (``.a``): the archives of Unix's ar(1), whose form all systems share."""
+_MEMBER_HEADER = 60
+_NAME, _SIZE, _END = slice(0, 16), slice(48, 58), slice(58, 60)
+# the tables of symbols and of long names of GNU, BSD and Microsoft
+_MEMBER_TABLES = ("/", "//", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED")
+_BSD_NAME = "#1/"
 
 LIBRARY, OBJECT, PROGRAM, ARCHIVE = "library", "object", "program", "archive of objects"
 _TITLES = {LIBRARY: "library of machine code", OBJECT: "object of machine code", ARCHIVE: "static library"}
@@ -43,35 +51,19 @@ _MAX_FAT = 16
 
 @dataclass(frozen=True)
 class BinaryHead:
-    """What a file of machine code says of itself.
+    """What a file of machine code is."""
 
-    Attributes
-    ----------
-    kind : str
-        ``library``, ``object``, ``program`` or ``archive of objects``. An object of WebAssembly counts as a library.
-    system : str
-        Of those that write such files the one in `Platform`'s words: ``linux`` stands for all that use ELF.
-    arches : tuple of str
-        Processors in `Platform`'s words; several for a universal binary, none for an archive.
-    """
-
-    kind: str
-    system: str
-    arches: tuple[str, ...]
+    kind: str  # an object of WebAssembly counts as a library
+    system: str  # in `Platform`'s words, ``linux`` for every system with ELF
+    arches: tuple[str, ...]  # in `Platform`'s words; several for a universal binary, none for an archive
 
 
 def read_head(data: bytes | memoryview) -> BinaryHead | None:
-    """Return what the start of a file says; None if it is no machine code that is known.
-
-    Parameters
-    ----------
-    data : bytes
-        The file's first `HEAD` bytes, or all of it.
-    """
+    """Return what a file is by its first `HEAD` bytes, or all of it; None if it is not known machine code."""
     head = bytes(data[:HEAD])
     if head.startswith(b"\x7fELF"):
         return _elf(head)
-    if head.startswith(static.MARK):
+    if head.startswith(STATIC_MARK):
         return BinaryHead(ARCHIVE, "linux", ())
     if head.startswith(b"\0asm"):
         return BinaryHead(LIBRARY, "wasi", ("wasm32",))
@@ -86,7 +78,7 @@ def read_head(data: bytes | memoryview) -> BinaryHead | None:
 
 
 def machine_code(data: bytes | memoryview) -> str | None:
-    """Return what kind of machine code a file is, for messages; None if it is none that is known."""
+    """Return the kind of machine code in a file, for messages; None if it is not known machine code."""
     head = read_head(data)
     return None if head is None else with_article(_TITLES.get(head.kind, head.kind))
 
@@ -139,16 +131,9 @@ def _coff(head: bytes) -> BinaryHead | None:
 
 
 def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None) -> str | None:
-    """Say why a file is not what is needed here; None if it is.
+    """Return why a file is not the ``library`` or ``object`` needed; None if it is.
 
-    Parameters
-    ----------
-    data : bytes
-        The file's first `HEAD` bytes, or all of it.
-    kind : str
-        ``library`` or ``object``.
-    machine : Platform, optional
-        What it must be for; default this machine.
+    `data` is the file's first `HEAD` bytes, or all of it; `machine` is this one by default.
     """
     head = read_head(data)
     wanted = machine or this_platform()
@@ -161,3 +146,26 @@ def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None)
         found = ", ".join(str(Platform(arch, head.system)) for arch in head.arches)
         return f"it is for {found}; {'this machine' if machine is None else 'what is built'} is {wanted}"
     return None
+
+
+def static_members(data: memoryview) -> Iterator[memoryview]:
+    """Yield the files of a static library without its tables; raise ValueError if it is damaged."""
+    at = len(STATIC_MARK)
+    while at < len(data):
+        header = bytes(data[at : at + _MEMBER_HEADER])
+        size = header[_SIZE].strip()
+        if header[_END] != b"`\n" or not size.isdigit():
+            raise ValueError(f"no header of a file at byte {at}")
+        start, end = at + _MEMBER_HEADER, at + _MEMBER_HEADER + int(size)
+        if end > len(data):
+            raise ValueError(f"the file at byte {at} is cut off")
+        at = end + end % 2
+        name = header[_NAME].decode("latin-1").rstrip()
+        if name.startswith(_BSD_NAME):  # the name is the first bytes of the file
+            length = name.removeprefix(_BSD_NAME)
+            if not length.isdigit() or int(length) > end - start:
+                raise ValueError(f"the file at byte {start - _MEMBER_HEADER} has a name that is cut off")
+            name = bytes(data[start : start + int(length)]).rstrip(b"\0").decode("latin-1")
+            start += int(length)
+        if name not in _MEMBER_TABLES:
+            yield data[start:end]

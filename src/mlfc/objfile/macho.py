@@ -1,4 +1,4 @@
-"""What a library for macOS (Mach-O, of 64 bits) shows to others. Nothing of the file is trusted."""
+"""What a library for macOS (64-bit Mach-O) exports. The file is untrusted."""
 
 from __future__ import annotations
 
@@ -27,25 +27,13 @@ _MAX_NAME, _MAX_TEXT = 4096, 32 << 20
 def macho_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
     """Yield the names that a library defines for others: None for a function, for a variable the rest of its section.
 
-    Raises
-    ------
-    ValueError
-        If a table does not lie within the file.
-    UnsupportedError
-        If it is of 32 bits or for several processors.
+    Raises ValueError or struct.error if a table is cut off, UnsupportedError for 32 bits or several processors.
     """
     if data[:4] != _MARK:
         raise UnsupportedError(
             "only code for macOS of 64 bits and one processor is read here",
             next_step="Give the library of one processor",
         )
-    try:
-        yield from _exports(data)
-    except struct.error:
-        raise ValueError("its tables are cut off") from None
-
-
-def _exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
     sections: list[tuple[int, ...]] = []
     tables: list[tuple[int, ...]] = []
     (count,) = struct.unpack_from("<I", data, 16)

@@ -1,4 +1,4 @@
-"""What a library (PE) or an object (COFF) for Windows shows to others. Nothing of the file is trusted."""
+"""What a library (PE) or an object (COFF) for Windows exports. The file is untrusted."""
 
 from __future__ import annotations
 
@@ -27,20 +27,7 @@ _EXTERNAL = 2
 
 
 def pe_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
-    """Yield the names that a library exports: None for a function, for a variable the rest of its section.
-
-    Raises
-    ------
-    ValueError
-        If a table does not lie within the file.
-    """
-    try:
-        yield from _exports(data)
-    except struct.error:
-        raise ValueError("its tables are cut off") from None
-
-
-def _exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
+    """Yield the names that a library exports: None for a function, for a variable the rest of its section."""
     (at,) = struct.unpack_from("<I", data, _HEADER_AT)
     *_, optional, _ = header = _HEADER.unpack_from(data, at)
     start = at + _HEADER.size
@@ -79,20 +66,7 @@ def _rest(data: memoryview, sections: list[tuple[int, ...]], address: int) -> tu
 
 
 def coff_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
-    """Yield the names that an object defines for others: None for a function, for a variable the rest of its section.
-
-    Raises
-    ------
-    ValueError
-        If a table does not lie within the file.
-    """
-    try:
-        yield from _definitions(data)
-    except struct.error:
-        raise ValueError("its tables are cut off") from None
-
-
-def _definitions(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
+    """Yield the names that an object defines for others; as `pe_exports`."""
     _, sections, _, table, count, optional, _ = _OBJECT.unpack_from(data)
     if count > _MAX_SYMBOLS:
         raise ValueError(f"more than {_MAX_SYMBOLS:,} symbols")

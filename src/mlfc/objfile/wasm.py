@@ -1,4 +1,4 @@
-"""What a module of WebAssembly shows to others. Nothing of the file is trusted.
+"""What a module of WebAssembly exports. The file is untrusted.
 
 Source of the format: the WebAssembly core specification, chapter "Binary Format".
 """
@@ -25,12 +25,7 @@ _NO_ENTRIES = memoryview(b"\0")
 def wasm_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
     """Yield the exported names: None for a function, for an address of a variable the rest of its data.
 
-    Raises
-    ------
-    ValueError
-        If the module breaks its format, or uses what linkers of C do not.
-    UnsupportedError
-        If it is an object, which is to be linked.
+    Raises ValueError if the module breaks its format or uses what C linkers do not, UnsupportedError for an object.
     """
     sections = dict(_sections(data))
     if _EXPORTS not in sections:

@@ -20,8 +20,7 @@ from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.op import OPERATORS, Operator
 from mlfc.support import dtypes
 from mlfc.support.cost import spend
-from mlfc.support.display import Displayed
-from mlfc.support.text import shortened
+from mlfc.support.text import Displayed, shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
 # characters of types and attributes in a message: a text can make them as long as itself

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mlfc.errors import ArchiveError, TextError
 from mlfc.relay.ir import Constant
-from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
+from mlfc.support.params import decode_ndarray, encode_ndarray
 
 SECTION = "#[metadata]"
 _TVM_VERSION = "0.14.0"

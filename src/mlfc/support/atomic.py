@@ -33,13 +33,13 @@ _NEXT_STEPS = {
 
 
 def output_error(path: str | os.PathLike[str], error: OSError) -> OutputError:
-    """Return the error that tells a user why `path` cannot be written."""
+    """Return the error for a `path` that cannot be written."""
     reason = error.strerror or str(error)
     return OutputError(f"cannot be written: {reason}", place=str(path), next_step=_NEXT_STEPS.get(error.errno or 0))
 
 
 def temporary_error(error: OSError) -> OutputError:
-    """Return the error that tells a user why what lies in a temporary file cannot be written."""
+    """Return the error for a temporary file that cannot be written."""
     try:
         place = tempfile.gettempdir()
     except OSError:  # none of the folders that there could be: the first reason is the right one
@@ -50,7 +50,7 @@ def temporary_error(error: OSError) -> OutputError:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise OutputError if a file at `path` surely cannot be written, before the work that would fill it."""
+    """Raise OutputError if a file at `path` certainly cannot be written, before the work that would fill it."""
     target = Path(path)
     try:
         is_folder = stat.S_ISDIR(target.stat().st_mode)
@@ -73,25 +73,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def atomic_file(
     path: str | os.PathLike[str], *, executable: bool = False, permissions: int | None = None, durable: bool = False
 ) -> Iterator[BinaryIO]:
-    """Give a binary file to write; it becomes `path` when the block ends well and vanishes otherwise.
+    """Open a binary file for writing; it becomes `path` when the block succeeds and vanishes otherwise.
 
-    As with a plain ``open``, a file that exists keeps its permissions and its owner, and a symbolic link keeps pointing
-    to it.
-
-    Parameters
-    ----------
-    path : path
-    executable : bool
-        Whether a new file may be executed.
-    permissions : int, optional
-        Of the result, whatever was there before and whatever the user's mask is.
-    durable : bool
-        Whether the content reaches the disk before the name does, so that not even a power failure leaves half a file.
-
-    Raises
-    ------
-    OutputError
-        If the place cannot be written: no folder, no permission, a folder of that name, no space.
+    As with ``open``, an existing file keeps its permissions and owner, and a symbolic link its target. `executable`
+    applies to new files, `permissions` to all, whatever the umask. `durable` writes the content to disk before the
+    name, so not even a power failure leaves half a file. Raises OutputError if the place cannot be written.
     """
     target = Path(path)
     check_writable(target)
@@ -125,7 +111,7 @@ def atomic_file(
 
 
 def _take_permissions(name: str, final: Path, new: int) -> None:
-    """Give a file, which mkstemp made private, the permissions of the one that it replaces, or those of a new one."""
+    """Give a private file made by mkstemp the permissions of the file that it replaces, or those of a new one."""
     try:
         old = final.stat()
     except FileNotFoundError:
@@ -142,7 +128,7 @@ def _take_permissions(name: str, final: Path, new: int) -> None:
 
 @contextmanager
 def _special_file(target: Path) -> Iterator[BinaryIO]:
-    """Give a file to write whose content goes to the device or pipe `target` when the block ends well."""
+    """Open a file whose content goes to the device or pipe `target` when the block succeeds."""
     try:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -154,7 +140,7 @@ def _special_file(target: Path) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Tell whether `path` is there and is neither a file nor a folder: renaming onto it would destroy it."""
+    """Tell whether `path` exists and is neither file nor folder: renaming onto it would destroy it."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -168,20 +154,15 @@ def _resolved(path: Path) -> Path:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a whole file atomically; raise OutputError where that fails."""
+    """Write a whole file atomically; raise OutputError if that fails."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> None:
-    """Write several files under a folder, all staged before the first one appears.
+    """Write files into a folder by relative path (forward slashes), all staged before the first one appears.
 
-    Parameters
-    ----------
-    path : path
-        The folder. One that is not there appears whole; in one that is, other files are left alone.
-    files : mapping of str to Data
-        Contents by relative path with forward slashes.
+    A new folder appears whole; in an existing one other files are left alone.
     """
     target = Path(path)
     if target.exists() and not target.is_dir():

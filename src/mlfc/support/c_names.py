@@ -39,7 +39,7 @@ _MACROS = re.compile(
 def bounded(name: str, limit: int = NAME_LIMIT) -> str:
     """Return `name`, or its first `limit` characters, ``_`` and 16 hexadecimal digits of its SHA-256.
 
-    A name that has been cut so stays as it is.
+    Bounding a name again does not change it.
     """
     if len(name) <= limit or (len(name) == limit + 1 + _HASH_DIGITS and _CUT.search(name)):
         return name
@@ -48,11 +48,10 @@ def bounded(name: str, limit: int = NAME_LIMIT) -> str:
 
 
 def sanitize(name: str) -> str:
-    """Return a legal identifier of C and C++ made from `name`.
+    """Return a legal identifier of C and C++ made from `name`, of at most 97 characters.
 
-    Every character outside ``[A-Za-z0-9]`` becomes ``_``, as TVM's headers have it. What would start with
-    a digit, or as names of the implementation do, gets an ``n`` in front; keywords and macros get a ``_`` behind.
-    The result has at most 97 characters.
+    Every character outside ``[A-Za-z0-9]`` becomes ``_``, as in TVM's headers. Names that start with a digit, or like
+    reserved ones, get a prefix ``n``; keywords and macros get a suffix ``_``.
     """
     text = _identifier(name)
     return f"{text}_" if text in KEYWORDS or _MACROS.fullmatch(text) else bounded(text)
@@ -64,10 +63,10 @@ def _identifier(name: str) -> str:
 
 
 def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
-    """Return a sanitized name for each of `names`, all different; clashes get ``_1``, ``_2``, ... behind.
+    """Return a sanitized name for each of `names`, all different; clashes get suffixes ``_1``, ``_2``, ...
 
-    Names that differ in case alone count as equal, because macros made from them would be. `reserved`
-    (lower case) are names that none may have.
+    Names that differ only in case count as equal, because macros made from them would be. `reserved` (lower case) are
+    never used.
     """
     sanitized = [sanitize(name) for name in names]
     wanted = {name.lower() for name in sanitized}
@@ -86,8 +85,8 @@ def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
 def names_in_tables(names: Iterable[str]) -> list[str]:
     """Return the names of tensors in the tables of a module, by which TVM's executors find them.
 
-    They look up what they are asked for with ``_`` for every byte that is no ASCII letter or digit. Of names that are
-    equal then the first is found so; the others get ``_1``, ``_2``, ... behind.
+    They replace every byte that is not an ASCII letter or digit with ``_``, and find the first of equal names; the
+    others get suffixes ``_1``, ``_2``, ...
     """
     plain = [re.sub(rb"[^A-Za-z0-9]", b"_", name.encode("utf-8", "surrogatepass")).decode() or "_" for name in names]
     taken: set[str] = set()
@@ -101,10 +100,10 @@ def names_in_tables(names: Iterable[str]) -> list[str]:
 
 
 def module_name(name: str) -> str:
-    """Return the one spelling of a module's name that files, symbols and metadata share.
+    """Return a module's name as files, symbols and metadata share it.
 
-    It is lower case: TVM's header lower-cases names that its sources do not, so archives of modules with
-    capitals in their names did not compile. Keywords pass, for it only ever is a part of longer names: TVM's
-    own default is ``default``.
+    It is lower case: TVM's header lower-cases names that its sources do not, so archives of modules with capitals in
+    their names did not compile. Keywords pass, as it is only ever part of longer names: TVM's own default is
+    ``default``.
     """
     return bounded(_identifier(name).lower())

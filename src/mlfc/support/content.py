@@ -1,4 +1,4 @@
-"""What a file will hold, without holding it twice: bytes, or something that gives them in pieces.
+"""The content of files without a second copy: bytes, or something that yields them in pieces.
 
 Weights of a gigabyte are hashed and written straight from their arrays.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,11 @@ from mlfc.support import dtypes
 
 # what is hashed and written at once: large against the cost of a call, small against any memory
 PIECE = 4 << 20
+_STREAM_PIECE = 1 << 20
 
 
 class Content(Protocol):
-    """Bytes that are made when they are asked for, the same ones each time."""
+    """Bytes made on demand, identical each time."""
 
     @property
     def nbytes(self) -> int:
@@ -56,6 +57,14 @@ def sha256_of(data: Data) -> str:
     return digest.hexdigest()
 
 
+def sha256_stream(stream: BinaryIO) -> str:
+    """Return the SHA-256 of the rest of `stream` in hexadecimal."""
+    digest = sha256()
+    while piece := stream.read(_STREAM_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 def sha256_of_each(items: Sequence[Data]) -> list[str]:
     """Return the SHA-256 of each item, the large ones side by side: hashing is what an export computes longest."""
     large = [index for index, data in enumerate(items) if nbytes_of(data) > PIECE]
@@ -70,7 +79,7 @@ def sha256_of_each(items: Sequence[Data]) -> list[str]:
 
 
 def to_bytes(data: Data) -> bytes:
-    """Return all bytes at once; for what is known to be small."""
+    """Return all bytes at once; for small data."""
     return data if isinstance(data, bytes) else b"".join(data.chunks())
 
 
@@ -83,7 +92,7 @@ def write_data(path: Path, data: Data) -> None:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several pieces of data, one behind the other."""
+    """Several pieces of data in sequence."""
 
     parts: tuple[Data, ...]
 
@@ -102,10 +111,7 @@ class Joined:
 class ArrayContent:
     """The elements of an array as files hold them: row-major and little-endian.
 
-    Attributes
-    ----------
-    array : ndarray
-        Of a dtype of `mlfc.support.dtypes`, any strides and byte order. It must not change any more.
+    The array has a dtype of `mlfc.support.dtypes`, any strides and byte order, and must not change any more.
     """
 
     array: npt.NDArray[Any]
@@ -129,7 +135,7 @@ class ArrayContent:
 
 @dataclass(frozen=True, eq=False)
 class ViewContent:
-    """Bytes that lie in memory, or in a map of a file."""
+    """Bytes in memory, or in a map of a file."""
 
     view: memoryview
 
@@ -145,7 +151,7 @@ class ViewContent:
 
 @dataclass(frozen=True)
 class FileContent:
-    """The bytes of a file, read when they are asked for. The file must not change any more."""
+    """The bytes of a file, read on demand; it must not change any more."""
 
     path: Path
 
@@ -162,10 +168,7 @@ class FileContent:
 
 
 def aligned_arrays(arrays: Iterable[npt.NDArray[Any]], alignment: int) -> Joined:
-    """Return arrays one behind the other, each starting at a multiple of `alignment` bytes.
-
-    Zeros fill the gaps; there are none behind the last array.
-    """
+    """Return arrays in sequence, each starting at a multiple of `alignment` bytes, with zeros between them."""
     parts: list[Data] = []
     offset = 0
     for array in arrays:

@@ -1,12 +1,12 @@
 """What making one model may cost: bytes of constants, operators, steps of computing constants, bytes of workspace.
 
 A model of a kilobyte can ask for gigabytes: a constant that is filled, repeated and joined, a function that calls
-another ten times, which calls a third. What a file holds is paid for by its size; what grows from it is counted here
-while a model is imported or built, and ends in a LimitError beyond the limits. Nothing is measured by a clock, so the
-same model passes or is refused everywhere.
+another ten times, which calls a third. A file pays for its content by its size; what grows from it is counted here
+while a model is imported or built, and raises LimitError beyond the limits. Nothing is measured by a clock, so the same
+model passes or fails everywhere.
 
-The counters belong to a context and not to an argument: rules of operators make constants as well, and they are called
-with nothing but their operands.
+The counters belong to a context, not to an argument: rules of operators make constants too, and receive only their
+operands.
 """
 
 from __future__ import annotations
@@ -22,24 +22,13 @@ from mlfc.errors import LimitError, OptionError
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of a resource one model may use.
+    """How much of a resource one model may use."""
 
-    Attributes
-    ----------
-    subject : str
-        The resource with the verb of the message.
-    unit : str
-    base : int
-        What every model may use.
-    per_byte, per_node : int
-        What it may use besides, for each byte of its file and each tensor that a node in it reads or makes.
-    """
-
-    subject: str
+    subject: str  # the resource with the verb of the message
     unit: str
-    base: int
-    per_byte: int = 0
-    per_node: int = 0
+    base: int  # what every model may use
+    per_byte: int = 0  # more for each byte of its file
+    per_node: int = 0  # more for each tensor that a node in it reads or makes
 
 
 _UNLIMITED = 1 << 62
@@ -57,25 +46,13 @@ LIMITS: Mapping[str, Limit] = {
 
 @dataclass
 class Cost:
-    """What one import or build has used so far.
+    """What one import or build has used so far."""
 
-    Attributes
-    ----------
-    given_bytes, given_nodes : int
-        Bytes of the model's file, and tensors that the nodes in it read and make.
-    factor : float
-        Multiplies the limits.
-    used : dict of str to int
-        By the keys of `LIMITS`.
-    files : set of str
-        Files beside the model's that are among the given bytes.
-    """
-
-    given_bytes: int
-    given_nodes: int
-    factor: float = 1.0
-    used: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))
-    files: set[str] = field(default_factory=set)
+    given_bytes: int  # of the model's file
+    given_nodes: int  # tensors that the nodes in it read and make
+    factor: float = 1.0  # multiplies the limits
+    used: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))  # by the keys of `LIMITS`
+    files: set[str] = field(default_factory=set)  # beside the model's, among the given bytes
 
     def limit(self, resource: str) -> int:
         """Return how much may be used of a resource."""
@@ -101,18 +78,7 @@ _CURRENT: ContextVar[Cost | None] = ContextVar("cost", default=None)
 
 @contextmanager
 def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator[Cost]:
-    """Count what is done inside against the limits of a model.
-
-    Parameters
-    ----------
-    given_bytes, given_nodes, factor
-        As for `Cost`.
-
-    Raises
-    ------
-    OptionError
-        If the factor is not a positive number.
-    """
+    """Count what happens inside against the limits of a model; raise OptionError if the factor is not positive."""
     if not (isinstance(factor, (int, float)) and 0 < factor < math.inf):
         raise OptionError(f"expected a positive number as the factor of the limits, got {factor!r}")
     cost = Cost(given_bytes, given_nodes, factor)
@@ -125,7 +91,7 @@ def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Count what is done inside for itself: a trial with the limits of the model whose part it is."""
+    """Count what happens inside separately: a trial with the limits of the model that it is part of."""
     cost = _CURRENT.get()
     token = _CURRENT.set(None if cost is None else Cost(cost.given_bytes, cost.given_nodes, cost.factor))
     try:
@@ -135,14 +101,14 @@ def apart() -> Iterator[None]:
 
 
 def give_nodes(count: int) -> None:
-    """Count the tensors that the nodes of the model's file read and make: it may use the more."""
+    """Count the tensors that the nodes of the model's file read and make; they raise its limits."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.given_nodes += count
 
 
 def give_file(path: str, nbytes: int) -> None:
-    """Count a file beside the model's, however often it is read: the model may use the more."""
+    """Count a file beside the model's, however often it is read; it raises the model's limits."""
     cost = _CURRENT.get()
     if cost is not None and path not in cost.files:
         cost.files.add(path)
@@ -150,14 +116,14 @@ def give_file(path: str, nbytes: int) -> None:
 
 
 def require(resource: str, amount: int, place: str | None = None) -> None:
-    """Raise LimitError if using `amount` more would be too much; for what is about to be allocated."""
+    """Raise LimitError if using `amount` more would exceed the limit; for what is about to be allocated."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.require(resource, amount, place)
 
 
 def spend(resource: str, amount: int, place: str | None = None) -> None:
-    """Count `amount` as used; raise LimitError if that is too much. Outside of `limited`, nothing is counted."""
+    """Count `amount` as used; raise LimitError beyond the limit. Outside of `limited`, nothing is counted."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.require(resource, amount, place)

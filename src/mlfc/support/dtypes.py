@@ -1,7 +1,7 @@
-"""Data types: their names, sizes, value ranges and numpy counterparts.
+"""Data types: their names, sizes, value ranges, and numpy's and DLPack's counterparts.
 
-A dtype is a string as TVM writes it: ``int8``, ``float32``, ``bool``; a vector of loop-level code has
-its lanes behind an ``x``: ``float32x16``.
+A dtype is a string as in TVM: ``int8``, ``float32``, ``bool``; a vector of loop-level code has its lanes after an
+``x``: ``float32x16``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from mlfc.errors import UnsupportedError
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64", "bfloat16")
 SCALARS = (*INTEGERS, *FLOATS, "bool")
+_DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+_DLPACK_KINDS = {code: kind for kind, code in _DLPACK_CODES.items()}
+# TVM stores bool as a one-bit unsigned integer, one byte an element; newer DLPack has a code for it
+_DLPACK_BOOLS = ((1, 1, 1), (6, 8, 1))
 
 
 @cache
@@ -90,8 +94,24 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
     return np.dtype(scalar)
 
 
+def to_dlpack(dtype: str) -> tuple[int, int, int]:
+    """Return code, bits and lanes of a dtype in DLPack's numbers, which need not be one of `SCALARS`."""
+    if dtype == "bool":
+        return _DLPACK_BOOLS[0]
+    scalar = element(dtype)
+    kind = scalar.rstrip("0123456789")
+    return _DLPACK_CODES[kind], int(scalar[len(kind) :]), lanes(dtype)
+
+
+def from_dlpack(code: int, width: int, count: int) -> str | None:
+    """Return the dtype of DLPack's code, bits and lanes; None if the code is unknown."""
+    if (code, width, count) in _DLPACK_BOOLS:
+        return "bool"
+    return vector(f"{_DLPACK_KINDS[code]}{width}", count) if code in _DLPACK_KINDS else None
+
+
 def from_numpy(dtype: npt.DTypeLike) -> str:
-    """Return the name of numpy's dtype; raise UnsupportedError for what tensors cannot hold."""
+    """Return the name of numpy's dtype; raise UnsupportedError if tensors cannot hold it."""
     name = np.dtype(dtype).name
     bits(name)
     return name

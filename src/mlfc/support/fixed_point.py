@@ -1,8 +1,8 @@
 """Real numbers in integers: TFLite's multipliers and gemmlowp's fixed-point functions.
 
-A value in format ``Qm`` is an int32 whose unit is ``2**(m - 31)``: m integer bits, 31 - m fraction bits.
-Functions here take and return Python integers and are run at compile time only, mostly to fill tables. Their
-rules are those of gemmlowp (fixedpoint/fixedpoint.h) and tensorflow/lite/kernels/internal/quantization_util.cc.
+A value in format ``Qm`` is an int32 whose unit is ``2**(m - 31)``: m integer bits, 31 - m fraction bits. Functions here
+take and return Python integers and run at compile time only, mostly to fill tables. Their rules are those of gemmlowp
+(fixedpoint/fixedpoint.h) and tensorflow/lite/kernels/internal/quantization_util.cc.
 """
 
 from __future__ import annotations
@@ -22,23 +22,10 @@ RECIPROCAL_START, RECIPROCAL_SLOPE = 1515870810, -1010580540
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
-    """Return ``(multiplier, shift)`` with ``real ~ multiplier * 2**(shift - 31)``.
+    """Return ``(multiplier, shift)`` with ``real ~ multiplier * 2**(shift - 31)`` for a finite real not below zero.
 
-    Parameters
-    ----------
-    real : float
-        A finite number not below zero.
-
-    Returns
-    -------
-    multiplier : int
-        In [2**30, 2**31), or 0 for a real too small to matter.
-    shift : int
-        Positive shifts left. At least -31.
-
-    Notes
-    -----
-    The rule of QuantizeMultiplier in TFLite (tensorflow/lite/kernels/internal/quantization_util.cc).
+    The multiplier is in [2**30, 2**31), or 0 for a real too small to matter; the shift is at least -31, positive to the
+    left. The rule is QuantizeMultiplier of TFLite.
     """
     if real == 0.0:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The name that this project had until its first release: archives and libraries made under it still load."""
+"""The project's name before its first release: archives and libraries made under it still load."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FORMER_TRACE = f"runtime/include/{FORMER}_trace.h"
 
 
 def former(name: str) -> str:
-    """Return what a key, symbol or kind of ours was called then."""
+    """Return the former name of one of our keys, symbols or kinds."""
     return name.replace("mlfc", FORMER)
 
 
 def current(symbol: str) -> str:
-    """Return what an exported symbol is called today."""
+    """Return the current name of an exported symbol."""
     return "mlfc" + symbol[len(FORMER) :] if symbol.startswith(FORMER + "_") else symbol
 
 
 def current_hooks(source: memoryview) -> bytes:
-    """Return C of an archive with today's names for the hook of profiles."""
+    """Return an archive's C with the current names for the profiling hook."""
     return re.sub(rb"\b(MLFORGE|mlforge)(?=_(TRACE|trace))", _current_word, bytes(source))
 
 
@@ -33,7 +33,7 @@ def _current_word(found: re.Match[bytes]) -> bytes:
 
 
 def current_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata of an archive with today's keys; the document itself where it has no older ones."""
+    """Return an archive's metadata with current keys; the document itself if it has no older ones."""
     document = _renamed(document)
     modules = document.get("modules")
     if isinstance(modules, dict) and any(isinstance(item, dict) and FORMER in item for item in modules.values()):

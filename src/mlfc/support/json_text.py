@@ -1,4 +1,4 @@
-"""Strict and bounded reading of JSON that nobody has checked."""
+"""Strict and bounded reading of untrusted JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ def values_of(data: bytes) -> int:
 def parse_json(data: bytes, place: str) -> Any:
     """Return the value of a JSON text.
 
-    Raises
-    ------
-    ArchiveError
-        For what is not JSON of RFC 8259 in UTF-8, keys that appear twice, numbers that are none, halves of
-        characters, and texts of absurdly many or deeply nested values.
+    Raises ArchiveError for anything but JSON of RFC 8259 in UTF-8, duplicate keys, numbers out of range, lone
+    surrogates, and texts with absurdly many or deeply nested values.
     """
     if values_of(data) > MAX_TOKENS:
         raise ArchiveError(

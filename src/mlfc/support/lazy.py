@@ -9,9 +9,9 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package whose names are imported from `_HOMES`; they have precedence over submodules that have their names.
+    """A package that imports its names on first use, from the module of each in `_HOMES`; a submodule is its own home.
 
-    Its ``_HOMES`` gives the module of each name; a submodule is its own home.
+    These names have precedence over submodules of the same name.
     """
 
     _HOMES: dict[str, str]

@@ -1,4 +1,4 @@
-"""Locks that a fork leaves usable: in the child, a lock that another thread held would never be released."""
+"""Locks that stay usable after a fork: in the child, a lock held by another thread would never be released."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from types import TracebackType
 
 
 class ForkSafeLock:
-    """A lock for ``with``, which is free in a child process unless the thread that forked held it itself.
-
-    Parameters
-    ----------
-    reentrant : bool
-        Whether the thread that holds it may take it again.
-    """
+    """A lock for ``with`` that is free in a child process unless the forking thread held it itself."""
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self._make = threading.RLock if reentrant else threading.Lock

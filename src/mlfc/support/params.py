@@ -1,22 +1,119 @@
-"""Parameter files: TVM's binary form of a dictionary of tensors."""
+"""TVM's binary forms of one tensor and of a dictionary of tensors, the parameter file.
+
+A tensor is little-endian and unpadded: magic, reserved word, device, number of dimensions, dtype, shape, data size,
+data. The reader takes untrusted bytes: each length is compared with what is left before use.
+"""
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.support.content import Content, Joined, to_bytes
-from mlfc.support.ndarray_bytes import decode_ndarray, ndarray_content
+from mlfc.support import dtypes
+from mlfc.support.content import ArrayContent, Content, Joined, to_bytes
 from mlfc.support.stream import Cursor
+
+NDARRAY_MAGIC = 0xDD5E40F096B4A13F
+MAX_DIMENSIONS = 32
+
+_HEADER = struct.Struct("<QQiiiBBH")
+_CPU = 1
+
+
+def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
+    """Return the bytes of a tensor of a dtype of `mlfc.support.dtypes`, any strides and byte order."""
+    return to_bytes(ndarray_content(array))
+
+
+def ndarray_content(array: npt.NDArray[Any]) -> Content:
+    """Return the bytes of a tensor, read from the array piece by piece."""
+    header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, *dtypes.to_dlpack(dtypes.from_numpy(array.dtype)))
+    return Joined((header + struct.pack(f"<{array.ndim}qq", *array.shape, array.nbytes), ArrayContent(array)))
+
+
+def decode_ndarray(
+    data: bytes | memoryview, offset: int = 0, *, place: str = "NDArray"
+) -> tuple[npt.NDArray[Any], int]:
+    """Read the tensor that starts at `offset`; return it and the offset of the first byte after it.
+
+    The array is read-only, and a view of `data` wherever elements of its dtype may be at that address. The format
+    aligns nothing, so other arrays are copied: code compiled for aligned arrays must not read them in place. `place`
+    names `data` in messages. Raises ArchiveError with the byte at which the format is broken.
+    """
+    take = Cursor(data, offset, place)
+    raw, dtype, shape = _take(take)
+    return _viewed(raw, dtype).reshape(shape), take.offset
+
+
+def ndarray_end(data: bytes | memoryview, offset: int = 0, *, place: str = "NDArray") -> int:
+    """Return the offset of the first byte after a tensor, checked as `decode_ndarray` does, without reading it."""
+    take = Cursor(data, offset, place)
+    _take(take)
+    return take.offset
+
+
+def _take(take: Cursor) -> tuple[memoryview, str, tuple[int, ...]]:
+    """Take a tensor: its data, dtype and shape."""
+    offset = take.offset
+    magic, _, device, _, ndim, code, bits, lanes = take.unpack(_HEADER, "the header of a tensor")
+    if magic != NDARRAY_MAGIC:
+        raise take.fault(f"a tensor must start with the number {NDARRAY_MAGIC:#x}, not {magic:#x}", offset)
+    if device != _CPU:
+        raise take.fault(f"device type {device} is not 1 (CPU)", offset + 16)
+    if not 0 <= ndim <= MAX_DIMENSIONS:
+        raise take.fault(f"a tensor of {ndim} dimensions; 0 to {MAX_DIMENSIONS} are allowed", offset + 24)
+    dtype = dtypes.from_dlpack(code, bits, lanes)
+    if dtype not in dtypes.SCALARS:
+        raise take.fault(f"dtype code {code}, {bits} bits, {lanes} lanes is not known", offset + 28)
+    shape = take.unpack(struct.Struct(f"<{ndim}q"), "the shape of a tensor")
+    # an extent of zero must not hide others that no array could have
+    if any(extent < 0 for extent in shape) or prod(max(extent, 1) for extent in shape) > 1 << 48:
+        raise take.fault(f"the shape {shape} is not possible", offset + _HEADER.size)
+    (nbytes,) = take.unpack(struct.Struct("<q"), "the data size of a tensor")
+    expected = prod(shape) * dtypes.nbytes(dtype)
+    if nbytes != expected:
+        raise take.fault(f"{nbytes} bytes of data, but {shape} of {dtype} is {expected} bytes", take.offset - 8)
+    raw = take.bytes(nbytes, "the data of a tensor")
+    return raw, dtype, shape
+
+
+def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
+    if dtype == "bool":
+        stored = np.frombuffer(raw, np.uint8)
+        array = stored.view(np.bool_) if stored.size == 0 or stored.max() <= 1 else stored != 0
+    else:
+        stored = np.frombuffer(raw, dtypes.to_numpy(dtype).newbyteorder("<"))
+        native = dtypes.to_numpy(dtype)
+        in_place = stored.dtype == native and stored.flags.aligned
+        array = stored if in_place else stored.astype(native)
+        if not in_place:
+            _forget(raw)
+    array.flags.writeable = False
+    return array
+
+
+def _forget(copied: memoryview) -> None:
+    """Give back the memory of a part of a mapped file that was copied, so that only one of both is held."""
+    mapped = copied.obj
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not copied.nbytes:
+        return
+    offset = np.frombuffer(copied, np.uint8).ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (offset + copied.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
 
 PARAMS_MAGIC = 0xF7E58D4F05049CB7
 # each costs its object, however small it is
 MAX_TENSORS = 100_000
-_HEADER = struct.Struct("<QQQ")
+_FILE_HEADER = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")
 
 
@@ -26,9 +123,9 @@ def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
-    """Return the bytes of a parameter file, to be taken from the arrays piece by piece."""
+    """Return the bytes of a parameter file, read from the arrays piece by piece."""
     names = sorted(params)
-    head = [_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
+    head = [_FILE_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
     for name in names:
         text = name.encode()
         head += [_COUNT.pack(len(text)), text]
@@ -37,28 +134,13 @@ def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
 
 
 def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
-    """Read a parameter file.
+    """Read a parameter file; bytes after the last tensor are ignored, as by TVM's own readers.
 
-    Parameters
-    ----------
-    data : bytes or memoryview
-        May go on after the last tensor: TVM's own readers stop there too.
-    place : str
-        The file, for messages.
-
-    Returns
-    -------
-    dict of str to ndarray
-        In the order of the file; read-only, and views of `data` where alignment allows it. Of a name given twice
-        the last tensor counts, as in TVM.
-
-    Raises
-    ------
-    ArchiveError
-        Naming the byte at which the format is broken.
+    Returns read-only arrays in the order of the file, views of `data` where alignment allows. Of a duplicate name the
+    last tensor counts, as in TVM. Raises ArchiveError with the byte at which the format is broken.
     """
     take = Cursor(data, 0, place)
-    magic, _, count = take.unpack(_HEADER, "the header of a parameter file")
+    magic, _, count = take.unpack(_FILE_HEADER, "the header of a parameter file")
     if magic != PARAMS_MAGIC:
         raise take.fault(f"a parameter file must start with the number {PARAMS_MAGIC:#x}, not {magic:#x}", 0)
     if count > MAX_TENSORS:

@@ -1,4 +1,4 @@
-"""Machines that code is built for: what LLVM, Debian and zig call them, in one table."""
+"""Machines that code is built for, as LLVM, Debian and zig name them, and kinds of devices, as DLPack numbers them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import platform as python_platform
 import re
 import struct
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mlfc.errors import OptionError
 
@@ -40,21 +42,11 @@ EXAMPLES = "aarch64-linux-gnu, riscv64-linux-gnu, x86_64-windows-gnu, aarch64-ma
 
 @dataclass(frozen=True)
 class Platform:
-    """A processor with an operating system.
+    """A processor with an operating system."""
 
-    Attributes
-    ----------
-    arch : str
-        In zig's words: ``x86_64``, ``aarch64``, ``riscv64``, ``wasm32``, ...
-    system : str
-        ``linux``, ``windows``, ``macos`` or ``wasi``.
-    abi : str
-        The C library and its calling convention, ``gnu`` or ``musl``; empty where the system has one alone.
-    """
-
-    arch: str
-    system: str
-    abi: str = ""
+    arch: str  # in zig's words: ``x86_64``, ``aarch64``, ``riscv64``, ``wasm32``, ...
+    system: str  # ``linux``, ``windows``, ``macos`` or ``wasi``
+    abi: str = ""  # C library and calling convention, ``gnu`` or ``musl``; empty if the system has only one
 
     @property
     def triple(self) -> str:
@@ -78,18 +70,12 @@ class Platform:
 
 
 def arch_named(word: str) -> str | None:
-    """Return the processor that the first word of a triple names, in `Platform`'s words; None if it is not known."""
+    """Return the processor that the first word of a triple names, in `Platform`'s words; None if unknown."""
     return _ARCH_OF.get(word)
 
 
 def parse_platform(text: str) -> Platform:
-    """Return the platform that a triple names, in the spelling of LLVM, Debian or zig.
-
-    Raises
-    ------
-    OptionError
-        If the processor or the operating system is not known.
-    """
+    """Return the platform of a triple in the spelling of LLVM, Debian or zig; raise OptionError if it is unknown."""
     words = text.strip().lower().split("-")
     arch = arch_named(words[0])
     # versions stand behind the names of systems: darwin20.6, macosx11.0, linux.5.10
@@ -111,15 +97,30 @@ def parse_platform(text: str) -> Platform:
 
 
 def this_platform() -> Platform:
-    """Return what this process runs on.
-
-    Raises
-    ------
-    OptionError
-        If it is none that is known.
-    """
+    """Return the platform of this process; raise OptionError if it is unknown."""
     machine = python_platform.machine().lower()
     if struct.calcsize("P") == 4:  # a 32-bit Python on a 64-bit kernel
         machine = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}.get(machine, machine)
     system = {"win32": "windows", "cygwin": "windows", "darwin": "macos"}.get(sys.platform, sys.platform)
     return parse_platform(f"{machine}-{system}")
+
+
+TYPE_CODES: Mapping[str, int] = MappingProxyType(
+    {
+        "cpu": 1,
+        "cuda": 2,
+        "cuda_host": 3,
+        "opencl": 4,
+        "vulkan": 7,
+        "metal": 8,
+        "vpi": 9,
+        "rocm": 10,
+        "rocm_host": 11,
+        "ext_dev": 12,
+        "cuda_managed": 13,
+        "oneapi": 14,
+        "webgpu": 15,
+        "hexagon": 16,
+    }
+)
+"""DLPack's DLDeviceType of each kind of device."""

@@ -1,4 +1,4 @@
-"""What is being done right now, shown on standard error while a person watches."""
+"""The current work, shown on standard error while a person watches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def stage(text: str) -> Iterator[None]:
-    """Show `text` with a spinner while the block runs; show nothing where standard error is not a terminal."""
+    """Show `text` with a spinner while the block runs, but only if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -24,6 +24,7 @@ R = TypeVar("R", bound="Record")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _JSON_NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_WORDS = {"max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems"}
 # of fields whose names would hide Python's, or are better now than when the format got them
 _KEYS = {"nbytes": "bytes", "tiling": "stripes", "distance": "lead"}
 
@@ -43,36 +44,19 @@ class Limits:
 
     def words(self) -> Schema:
         """Return them in JSON Schema's words."""
-        words = {
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "maxLength": self.max_length,
-            "pattern": self.pattern,
-            "minItems": self.min_items,
-            "maxItems": self.max_items,
-            "enum": self.enum and list(self.enum),
-        }
-        return {word: value for word, value in words.items() if value is not None}
+        values = {_WORDS.get(entry.name, entry.name): getattr(self, entry.name) for entry in fields(self)[1:]}
+        found = {word: value for word, value in values.items() if value is not None}
+        return {word: list(value) if word == "enum" else value for word, value in found.items()}
 
 
 @dataclass(frozen=True)
 class Says:
-    """What a field is to people.
+    """What a field means to people, in Markdown, for the documentation and the schema."""
 
-    Attributes
-    ----------
-    says : str
-        What the value is; `why` it is there. Markdown, for the documentation and the schema.
-    omitted : bool
-        Whether JSON lacks the key where the value is the field's default.
-    title : str
-        What to call it; `mlfc inspect` shows fields that have one.
-    """
-
-    says: str = ""
-    why: str = ""
-    omitted: bool = False
-    title: str = ""
+    says: str = ""  # what the value is
+    why: str = ""  # why it is there
+    omitted: bool = False  # whether JSON lacks the key if the value is the field's default
+    title: str = ""  # `mlfc inspect` shows fields with a title
 
 
 def _once(function: F) -> F:
@@ -265,13 +249,7 @@ def _read_at(place: str, read: Reader, value: Any) -> Any:
 
 
 def definitions(names: Mapping[type[Record], str]) -> dict[str, Schema]:
-    """Return the definitions of a JSON Schema: of the records, and of all that has a name of its own in them.
-
-    Parameters
-    ----------
-    names : mapping of type to str
-        The name of each record's definition.
-    """
+    """Return the definitions of a JSON Schema: of the records under these names, and of every named type in them."""
     found: dict[str, Schema] = {}
     for cls, name in names.items():
         found[name] = _record_schema(cls, names, found)

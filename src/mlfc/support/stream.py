@@ -1,6 +1,6 @@
 """The encoding of module blobs and parameter files: little-endian numbers, lengths before bytes, no padding.
 
-The reader takes bytes that nobody has checked: each length and count is compared with what is left before use.
+The bytes read are untrusted: each length and count is compared with what is left before use.
 """
 
 from __future__ import annotations
@@ -41,21 +41,12 @@ def encode_numbers(values: Iterable[int]) -> bytes:
 
 
 def sized(data: Data) -> Joined:
-    """Return the encoding of a string whose bytes are not to be joined in memory."""
+    """Return the encoding of a string without joining its bytes in memory."""
     return Joined((_U64.pack(nbytes_of(data)), data))
 
 
 class Cursor:
-    """Reads fields one after another and never past the end.
-
-    Parameters
-    ----------
-    data : bytes or memoryview
-    offset : int
-        Where to start.
-    place : str
-        What `data` is, for messages.
-    """
+    """Reads fields one after another and never past the end; `place` names `data` in messages."""
 
     def __init__(self, data: bytes | memoryview, offset: int, place: str) -> None:
         self._data = data
@@ -123,7 +114,7 @@ class Cursor:
         return np.frombuffer(self.bytes(self.count(what, _U64.size) * _U64.size, what), "<u8")
 
     def end(self, what: str) -> None:
-        """Raise ArchiveError unless nothing stands behind `what`."""
+        """Raise ArchiveError unless nothing follows `what`."""
         if self.remaining:
             raise self.fault(f"{self.remaining} bytes stand behind {what}", self.offset)
 

@@ -1,15 +1,17 @@
-"""Tar archives: written the same to the byte every time, read without trusting them.
+"""Tar archives: written identically every time, read without trusting them, compressed ones too.
 
-Members are named as TVM's archives name them: ``.`` for the root, ``./folder``, ``./folder/file``.
+Members are named as in TVM's archives: ``.`` for the root, ``./folder``, ``./folder/file``.
 """
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import mmap
 import os
 import re
 import tarfile
+import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,9 +21,91 @@ from typing import BinaryIO, Final
 
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.support.content import Data, chunks_of, nbytes_of
-from mlfc.support.expansion import ExpandedFile, expanded
 from mlfc.support.plain_file import open_plain
 from mlfc.support.text import shortened
+
+# An xz of zeros expands ten-thousandfold; real archives of C and weights stay far below these.
+MAX_EXPANSION: Final = 100
+MIN_EXPANDED: Final = 64 << 20
+MAX_EXPANDED: Final = 4 << 30
+_CHUNK: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_XZ_MAGIC: Final = b"\xfd7zXZ\x00"
+
+
+class ExpandedFile:
+    """A compressed file, expanded into a temporary one only as far as it is read.
+
+    So refusing the start of a file never costs expanding its end.
+    """
+
+    def __init__(self, source: BinaryIO, compressed: BinaryIO, expanded: BinaryIO, place: str) -> None:
+        self._source = source
+        self._compressed = compressed
+        self._expanded = expanded
+        self._place = place
+        self._size = 0
+        self._ended = False
+        self._position = 0
+
+    def fileno(self) -> int:
+        """Return the descriptor of the temporary file."""
+        return self._expanded.fileno()
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set where the next read begins; from the end, all is expanded."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        self._position = max(0, (self.expand() if start is None else start) + offset)
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, or what there is."""
+        self.expand(self._position + size)
+        self._expanded.seek(self._position)
+        data = self._expanded.read(size)
+        self._position += len(data)
+        return data
+
+    def expand(self, end: int | None = None) -> int:
+        """Expand up to byte `end`, or to the end; return how many bytes there are by now.
+
+        Raises ArchiveError if they are absurdly many for the compressed bytes read.
+        """
+        self._expanded.seek(0, os.SEEK_END)
+        while not self._ended and (end is None or self._size < end):
+            piece = self._source.read(_CHUNK)
+            self._ended = not piece
+            self._size += len(piece)
+            if self._size > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * self._compressed.tell())):
+                raise ArchiveError(
+                    f"{self._compressed.tell():,} compressed bytes expand to {self._size:,} and more",
+                    place=self._place,
+                    next_step="If the archive is good, decompress it first",
+                )
+            self._expanded.write(piece)
+        self._expanded.flush()
+        return self._size
+
+
+@contextmanager
+def expanded(file: BinaryIO, place: str) -> Iterator[ExpandedFile | None]:
+    """Open a file that is compressed with gzip or xz as a plain one; None for a file that is neither."""
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(_GZIP_MAGIC):
+        opened: gzip.GzipFile | lzma.LZMAFile = gzip.GzipFile(fileobj=file)
+    elif magic == _XZ_MAGIC:
+        opened = lzma.LZMAFile(file)  # noqa: SIM115  (closed by the with below)
+    else:
+        yield None
+        return
+    with opened as source, tempfile.TemporaryFile() as temporary:
+        yield ExpandedFile(source, file, temporary, place)  # type: ignore[arg-type]  # both are binary files
+
 
 # A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
 MAX_MEMBERS: Final = 8_000
@@ -59,17 +143,10 @@ def source_date(timestamp: int | None = None) -> int:
 
 
 def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
-    """Write an uncompressed archive, piece by piece.
+    """Write an uncompressed archive piece by piece, every member with the same time.
 
-    Parameters
-    ----------
-    file : binary file
-        Open for writing.
-    members : mapping of str to Data
-        Contents by relative path with forward slashes. Folders are added as members; children come in
-        sorted order per folder, whatever the mapping's order.
-    mtime : int
-        Time of every member.
+    Paths are relative with forward slashes. Folders are added as members; children come in sorted order per folder,
+    whatever the mapping's order.
     """
     tree: dict[str, set[str]] = {"": set()}
     for name in members:
@@ -106,7 +183,7 @@ def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> i
 
 
 class BoundedFile:
-    """A file that reads no more at once than there is, whatever a header asks for."""
+    """A file that never reads more at once than there is, whatever a header asks for."""
 
     def __init__(self, file: BinaryIO | ExpandedFile) -> None:
         self._file = file
@@ -130,12 +207,7 @@ class BoundedFile:
 class TarReader:
     """The files of an archive, by name without the leading ``./``.
 
-    Attributes
-    ----------
-    path : str
-        Where the archive lies, for messages.
-    sizes : dict of str to int
-        Bytes of each file. Every file lies wholly within the archive: that was checked.
+    Every file in `sizes` (bytes by name) is wholly within the archive: that was checked. `path` is for messages.
     """
 
     def __init__(self, tar: tarfile.TarFile, path: str, file: BoundedFile) -> None:
@@ -215,10 +287,10 @@ class TarReader:
             return file.read()
 
     def view(self, name: str) -> memoryview:
-        """Return a file's bytes; of a large one a read-only map of the archive: what is not looked at takes no memory.
+        """Return a file's bytes; of a large one a read-only map of the archive, which takes memory only as it is read.
 
-        The view outlives the reader, and the archive's name may come to stand for another file meanwhile. Only
-        whoever cuts the very file off while a map of it is in use makes looking at it fatal, as with any map.
+        The view outlives the reader, even if another file takes the archive's name. Only truncating the very file while
+        its map is in use makes reading fatal, as with any map.
         """
         if name not in self._members:
             raise self.missing(name)
@@ -249,11 +321,8 @@ _KINDS = {
 def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
     """Open an archive, plain or compressed with gzip or xz, and check every member's header.
 
-    Raises
-    ------
-    ArchiveError
-        If there is no such file, it is not a tar, it is cut off, expands absurdly, or holds links, devices,
-        names that lead outside, or one name twice.
+    Raises ArchiveError if there is no such file, it is not a tar, is cut off, expands absurdly, or holds links,
+    devices, names that lead outside, or duplicate names.
     """
     place = str(path)
     with ExitStack() as stack:
@@ -278,7 +347,7 @@ def _is_machine_code(path: str | os.PathLike[str]) -> bool:
 
 
 def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.TarFile, BoundedFile]:
-    """Open an archive whose headers are read next, until `stack` ends."""
+    """Open an archive, until `stack` ends, before reading its headers."""
     place = str(path)
     try:
         file = stack.enter_context(open_plain(path))
@@ -291,7 +360,7 @@ def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.Ta
 
 
 def first_file(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of an archive's first file, without reading further; None if there is none that can be read."""
+    """Return the name of an archive's first file, without reading further; None if it cannot be read."""
     with ExitStack() as stack:
         try:
             tar, _ = _headers(stack, path)

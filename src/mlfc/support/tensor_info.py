@@ -1,4 +1,4 @@
-"""What a compiled model says of its inputs and outputs."""
+"""The description of a compiled model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from mlfc.support.display import Displayed
-from mlfc.support.dtypes import SCALARS
+from mlfc.support.dtypes import SCALARS, to_numpy
 from mlfc.support.records import Limits, Record
+from mlfc.support.text import Displayed
 
 _INT32 = (1 << 31) - 1
 
@@ -44,13 +44,7 @@ class TensorInfo(Displayed, Record):
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The elements' dtype in numpy."""
-        if self.dtype == "bfloat16":
-            # numpy has no bfloat16 of its own, and importing this one takes a while
-            import ml_dtypes
-
-            dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return dtype
-        return np.dtype(self.dtype)
+        return to_numpy(self.dtype)
 
     @property
     def nbytes(self) -> int:

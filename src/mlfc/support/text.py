@@ -1,7 +1,10 @@
-"""Text for people, and numbers in it."""
+"""Text for people: names and numbers in messages, objects at a prompt and in notebooks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,7 @@ _GAP = "..."
 def shortest_digits(value: float | np.floating[Any]) -> str:
     """Return the shortest decimal form of a finite number that reads back as the same number of its width.
 
-    ``str`` of numpy's scalars would do, but from which size on it writes an exponent depends on numpy's version,
-    and what mlfc writes must not.
+    ``str`` of numpy's scalars switches to exponents at a size that depends on numpy's version; this does not.
     """
     if isinstance(value, float):
         return repr(float(value))
@@ -23,10 +25,9 @@ def shortest_digits(value: float | np.floating[Any]) -> str:
 
 
 def shortened(text: str, limit: int = 64) -> str:
-    """Return `text` with its middle left out if it has more than `limit` characters.
+    """Return `text`, without its middle if it exceeds `limit` characters.
 
-    Converters join the names of all fused operators, which gives names of hundreds of characters; their ends tell
-    them apart.
+    Converters join the names of all fused operators to names of hundreds of characters, which differ at their ends.
     """
     if len(text) <= limit:
         return text
@@ -34,10 +35,15 @@ def shortened(text: str, limit: int = 64) -> str:
     return text[: kept - kept // 2] + _GAP + text[-(kept // 2) :]
 
 
-def printable(text: str) -> str:
-    """Return `text` with every character but line breaks that does not print as its escape.
+def first_lines(text: str, count: int = 12) -> str:
+    """Return the first lines of a tool's output, each indented on a line of its own, to end a message."""
+    return "".join(f"\n  {line}" for line in text.strip().splitlines()[:count])
 
-    Names come from files that nobody has checked, and a terminal takes some characters for commands.
+
+def printable(text: str) -> str:
+    """Return `text` with unprintable characters but line breaks escaped.
+
+    Names come from untrusted files, and a terminal takes some characters for commands.
     """
     if text.isprintable():
         return text
@@ -45,5 +51,55 @@ def printable(text: str) -> str:
 
 
 def with_article(noun: str) -> str:
-    """Return a noun behind ``a`` or ``an``."""
+    """Return a noun after ``a`` or ``an``."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+_MAX_TEXT = 300
+
+
+class Displayed:
+    """Gives a class a short ``repr``, and a table in notebooks, from the facts that it lists."""
+
+    __slots__ = ()
+
+    def _facts(self) -> Mapping[str, object]:
+        """Return what to show, by label; default: the fields of a dataclass."""
+        if not is_dataclass(self):
+            return {}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        try:
+            facts = [f"{label}={_short(value)}" for label, value in self._facts().items()]
+        except AttributeError:  # it is not whole: a debugger looks at a constructor
+            facts = []
+        return f"<{' '.join([type(self).__name__, *facts])}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return html_table(type(self).__name__, (), list(self._facts().items()))
+
+
+def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as HTML with all text escaped; an empty `header` gives none."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(_cell(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<table><caption>{escape(title)}</caption>{head}<tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return _limited(", ".join(map(str, value)))
+    return _limited(str(value))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{_limited(', '.join(map(str, value)), 100)}]"
+    return _limited(str(value), 100)
+
+
+def _limited(text: str, most: int = _MAX_TEXT) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

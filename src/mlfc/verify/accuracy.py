@@ -10,8 +10,8 @@ import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
 from mlfc.verify.difference import is_real
 from mlfc.verify.inputs import read_labels
 

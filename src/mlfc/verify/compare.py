@@ -19,8 +19,8 @@ from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed, html_table
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.difference import Difference, Tolerance, difference

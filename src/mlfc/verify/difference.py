@@ -10,7 +10,7 @@ import numpy as np
 
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed
+from mlfc.support.text import Displayed
 
 FLOAT_TOLERANCE = 1e-5
 """Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 

@@ -10,8 +10,7 @@ from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_op
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
-from mlfc.support.content import ArrayContent, sha256_of
-from mlfc.support.hashing import sha256_stream
+from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
 from mlfc.support.params import load_params
 from mlfc.support.records import titled
 

@@ -11,14 +11,12 @@ from typing import Any
 
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.library.toolchain import OBJECT_SUFFIX
-from mlfc.objfile import static
 from mlfc.objfile.exports import Export, exports
-from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head
-from mlfc.runtime.libraries.library_file import VERSION_SYMBOL
+from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
+from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
 from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
-from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
+from mlfc.support.content import sha256_stream
 from mlfc.support.former_name import current
-from mlfc.support.hashing import sha256_stream
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
@@ -88,7 +86,7 @@ def _codes(path: str | os.PathLike[str], view: memoryview) -> tuple[str, list[me
         with open_tar(path) as tar:
             return TAR, [tar.view(name) for name in tar.sizes if name.endswith(OBJECT_SUFFIX)]
     if head.kind == ARCHIVE:
-        return STATIC, list(static.members(view))
+        return STATIC, list(static_members(view))
     return (SINGLE if head.kind == OBJECT else SHARED), [view]
 
 

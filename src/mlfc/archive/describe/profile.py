@@ -13,7 +13,7 @@ from mlfc.library.build import has_only_objects
 from mlfc.library.toolchain import NATIVE, compile_cached
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
-from mlfc.runtime.executors.profiled_module import TRACE_FLAGS, ProfiledModule, record_file
+from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

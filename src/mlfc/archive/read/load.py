@@ -120,7 +120,7 @@ def load_module(
 
         return open_library(source, module)
     if kind == "objects":
-        from mlfc.library.relink import linked_library
+        from mlfc.library.build import linked_library
         from mlfc.runtime.libraries.shared_library import open_library
 
         return open_library(linked_library(source), module, place=str(source))
@@ -164,8 +164,7 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
 
 def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
     """Return the model in a loaded library; raise ArchiveError if it has none."""
-    from mlfc.runtime.libraries.factory import FactoryModule
-    from mlfc.runtime.libraries.module_set import ModuleSet
+    from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
     from mlfc.runtime.modules.runnable import HasModel
 
     if isinstance(root, ModuleSet):

@@ -12,8 +12,8 @@ from mlfc.archive.read.layout import CODE, REGISTRIES, header_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.runtime.modules.choice import pick_module
-from mlfc.runtime.modules.external_code import ExternalCode
+from mlfc.runtime.modules.loaders import ExternalCode
+from mlfc.runtime.modules.module import pick_module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, ViewContent
 from mlfc.support.former_name import FORMER_TRACE, current_hooks

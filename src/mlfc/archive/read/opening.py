@@ -23,8 +23,8 @@ from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
 from mlfc.archive.read.record import archive_record, is_operator_style, upgraded
 from mlfc.archive.read.schema import faults
 from mlfc.errors import ArchiveError
+from mlfc.support.content import sha256_stream
 from mlfc.support.former_name import current_keys
-from mlfc.support.hashing import sha256_stream
 from mlfc.support.json_text import parse_json
 from mlfc.support.module_info import FileInfo
 from mlfc.support.tar import TarReader, open_tar

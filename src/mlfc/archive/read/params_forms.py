@@ -24,8 +24,7 @@ from mlfc.errors import ArchiveError, OptionError
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, Content, Data, Joined, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json
-from mlfc.support.ndarray_bytes import MAX_DIMENSIONS
-from mlfc.support.params import load_params, params_content
+from mlfc.support.params import MAX_DIMENSIONS, load_params, params_content
 from mlfc.support.tar import TarReader
 from mlfc.support.text import shortened
 

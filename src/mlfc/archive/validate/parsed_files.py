@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.validate.c_symbols import MAX_TOKENS, CSymbols, defined_symbols
 from mlfc.errors import ArchiveError, MlfcError
-from mlfc.objfile.elf_symbols import FUNCTION, NOTYPE, read_symbols
+from mlfc.objfile.elf import FUNCTION, NOTYPE, read_symbols
 from mlfc.runtime.executors.graph_json import MAX_TEXT, Graph, parse_graph
 from mlfc.runtime.modules.loaders import load_from_bytes
 from mlfc.runtime.modules.module import Module

@@ -23,7 +23,7 @@ from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import link
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.tensor.fill import fill
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.module_info import ImportedModule

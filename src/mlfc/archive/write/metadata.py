@@ -13,7 +13,6 @@ from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
-from mlfc.support.device_types import TYPE_CODES
 from mlfc.support.module_info import (
     ArchiveInfo,
     AskedConstantPool,
@@ -24,6 +23,7 @@ from mlfc.support.module_info import (
     SharedInfo,
     ToolchainInfo,
 )  # fmt: skip
+from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.version import __version__
 from mlfc.tir.ir import Value
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlfc.memory import Storages
 from mlfc.support.c_names import bounded
-from mlfc.support.device_types import TYPE_CODES
+from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import COPY, Program, Value
 
 # the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80

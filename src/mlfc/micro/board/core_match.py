@@ -59,7 +59,7 @@ def archive_mismatches(path: str | os.PathLike[str], board: Board, module: str |
         As reading an archive does.
     """
     from mlfc.archive.read.opening import open_archive
-    from mlfc.runtime.modules.choice import pick_module
+    from mlfc.runtime.modules.module import pick_module
 
     with open_archive(path) as archive:
         name = pick_module(archive.record.modules, module, archive.path)

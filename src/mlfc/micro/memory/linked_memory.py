@@ -27,7 +27,7 @@ from mlfc.micro.memory.memory_table import (
     region_name,
 )
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
-from mlfc.objfile.elf_symbols import NOTYPE, OBJECT, Symbol, read_symbols
+from mlfc.objfile.elf import NOTYPE, OBJECT, Symbol, read_symbols
 from mlfc.support.c_names import unique
 from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
 

@@ -1,6 +1,6 @@
-"""Data as part of a library: as an object file, which takes no compiler, or as C.
+"""Data as part of a library: as an object file, which needs no compiler, or as C.
 
-The data is taken in pieces, so that hundreds of megabytes of parameters are never joined in memory.
+The data is read in pieces, so hundreds of megabytes of parameters are never joined in memory.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from mlfc.errors import OptionError
 from mlfc.objfile.write.blocks import ALIGNMENT, DataPiece
@@ -56,34 +58,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")
 _PER_LINE = 16
 _PIECE = 1 << 16
 _NUMBERS = [f"{value:3d}," for value in range(256)]
-_HEAD = """\
-/* SPDX-License-Identifier: 0BSD */
-#if defined(_WIN32)
-#define MLFC_VISIBLE __declspec(dllexport)
-#elif defined(__GNUC__)
-#define MLFC_VISIBLE __attribute__((visibility("default")))
-#else
-#define MLFC_VISIBLE
-#endif
-#if defined(__GNUC__)
-#define MLFC_ALIGNED __attribute__((aligned({alignment})))
-#elif defined(_MSC_VER)
-#define MLFC_ALIGNED __declspec(align({alignment}))
-#else
-#define MLFC_ALIGNED
-#endif
-#if defined(__cplusplus)
-extern "C" {{
-#endif
-extern MLFC_VISIBLE const unsigned char {symbol}[{nbytes}];
-MLFC_ALIGNED const unsigned char {symbol}[{nbytes}] = {{
-"""
-_TAIL = b"""\
-};
-#if defined(__cplusplus)
-}
-#endif
-"""
 
 
 def object_with_blob(content: Data, symbol: str, triple: str) -> Content:
@@ -92,22 +66,11 @@ def object_with_blob(content: Data, symbol: str, triple: str) -> Content:
 
 
 def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool = False) -> Content:
-    """Return an object file with data that is only read, each at a multiple of 64 bytes.
+    """Return an object file with read-only data under C symbols, each at a multiple of 64 bytes.
 
-    Parameters
-    ----------
-    contents : mapping of str to Data
-        By symbol, as C calls it; at least one.
-    triple : str
-        The machine, as LLVM, Debian or zig calls it. It alone says the format: COFF for Windows, Mach-O for Apple's
-        systems, ELF for all others.
-    hidden : bool
-        Only the library that the object becomes part of sees the symbols.
-
-    Raises
-    ------
-    OptionError
-        If a symbol is no name in C, or no such objects are written for the machine.
+    The machine is `triple`, as LLVM, Debian or zig name it: COFF for Windows, Mach-O for Apple's systems, else ELF.
+    With `hidden`, only the library that the object becomes part of sees the symbols.
+    Raises OptionError if a symbol is not a C name, or objects for the machine are not supported.
     """
     for symbol in contents:
         _check(symbol)
@@ -129,13 +92,7 @@ def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool 
 
 
 def blob_source(content: Data, symbol: str) -> Content:
-    """Return C, which is C++ too, that defines data under a symbol; for compilers of machines that have no object here.
-
-    Raises
-    ------
-    OptionError
-        If the symbol is no name in C.
-    """
+    """Return C, valid as C++, that defines data under a symbol, for machines without objects here."""
     _check(symbol)
     return _Source(content, symbol)
 
@@ -151,15 +108,21 @@ class _Source:
     def nbytes(self) -> int:
         """Characters of the text."""
         count = nbytes_of(self.content)
-        return len(self._head) + 4 * count + -(-count // _PER_LINE) + len(_TAIL)
+        return sum(map(len, self._texts)) + 4 * count + -(-count // _PER_LINE)
 
-    @property
-    def _head(self) -> bytes:
-        return _HEAD.format(symbol=self.symbol, nbytes=nbytes_of(self.content), alignment=ALIGNMENT).encode("ascii")
+    @cached_property
+    def _texts(self) -> list[bytes]:
+        """The text before the data and after it."""
+        text = Path(__file__).with_name("blob_source.c.in").read_text(encoding="ascii")
+        values = {"SYMBOL": self.symbol, "NBYTES": nbytes_of(self.content), "ALIGNMENT": ALIGNMENT}
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", str(value))
+        return text.encode("ascii").split(b"@DATA@\n")
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the text in pieces."""
-        yield self._head
+        head, tail = self._texts
+        yield head
         rest = b""
         for chunk in chunks_of(self.content):
             data = rest + bytes(chunk)
@@ -167,7 +130,7 @@ class _Source:
             rest = data[whole:]
             for start in range(0, whole, _PIECE):
                 yield _lines(data[start : min(start + _PIECE, whole)])
-        yield _lines(rest) + _TAIL
+        yield _lines(rest) + tail
 
 
 def _lines(data: bytes) -> bytes:

@@ -17,20 +17,11 @@ RODATA = ".rodata"
 
 @dataclass(frozen=True, eq=False)
 class DataPiece:
-    """Bytes under a symbol.
-
-    Attributes
-    ----------
-    symbol : str
-        As C calls it.
-    data : Data
-    section : str
-        Where an ELF linker is to find it; other formats have one section for all.
-    """
+    """Bytes under a C symbol."""
 
     symbol: str
     data: Data
-    section: str = RODATA
+    section: str = RODATA  # of ELF files; other formats have one section for all
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""COFF objects of data, as Windows has them."""
+"""COFF objects of data, for Windows."""
 
 from __future__ import annotations
 
@@ -23,25 +23,15 @@ _LIMIT = 1 << 31
 
 
 def coff_machine_of(head: bytes) -> int:
-    """Return the machine's number in a COFF file; `head` are its first bytes, which are trusted."""
+    """Return the machine's number in the first bytes of a COFF file, which are trusted."""
     (number,) = struct.unpack_from("<H", head)
     return int(number)
 
 
 def coff_object(pieces: Sequence[DataPiece], machine: int, *, hidden: bool) -> Joined:
-    """Return a COFF file with one read-only section of data, for the machine of this number.
+    """Return a COFF file of read-only data; with `hidden`, the library does not export the symbols.
 
-    Parameters
-    ----------
-    pieces : sequence of DataPiece
-    machine : int
-    hidden : bool
-        The library that the object becomes part of does not export the symbols.
-
-    Raises
-    ------
-    OptionError
-        If the data is too large for a library.
+    Raises OptionError if the data exceeds the size of a library.
     """
     section = laid_out(".rdata", pieces)
     if section.nbytes > _LIMIT:

@@ -25,7 +25,7 @@ _STACK_NOTE = ".note.GNU-stack"
 
 @dataclass(frozen=True)
 class ElfMachine:
-    """What the header of an ELF file says of the machine: number, bits, byte order as `struct` has it, and flags."""
+    """The machine in an ELF header; `order` as in `struct` formats."""
 
     number: int
     bits: int
@@ -48,7 +48,7 @@ class _Row:
 
 
 def elf_machine_of(head: bytes) -> ElfMachine:
-    """Return what the header of an ELF file says; `head` are its first bytes, which are trusted."""
+    """Return the machine in the first bytes of an ELF file, which are trusted."""
     bits, order = 32 * head[4], "<" if head[5] == 1 else ">"
     (number,) = struct.unpack_from(f"{order}H", head, 18)
     (flags,) = struct.unpack_from(f"{order}I", head, 48 if bits == 64 else 36)
@@ -58,19 +58,8 @@ def elf_machine_of(head: bytes) -> ElfMachine:
 def elf_object(pieces: Sequence[DataPiece], machine: ElfMachine, *, hidden: bool, stack_note: bool) -> Joined:
     """Return a relocatable ELF file with read-only data.
 
-    Parameters
-    ----------
-    pieces : sequence of DataPiece
-    machine : ElfMachine
-    hidden : bool
-        Only the code that the object is linked with sees the symbols; without, only loaders look for them.
-    stack_note : bool
-        Whether code of the machine says that its stack is not to be run.
-
-    Raises
-    ------
-    OptionError
-        If the data is too large for a file of 32 bits.
+    With `hidden`, only code linked with the object sees the symbols; without, only loaders look for them. `stack_note`
+    marks the stack as not executable. Raises OptionError if the data exceeds a 32-bit file.
     """
     sections = sections_of(pieces)
     total = sum(section.nbytes for section in sections)

@@ -1,4 +1,4 @@
-"""Mach-O objects of data, as macOS has them."""
+"""Mach-O objects of data, for macOS."""
 
 from __future__ import annotations
 
@@ -20,26 +20,16 @@ _LC_SEGMENT_64, _LC_SYMTAB, _LC_DYSYMTAB, _LC_BUILD_VERSION = 0x19, 0x2, 0xB, 0x
 _MACOS, _MACOS_11 = 1, 11 << 16
 _EXTERNAL_IN_SECTION, _PRIVATE_EXTERNAL = 0x0F, 0x10
 _READ = 1
-_ALIGNMENT_BITS = ALIGNMENT.bit_length() - 1
 
 
 def macho_machine_of(head: bytes) -> tuple[int, int]:
-    """Return CPU type and subtype of a Mach-O file; `head` are its first bytes, which are trusted."""
+    """Return CPU type and subtype in the first bytes of a Mach-O file, which are trusted."""
     kind, subtype = struct.unpack_from("<II", head, 4)
     return kind, subtype
 
 
 def macho_object(pieces: Sequence[DataPiece], machine: tuple[int, int], *, hidden: bool) -> Joined:
-    """Return a Mach-O file of 64 bits with one read-only section of data.
-
-    Parameters
-    ----------
-    pieces : sequence of DataPiece
-    machine : tuple of int
-        CPU type and subtype.
-    hidden : bool
-        Only the library that the object becomes part of sees the symbols.
-    """
+    """Return a 64-bit Mach-O file of read-only data for a CPU type and subtype; `hidden` as in `elf_object`."""
     section = laid_out("__const", pieces)
     commands = _SEGMENT.size + _SECTION.size + _BUILD.size + _SYMTAB.size + _DYSYMTAB.size
     start = _HEADER.size + commands

@@ -16,10 +16,12 @@ from mlfc.runtime.devices.device import Device, DeviceApi, drivers
 from mlfc.runtime.devices.kernel_launch import Launch
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.text import first_lines
 
 _NO_PACKAGE = "Run: pip install mlfc[cuda]"
 _NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
 _LOST = "The process has lost the device: start it again"
+_COMPILE = "Compile for this GPU: {target}"
 _UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that nothing is left to the driver: {target}"
 _NEXT_STEPS = {
     "CUDA_ERROR_NO_DEVICE": _NO_DRIVER,
@@ -30,22 +32,16 @@ _NEXT_STEPS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "The device is out of memory: free some, or run a smaller model",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": _UPDATE,
     "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": _UPDATE,
-    "CUDA_ERROR_NO_BINARY_FOR_GPU": "Compile for this GPU: {target}",
-    "CUDA_ERROR_INVALID_IMAGE": "Compile for this GPU: {target}",
-    "CUDA_ERROR_INVALID_PTX": "Compile for this GPU: {target}",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": _COMPILE,
+    "CUDA_ERROR_INVALID_IMAGE": _COMPILE,
+    "CUDA_ERROR_INVALID_PTX": _COMPILE,
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its groups are too large for the GPU: compile for it with {target}",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": _LOST,
-    "CUDA_ERROR_MISALIGNED_ADDRESS": _LOST,
-    "CUDA_ERROR_ILLEGAL_INSTRUCTION": _LOST,
-    "CUDA_ERROR_LAUNCH_FAILED": _LOST,
-    "CUDA_ERROR_LAUNCH_TIMEOUT": _LOST,
-    "CUDA_ERROR_HARDWARE_STACK_ERROR": _LOST,
-    "CUDA_ERROR_ECC_UNCORRECTABLE": _LOST,
 }
+_FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "ILLEGAL_INSTRUCTION", "LAUNCH_FAILED", "LAUNCH_TIMEOUT")
+_NEXT_STEPS |= {f"CUDA_ERROR_{name}": _LOST for name in (*_FATAL, "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE")}
 # what a kernel may have without asking for more
 _PLAIN_SHARED_BYTES = 48 << 10
 _LOG_BYTES = 8192
-_LOG_LINES = 12
 
 
 @cache
@@ -65,7 +61,7 @@ def _bindings() -> Any:
 
 
 class CudaDriver:
-    """What the driver finds."""
+    """Opens NVIDIA's GPUs."""
 
     def count(self) -> int:
         """Return the number of GPUs."""
@@ -75,14 +71,14 @@ class CudaDriver:
         return int(count)
 
     def open(self, device: Device) -> CudaApi:
-        """Return what works with a GPU."""
+        """Open a GPU."""
         return CudaApi(device)
 
 
 class CudaApi(DeviceApi):
-    """The primary context of a GPU and its default stream, which other libraries in the process use too.
+    """The primary context of a GPU and its default stream, which other libraries in the process share.
 
-    A handle is an address; those of other libraries' memory are taken as well.
+    A handle is an address; addresses of other libraries' memory are accepted too.
     """
 
     def __init__(self, device: Device) -> None:
@@ -131,7 +127,7 @@ class CudaApi(DeviceApi):
         return results[0] if results else None
 
     def _run(self, doing: str, function: Any, *args: Any) -> Any:
-        """Call the driver in the device's context; what the thread had before is current again behind it."""
+        """Call the driver in the device's context, and restore the thread's own afterwards."""
         current = int(self._call("taking the device", self._cu.cuCtxGetCurrent))
         if current == self._number:
             return self._call(doing, function, *args)
@@ -198,19 +194,7 @@ class CudaApi(DeviceApi):
         return round(1e6 * milliseconds)
 
     def load(self, image: bytes, names: str) -> CudaImage:
-        """Load PTX, which the driver compiles, or a binary.
-
-        Parameters
-        ----------
-        image : bytes
-        names : str
-            The kernels in it, for messages.
-
-        Raises
-        ------
-        DeviceError
-            If the driver refuses it; with the first lines of its compiler's log.
-        """
+        """Load PTX, which the driver compiles, or a binary; raise DeviceError with the compiler's log on failure."""
         cu = self._cu
         log = bytearray(_LOG_BYTES)
         options = (cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
@@ -218,21 +202,21 @@ class CudaApi(DeviceApi):
         def load() -> Any:
             status, module = cu.cuModuleLoadDataEx(image, len(options), options, (log, _LOG_BYTES))
             if status.value:
-                lines = bytes(log).split(b"\0")[0].decode(errors="replace").strip().splitlines()[:_LOG_LINES]
-                raise self._fault(f"loading the kernels {names}", status, "".join(f"\n  {line}" for line in lines))
+                text = bytes(log).split(b"\0")[0].decode(errors="replace")
+                raise self._fault(f"loading the kernels {names}", status, first_lines(text))
             return status, module
 
         return CudaImage(self, self._run(f"loading the kernels {names}", load))
 
     def unload(self, module: Any) -> None:
-        """Let the driver forget what it loaded, once no kernel of it is under way."""
+        """Unload kernels, once none of them is running."""
         # a device that is lost has lost this, too, and nobody waits for an error here
         with suppress(DeviceError):
             self.synchronize()
             self._run("unloading kernels", self._cu.cuModuleUnload, module)
 
     def kernel(self, image: CudaImage, name: str) -> CudaKernel:
-        """Return a kernel of what `load` gave; raise DeviceError if it is not in it."""
+        """Return a kernel of what `load` returned; raise DeviceError if it is not in it."""
         function = self._run(f"looking for kernel {name}", self._cu.cuModuleGetFunction, image.module, name.encode())
         return CudaKernel(self, function, name, image)
 
@@ -250,7 +234,7 @@ class CudaApi(DeviceApi):
 
 
 class CudaMark:
-    """An event in the stream, which the driver forgets with this object."""
+    """An event in the stream, destroyed with this object."""
 
     def __init__(self, event: Any, destroy: Callable[[Any], Any]) -> None:
         self.event = event
@@ -258,7 +242,7 @@ class CudaMark:
 
 
 class CudaImage:
-    """Code that the driver has loaded, and forgets with this object."""
+    """Code that the driver has loaded, unloaded with this object."""
 
     def __init__(self, api: CudaApi, module: Any) -> None:
         self.module = module

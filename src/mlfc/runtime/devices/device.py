@@ -1,15 +1,16 @@
-"""Where tensors live, in DLPack's numbers, and memory and the order of work there: one face for all kinds.
+"""Devices in DLPack's numbers; their memory and queues of work behind one interface for all kinds.
 
-A kind of device is a `Driver` in `drivers`. Those that come with mlfc are imported when a device of their kind is
-first used, so that nothing here needs a driver's package.
+A kind of device is a `Driver` in `drivers`. Those of mlfc are imported when a device of their kind is first used, so
+nothing here needs a driver's package.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,9 +21,9 @@ import numpy as np
 from mlfc.errors import DeviceError, InputError, OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.arrays import Array
-from mlfc.support.device_types import TYPE_CODES
-from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.text import Displayed
 
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
 # the words of target strings for code of the host
@@ -39,7 +40,7 @@ class Device(Displayed):
     Attributes
     ----------
     kind : str
-        A key of `support.device_types.TYPE_CODES`.
+        A key of `support.platforms.TYPE_CODES`.
     type_code : int
         DLDeviceType: 1 is the CPU.
     index : int
@@ -137,13 +138,7 @@ class DeviceApi(Displayed, ABC):
         """Return the device's time between two marks, once it has passed both."""
 
     def allocate(self, nbytes: int, alignment: int = ALIGNMENT) -> int:
-        """Return the handle of a new block, whose content is arbitrary.
-
-        Raises
-        ------
-        DeviceError
-            If there is no room for it.
-        """
+        """Return the handle of a new uninitialized block; raise DeviceError if there is no room."""
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
             raise InputError(f"invalid block: {nbytes} bytes aligned to {alignment}", place=str(self.device))
         handle = self._allocate(max(1, nbytes), alignment)
@@ -151,7 +146,7 @@ class DeviceApi(Displayed, ABC):
         return handle
 
     def free(self, handle: int) -> None:
-        """Give a block back; work in the queue still has it."""
+        """Give a block back; queued work still has it."""
         if handle not in self._sizes:
             raise self._unknown(handle)
         del self._sizes[handle]
@@ -164,19 +159,14 @@ class DeviceApi(Displayed, ABC):
     def copy_in(self, handle: int, offset: int, array: Array) -> None:
         """Copy an array to a block, `offset` bytes behind its start.
 
-        Raises
-        ------
-        InputError
-            If it does not lie within a block that was allocated here.
-        DeviceError
-            If the driver fails.
+        Raises InputError if it is not within a block allocated here, DeviceError if the driver fails.
         """
         self._require(handle, offset, array.nbytes)
         if array.nbytes:
             self._copy_in(handle, offset, _bytes_of(np.ascontiguousarray(array)))
 
     def copy_out(self, handle: int, offset: int, array: Array) -> None:
-        """Copy from a block to an array, behind all work that the queue holds; raise as `copy_in` does."""
+        """Copy from a block to an array, after all queued work; raise as `copy_in` does."""
         self._require(handle, offset, array.nbytes)
         if not array.nbytes:
             return
@@ -195,7 +185,7 @@ class DeviceApi(Displayed, ABC):
             self._copy(source, source_offset, target, target_offset, nbytes)
 
     def _size_of(self, handle: int) -> int | None:
-        """Return the bytes that a handle leads to; None for what is no memory of this device."""
+        """Return the bytes behind a handle; None if it is not memory of this device."""
         return self._sizes.get(handle)
 
     def _unknown(self, handle: int) -> InputError:
@@ -212,15 +202,7 @@ class DeviceApi(Displayed, ABC):
 
 
 class DeviceBlock:
-    """Memory of a device that is given back when nobody has it any more.
-
-    Attributes
-    ----------
-    device : Device
-    handle : int
-    byte_offset : int
-        0.
-    """
+    """Memory of a device, freed with this object."""
 
     byte_offset = 0
 
@@ -242,10 +224,10 @@ class Driver(Protocol):
     """A kind of device."""
 
     def count(self) -> int:
-        """Return how many devices there are; raise DeviceError that says what to install where none can be."""
+        """Return how many devices there are; raise DeviceError with what to install if there can be none."""
 
     def open(self, device: Device) -> DeviceApi:
-        """Return what works with a device that is there."""
+        """Open a device that exists."""
 
 
 drivers: Registry[Driver] = Registry("kind of device that can be used here")
@@ -277,13 +259,7 @@ def driver_of(kind: str) -> Driver:
 
 
 def device_api(device: Device) -> DeviceApi:
-    """Return what works with a device; the same object each time.
-
-    Raises
-    ------
-    DeviceError
-        If the device or its driver is not there; it says what to install.
-    """
+    """Return a device's API, always the same object; raise DeviceError with what to install if it is missing."""
     found = _opened.get(device)
     if found is not None:
         return found
@@ -303,7 +279,7 @@ def device(kind: str, index: int = 0) -> Device:
     Parameters
     ----------
     kind : str
-        A key of `support.device_types.TYPE_CODES`; ``c`` and ``llvm``, as in target strings, are the CPU.
+        A key of `support.platforms.TYPE_CODES`; ``c`` and ``llvm``, as in target strings, are the CPU.
     index : int
         Which of the devices of this kind, from 0.
 
@@ -321,7 +297,7 @@ def device(kind: str, index: int = 0) -> Device:
 
 
 def require_device(value: object) -> Device:
-    """Return a device as it is; raise InputError for what is none."""
+    """Return a device unchanged; raise InputError for anything else."""
     if isinstance(value, Device):
         return value
     raise InputError(
@@ -331,12 +307,12 @@ def require_device(value: object) -> Device:
 
 
 def device_of_code(type_code: int, index: int = 0) -> Device:
-    """Return a device by its DLDeviceType; raise OptionError for a number that is none."""
+    """Return a device by its DLDeviceType; raise OptionError for an unknown number."""
     return device(kind_of_code(type_code), index)
 
 
 def kind_of_code(type_code: int) -> str:
-    """Return the kind of a DLDeviceType; raise OptionError for a number that is none."""
+    """Return the kind of a DLDeviceType; raise OptionError for an unknown number."""
     if type_code not in _KIND_OF_CODE:
         raise OptionError(f"unknown device type {type_code}")
     return _KIND_OF_CODE[type_code]
@@ -358,7 +334,7 @@ def cuda(index: int = 0) -> Device:
 
 
 def devices_of(kind: str) -> tuple[DeviceApi, ...]:
-    """Return what works with each device of a kind; raise DeviceError, which says what to install, without any."""
+    """Return the API of each device of a kind; raise DeviceError with what to install if there is none."""
     return tuple(device_api(device(kind, index)) for index in range(driver_of(kind).count()))
 
 
@@ -368,10 +344,27 @@ def set_device(type_code: int, index: int) -> None:
 
 
 def current_index(kind: str) -> int:
-    """Return the device that `set_device` chose in this thread; 0 without a choice."""
+    """Return the device that `set_device` chose in this thread, by default 0."""
     index: int = getattr(_current, kind, 0)
     return index
 
 
 def _bytes_of(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
+
+
+def timed_call(device: Device, call: Callable[[], int]) -> tuple[int, Callable[[], int]]:
+    """Run an operator that returns its status; return that and a function for its nanoseconds once the device is done.
+
+    The CPU is done when the call ends; other devices mark its start and end in their queues.
+    """
+    if device.kind == "cpu":
+        start = time.perf_counter_ns()
+        status = call()
+        passed = time.perf_counter_ns() - start
+        return status, lambda: passed
+    api = device.api
+    first = api.mark()
+    status = call()
+    last = api.mark()
+    return status, lambda: api.nanoseconds(first, last)

@@ -49,26 +49,26 @@ class HostApi(DeviceApi):
         ctypes.memmove(target + target_offset, source + source_offset, nbytes)
 
     def synchronize(self) -> None:
-        """Return: the processor does everything at once."""
+        """Return at once: the processor works synchronously."""
 
     def mark(self) -> int:
         """Return the time."""
         return time.perf_counter_ns()
 
     def nanoseconds(self, start: int, end: int) -> int:
-        """Return what passed between two marks."""
+        """Return the time between two marks."""
         return end - start
 
 
 class HostDriver:
-    """There is one host."""
+    """The one host."""
 
     def count(self) -> int:
         """Return 1."""
         return 1
 
     def open(self, device: Device) -> HostApi:
-        """Return the host's memory."""
+        """Open the host's memory."""
         return HostApi(device)
 
 

@@ -1,4 +1,4 @@
-"""How kernels of devices are called: what they take, and how many items of work they run over."""
+"""How kernels of devices are called: their arguments, and how many work items they run over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.support.display import Displayed
+from mlfc.support.text import Displayed
 
 DYNAMIC_SHARED = "tir.use_dyn_shared_memory"
 HANDLE = "handle"
@@ -41,25 +41,13 @@ class FunctionInfo(Displayed):
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel.
+    """One launch of a kernel."""
 
-    Attributes
-    ----------
-    arguments : tuple
-        Integers for handles, numpy scalars of the right width for numbers.
-    grid, block : tuple of int
-        How many groups, and items in a group, along x, y and z.
-    dimensions : int
-        How many of x, y and z the kernel uses.
-    shared_bytes : int
-        Shared memory beside what the kernel declares.
-    """
-
-    arguments: tuple[Any, ...]
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    dimensions: int
-    shared_bytes: int
+    arguments: tuple[Any, ...]  # integers for handles, numpy scalars of the right width for numbers
+    grid: tuple[int, int, int]  # groups along x, y and z
+    block: tuple[int, int, int]  # items of a group along x, y and z
+    dimensions: int  # how many of x, y and z the kernel uses
+    shared_bytes: int  # beyond what the kernel declares
 
 
 class LoadedKernel(Protocol):
@@ -70,20 +58,9 @@ class LoadedKernel(Protocol):
 
 
 class CallLayout:
-    """Where a kernel's arguments and extents stand in a call.
+    """The positions of a kernel's arguments and extents in a call; tensors on `device_kind` may replace handles.
 
-    Parameters
-    ----------
-    name : str
-        The kernel's, for messages.
-    info : FunctionInfo
-    device_kind : str
-        The kind of device whose tensors may stand for their handles.
-
-    Raises
-    ------
-    InputError
-        If the kernel takes what no device can be given, or has a launch parameter that is none.
+    Raises InputError for unsupported argument types or launch parameters.
     """
 
     def __init__(self, name: str, info: FunctionInfo, device_kind: str) -> None:
@@ -101,7 +78,7 @@ class CallLayout:
         self._dimensions = 1 + max((slot % 3 for slot in self._slots if slot is not None), default=0)
 
     def launch(self, args: Sequence[Any]) -> Launch:
-        """Return the launch that a call's arguments ask for; raise InputError where they do not fit."""
+        """Return the launch that a call's arguments request; raise InputError if they do not fit."""
         count = len(self._types)
         if len(args) != count + len(self._slots):
             expected = f"{count} arguments and {len(self._slots)} launch parameters"
@@ -140,7 +117,7 @@ class CallLayout:
         return np.array(narrow, f"u{dtype.itemsize}").view(dtype)[()]
 
     def _handle_of(self, value: Any) -> int | None:
-        """Return the handle of an `NDArray`; None for what is none of the device, or starts where no handle leads."""
+        """Return the handle of an `NDArray`; None if it is not on the device, or starts where no handle can point."""
         if getattr(getattr(value, "device", None), "kind", None) != self._device_kind:
             return None
         if self._device_kind == "opencl" and value.byte_offset:

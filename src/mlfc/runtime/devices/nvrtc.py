@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from mlfc.errors import ToolchainError
+from mlfc.support.text import first_lines
 
 NEXT_STEP = "Run: pip install mlfc[cuda]"
 
-_LOG_LINES = 12
 _NAME = "kernels.cu"
 _FILES = ("lib/libnvrtc.so.*", "bin/nvrtc64_*.dll", "bin/x86_64/nvrtc64_*.dll")
 # a wheel of CUDA 12 is the package nvidia.cuda_nvrtc, those of later ones share the folder of their CUDA
@@ -29,13 +29,7 @@ def compute_arch(arch: str) -> str:
 
 
 class Nvrtc:
-    """The library as it was found.
-
-    Parameters
-    ----------
-    path : str
-        Of the shared library.
-    """
+    """The shared library at a path."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -45,7 +39,7 @@ class Nvrtc:
         self.version = f"{major.value}.{minor.value}"
 
     def architectures(self) -> tuple[int, ...]:
-        """Return the compute capabilities that it compiles for, as 75 for 7.5, ascending."""
+        """Return the supported compute capabilities, as 75 for 7.5, ascending."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
@@ -53,19 +47,7 @@ class Nvrtc:
         return tuple(sorted(numbers))
 
     def compile(self, source: str, arch: str) -> bytes:
-        """Compile a program.
-
-        Parameters
-        ----------
-        source : str
-        arch : str
-            ``compute_75`` gives PTX, ``sm_90`` machine code.
-
-        Raises
-        ------
-        ToolchainError
-            If the compiler refuses it; with the first lines of its log.
-        """
+        """Compile for ``compute_75`` to PTX or for ``sm_90`` to machine code; raise ToolchainError with the log."""
         options = [f"--gpu-architecture={arch}", "--std=c++17"]
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), _NAME.encode(), 0, None, None)
@@ -73,10 +55,8 @@ class Nvrtc:
             words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             status = self._library.nvrtcCompileProgram(program, len(options), words)
             if status == _COMPILATION:
-                lines = self._text("nvrtcGetProgramLog", program).decode(errors="replace").strip(" \n\0").splitlines()
-                raise ToolchainError(
-                    "NVRTC refuses the kernels:\n  " + "\n  ".join(lines[:_LOG_LINES]), place=f"{_NAME} for {arch}"
-                )
+                log = self._text("nvrtcGetProgramLog", program).decode(errors="replace").strip(" \n\0")
+                raise ToolchainError(f"NVRTC rejects the kernels:{first_lines(log)}", place=f"{_NAME} for {arch}")
             self._check(status, "nvrtcCompileProgram", f" with {' '.join(options)}")
             kind = "CUBIN" if arch.startswith("sm_") else "PTX"
             code = self._text(f"nvrtcGet{kind}", program)
@@ -112,7 +92,7 @@ def find_nvrtc() -> Nvrtc | None:
 
 
 def require_nvrtc() -> Nvrtc:
-    """Return the library; raise ToolchainError that says how to install it."""
+    """Return the library; raise ToolchainError with how to install it."""
     found = find_nvrtc()
     if found is None:
         raise ToolchainError(

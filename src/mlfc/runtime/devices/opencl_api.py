@@ -15,8 +15,8 @@ from mlfc.runtime.devices.device import Device, DeviceApi, drivers
 from mlfc.runtime.devices.kernel_launch import Launch
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.text import first_lines
 
-_LOG_LINES = 12
 _NO_PACKAGE = "Run: pip install mlfc[opencl]"
 _NO_DRIVER = (
     "Install the driver of the device's vendor, or, for OpenCL on the processor: apt-get install pocl-opencl-icd"
@@ -61,7 +61,7 @@ def _package() -> Any:
 
 @cache
 def _devices() -> tuple[Any, ...]:
-    """Return the devices of all platforms, which drivers do not take away again."""
+    """Return the devices of all platforms; drivers never remove any."""
     package = _package()
     found: list[Any] = []
     fault: Exception | None = None
@@ -85,7 +85,7 @@ def _devices() -> tuple[Any, ...]:
 
 @cache
 def _survives_pocl() -> bool:
-    """Tell whether a process that runs a kernel lives on: PoCL aborts it where it finds no linker for the kernel."""
+    """Tell whether a process survives running a kernel: PoCL aborts it without a linker for the kernel."""
     if shutil.which(_LINKER):
         return True
     command = [sys.executable, "-c", _PROBE.format(_POCL)]
@@ -96,12 +96,12 @@ def _survives_pocl() -> bool:
 
 
 def _reason(error: Any) -> str:
-    """Return OpenCL's own name of an error: what stands behind the function in pyopencl's text."""
+    """Return OpenCL's own name of an error: the text after the function in pyopencl's."""
     return str(error).splitlines()[0].rpartition(": ")[2]
 
 
 class OpenClDriver:
-    """What the OpenCL loader finds."""
+    """Opens the devices that the OpenCL loader finds."""
 
     def count(self) -> int:
         """Return how many devices all platforms have together."""
@@ -111,7 +111,7 @@ class OpenClDriver:
         return count
 
     def open(self, device: Device) -> OpenClApi:
-        """Return what works with a device."""
+        """Open a device."""
         return OpenClApi(device, _devices()[device.index])
 
 
@@ -197,20 +197,14 @@ class OpenClApi(DeviceApi):
             return int(end.profile.end - start.profile.end)
 
     def build(self, source: str, kernel: str) -> OpenClKernel:
-        """Compile the program of one kernel.
-
-        Raises
-        ------
-        DeviceError
-            If the driver's compiler refuses it, or the kernel is not in it; with the first lines of its log.
-        """
+        """Compile the program of one kernel; raise DeviceError, with the first lines of the log, if that fails."""
         # divisions and roots as exact as on the host, where the device can
         exact = self._found.single_fp_config & self._cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if exact else []
         return self._kernel(self._cl.Program(self._context, source), kernel, options)
 
     def load(self, binary: bytes, kernel: str) -> OpenClKernel:
-        """Load one kernel of a program that was compiled for this device; raise as `build` does."""
+        """Load one kernel of a program compiled for this device; raise as `build` does."""
         with self._errors(f"loading the program of kernel {kernel}"):
             program = self._cl.Program(self._context, [self._found], [binary])
         return self._kernel(program, kernel, [])
@@ -223,16 +217,16 @@ class OpenClApi(DeviceApi):
                 warnings.simplefilter("ignore")  # what compilers say of programs that they take
                 program.build(options)
         except self._cl.Error as error:
-            lines = [line for line in str(error).splitlines()[1:] if line.strip()][:_LOG_LINES]
+            log = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
             raise DeviceError(
-                f"the driver's compiler refuses kernel {kernel}:\n  " + "\n  ".join(lines),
+                f"the driver's compiler rejects kernel {kernel}:{first_lines(log)}",
                 place=f"{self.device} ({self.name})",
             ) from error
         with self._errors(f"taking kernel {kernel} from its program"):
             return OpenClKernel(self, self._cl.Kernel(program, kernel), kernel)
 
     def enqueue(self, kernel: Any, name: str, launch: Launch) -> None:
-        """Set a kernel's arguments and put it into the queue; the caller sees to it that nobody else sets them."""
+        """Set a kernel's arguments and enqueue it; the caller makes sure that nobody else sets them."""
         count = launch.dimensions
         sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
         with self._errors(f"launching kernel {name} over groups {launch.grid} of {launch.block} items"):
@@ -254,13 +248,7 @@ class OpenClKernel:
         self._lock = ForkSafeLock()
 
     def launch(self, launch: Launch) -> None:
-        """Put a launch into the device's queue.
-
-        Raises
-        ------
-        DeviceError
-            If the kernel has another number of parameters, an argument is no memory of the device, or the driver fails.
-        """
+        """Enqueue a launch; raise DeviceError if parameters or arguments do not fit, or the driver fails."""
         given = len(launch.arguments) + (1 if launch.shared_bytes else 0)
         if given != self._count:
             raise DeviceError(f"the kernel has {self._count} parameters, its description {given}", place=self._name)

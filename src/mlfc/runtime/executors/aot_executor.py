@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError, RunError
-from mlfc.runtime.modules.runnable import Runnable
+from mlfc.errors import InputError
+from mlfc.runtime.modules.runnable import Runnable, require_success
 from mlfc.runtime.tensor.arrays import by_name, counts
 from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
-from mlfc.support.display import Displayed
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
 
 
 class AotExecutor(Displayed):
@@ -58,9 +58,7 @@ class AotExecutor(Displayed):
         """Set `inputs`, if there are any, and run; raise RunError if the model reports failure."""
         if inputs:
             self.set_input(**inputs)
-        status = self._call()
-        if status != 0:
-            raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+        require_success(self._call())
 
     def get_output(self, index: int, out: Array | None = None) -> Array:
         """Return a copy of output `index`, in `out` if that is given."""
@@ -84,7 +82,7 @@ class AotExecutor(Displayed):
     def get_input_index(self, name: str) -> int:
         """Return the number of an input, -1 if there is none of this name.
 
-        As in TVM's executor, letters and digits are what counts, where no name is the very one that is asked for.
+        As in TVM's executor, only letters and digits are compared unless a name matches exactly.
         """
         names = [info.name for info in self.model.inputs]
         if name not in names:

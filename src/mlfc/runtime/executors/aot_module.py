@@ -15,11 +15,12 @@ from mlfc.errors import ArchiveError, InputError, RunError, ToolchainError
 from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
-from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
@@ -33,15 +34,11 @@ _locks_guard = ForkSafeLock()
 
 
 class BoundCall(Displayed, partial[int]):
-    """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
+    """A model on fixed buffers, `inputs` and `outputs` by name, which it keeps alive.
 
-    It is the generated function itself with its arguments: nothing of Python runs in a call. For a module whose
-    inputs and outputs lie in its workspace a call copies them there and back.
-
-    Attributes
-    ----------
-    inputs, outputs : dict of str to ndarray
-        The bound buffers, kept alive as long as this object.
+    ``call()`` runs it on the current contents of the input arrays, and returns 0 on success. It is the generated
+    function itself with its arguments: no Python runs in a call. A module with inputs and outputs in its workspace
+    copies them there and back.
     """
 
     inputs: dict[str, Array]
@@ -120,9 +117,7 @@ class AotModule(Displayed):
         outputs = self.new_outputs()
         call = self._call(arrays, outputs)
         with self._lock:
-            status = call()
-        if status != 0:
-            raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+            require_success(call())
         return outputs
 
     def bind(
@@ -168,7 +163,7 @@ class AotModule(Displayed):
         return call
 
     def _mapper(self, library: str | os.PathLike[str] | NativeCode, entry: str, kind: str) -> Any:
-        """Return the function that says where all inputs, or all outputs, lie in the workspace."""
+        """Return the function that returns the places of all inputs, or all outputs, in the workspace."""
         count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
         fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
         result = type(f"Mapped{kind.title()}", (ctypes.Structure,), {"_fields_": fields})
@@ -197,19 +192,10 @@ class AotModule(Displayed):
 
 
 def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict[str, Data]:
-    """Return the contents of the pools of constants that the caller of a module loads, by name.
+    """Return the contents of the constant pools that a module's caller loads, by name.
 
-    Parameters
-    ----------
-    description : ModuleInterface
-        As for `AotModule`.
-    code : mapping of str to Data
-        The module's generated code, ``src/...``, with the files of these pools beside it.
-
-    Raises
-    ------
-    ArchiveError
-        If a file is missing or does not have the bytes that the description says.
+    `code` holds the files of these pools beside the generated ``src/...``. Raises ArchiveError if one is missing or has
+    another size than described.
     """
     loaded = {}
     for pool in description.constant_pools:
@@ -228,7 +214,7 @@ def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict
 
 
 def aligned(size: int) -> Array:
-    """Return fresh memory as the C interface wants a pool's."""
+    """Return new memory with the C interface's alignment of pools."""
     try:
         memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
     except (MemoryError, ValueError):
@@ -240,7 +226,7 @@ def aligned(size: int) -> Array:
 
 
 def filled(data: Data) -> Array:
-    """Return memory that holds what a pool of constants must."""
+    """Return memory with the contents of a pool of constants."""
     joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
     memory = aligned(joined.size)
     memory[:] = joined
@@ -248,14 +234,14 @@ def filled(data: Data) -> Array:
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
-    """Return the struct of pointers that the C interface takes; it keeps the arrays' memory alive."""
+    """Return the C interface's struct of pointers, which keeps the arrays' memory alive."""
     struct = (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
     struct.arrays = tuple(arrays)  # type: ignore[attr-defined]  # ctypes arrays take attributes
     return struct
 
 
 def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> ForkSafeLock:
-    """Return the lock of a static workspace: of all modules that work in it, however often each is loaded."""
+    """Return the lock of a static workspace, shared by all modules that use it, however often each is loaded."""
     if isinstance(library, (str, os.PathLike)):
         name = os.fspath(library)
         place = name if is_in_memory(name) else os.path.realpath(name)
@@ -270,7 +256,7 @@ def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInter
 
 
 def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:
-    """Return the function that runs the model; in libraries with other functions that do, one that waits for them."""
+    """Return the function that runs the model; in libraries with several models, one that waits for the others."""
     waiting = f"{name}_in_turn"
     try:
         return function_of(library, waiting)
@@ -279,7 +265,7 @@ def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:
 
 
 def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, result: Any = ctypes.c_int32) -> Any:
-    """Return a function of a library, or of code that is in memory; raise ToolchainError if it is not there."""
+    """Return a function of a library, or of code in memory; raise ToolchainError if it is missing."""
     if not isinstance(library, (str, os.PathLike)):
         return _function_in_memory(library, symbol, result)
     try:

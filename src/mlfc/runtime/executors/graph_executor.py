@@ -8,21 +8,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mlfc.errors import InputError, InternalError, OptionError, RunError
-from mlfc.runtime.devices.device import Device
-from mlfc.runtime.devices.operator_clock import timed_call
-from mlfc.runtime.executors.device_memory import DeviceMemory
-from mlfc.runtime.executors.graph_devices import graph_devices
+from mlfc.runtime.devices.device import Device, timed_call
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
-from mlfc.runtime.executors.graph_memory import GraphMemory, HostMemory, array_shape
+from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostMemory, array_shape, graph_devices
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import counts, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed
 from mlfc.support.params import load_params
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
 
 Key: TypeAlias = "str | int"
 Call: TypeAlias = Callable[[], int]
@@ -191,22 +188,16 @@ class GraphExecutor(Displayed):
         """
         entry = self._index(key)
         array = self._taken(value, entry, self._name(key))
-        if not isinstance(array, np.ndarray) and array.device == self._memory.device(entry):
-            self._use(entry, array)
-            return
-        if not self._memory.is_here(entry) or not isinstance(array, np.ndarray):
-            place = "this machine's memory" if isinstance(array, np.ndarray) else f"memory of {array.device}"
-            raise InputError(
-                f"operators on {self._memory.device(entry)} cannot read {place}",
-                place=self._name(key),
-                next_step="Use set_input, which copies",
-            )
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            raise InputError(
-                "the array must be contiguous and aligned to be read in place",
-                place=self._name(key),
-                next_step="Use set_input, which copies",
-            )
+        fault = None
+        if not isinstance(array, np.ndarray):
+            if array.device != self._memory.device(entry):
+                fault = f"operators on {self._memory.device(entry)} cannot read memory of {array.device}"
+        elif not self._memory.is_here(entry):
+            fault = f"operators on {self._memory.device(entry)} cannot read this machine's memory"
+        elif not (array.flags.c_contiguous and array.flags.aligned):
+            fault = "the array must be contiguous and aligned to be read in place"
+        if fault is not None:
+            raise InputError(fault, place=self._name(key), next_step="Use set_input, which copies")
         self._use(entry, array)
 
     def is_here(self, key: Key) -> bool:
@@ -237,7 +228,7 @@ class GraphExecutor(Displayed):
         return names.index(name) if name in self._arguments else -1
 
     def get_input_info(self) -> dict[str, TensorInfo]:
-        """Return what each input is that is not a parameter."""
+        """Return what each input is, without parameters."""
         return {name: self._info(name, entry) for name, entry in self._arguments.items() if name not in self._params}
 
     def get_output_info(self) -> dict[str, TensorInfo]:
@@ -260,14 +251,9 @@ class GraphExecutor(Displayed):
         return TensorInfo(name, item.shape, item.dtype)
 
     def load_params(self, data: bytes | memoryview) -> None:
-        """Copy the parameters of a parameter file in; names that the graph does not have are passed over.
+        """Copy the parameters of a parameter file in; unknown names are ignored.
 
-        Raises
-        ------
-        ArchiveError
-            If the bytes are not a parameter file.
-        InputError
-            If a parameter does not fit the graph.
+        Raises ArchiveError if the bytes are not a parameter file, InputError if a parameter does not fit the graph.
         """
         for name, array in load_params(data).items():
             if name in self._arguments:
@@ -275,7 +261,7 @@ class GraphExecutor(Displayed):
                 self._params.add(name)
 
     def link_params(self, params: Mapping[str, Array]) -> None:
-        """Use arrays as parameters where they lie, read-only; those that code could not read there are copied."""
+        """Use arrays as read-only parameters in place; those that code cannot read there are copied."""
         for name, array in params.items():
             if name in self._arguments:
                 entry = self._arguments[name]
@@ -302,15 +288,14 @@ class GraphExecutor(Displayed):
         if inputs:
             self.set_input(**inputs)
         for node, call in self._calls:
-            status = call()
-            if status != 0:
+            if status := call():
                 raise self._failure(node, status)
         self._memory.synchronize()
 
     def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
-        """Run operator after operator, and yield each with copies of what it made.
+        """Run operator after operator, and yield each with copies of its outputs.
 
-        An only output has the name of its node, several have ``<node>:<number>``.
+        A single output has the name of its node, several have ``<node>:<number>``.
 
         Raises
         ------
@@ -318,8 +303,7 @@ class GraphExecutor(Displayed):
             If an operator fails.
         """
         for node, call in self._calls:
-            status = call()
-            if status != 0:
+            if status := call():
                 raise self._failure(node, status)
             single = len(node.outputs) == 1
             yield (
@@ -335,20 +319,7 @@ class GraphExecutor(Displayed):
         yield from self._calls
 
     def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
-        """Time each operator.
-
-        Parameters
-        ----------
-        number : int
-            Runs of the whole graph that are averaged.
-        repeat : int
-            How often that is done.
-
-        Returns
-        -------
-        list of list of float
-            For each operator, in order, `repeat` times in seconds.
-        """
+        """Return the seconds of each operator, in order, averaged over `number` runs of the graph, `repeat` times."""
         if number < 1 or repeat < 1:
             raise InputError("number and repeat count from 1")
         times = [[0.0] * repeat for _ in self._calls]
@@ -361,8 +332,8 @@ class GraphExecutor(Displayed):
     def timed_run(self) -> list[int]:
         """Run, and return the nanoseconds of each operator.
 
-        Those here are timed by this process's clock, the call from Python included; those on a device by its own, while
-        the work before them is still under way, as in any run.
+        Operators here are timed by this process's clock, the call from Python included; those on a device by its own,
+        while the work before them is still running, as in any run.
         """
         elapsed = []
         for node, call in self._calls:
@@ -371,7 +342,7 @@ class GraphExecutor(Displayed):
                 # waiting for a device is not the time of the operator that has to wait
                 self._memory.synchronize()
             status, nanoseconds = timed_call(device, call)
-            if status != 0:
+            if status:
                 raise self._failure(node, status)
             elapsed.append(nanoseconds)
         self._memory.synchronize()
@@ -385,7 +356,7 @@ class GraphExecutor(Displayed):
         return RunError(f"it failed with status {status}", place=node.name)
 
     def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
-        """Return what fits an entry as an array of this process or, where the graph has devices, of one of them."""
+        """Return a value that fits an entry, as an array of this process or, in graphs with devices, of one of them."""
         if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
             return self._checked(value, entry, name)
         tensor = from_dlpack(value)
@@ -439,7 +410,7 @@ class GraphExecutor(Displayed):
         self._update(argument)
 
     def _update(self, argument: int) -> None:
-        """Tell operators where an argument, and the views of it, lie now."""
+        """Tell operators the new address of an argument and its views."""
         address = self._memory.address(argument)
         for entry, root in enumerate(self._roots):
             if root == argument:
@@ -449,7 +420,7 @@ class GraphExecutor(Displayed):
 
 
 def _functions(graph: Graph, lib: Module) -> list[Function | None]:
-    """Look up each node's function, once; every one that is missing is named in one error."""
+    """Look up each node's function, once; one error names every missing one."""
     found: dict[str, Function] = {}
     missing: list[str] = []
     functions: list[Function | None] = []

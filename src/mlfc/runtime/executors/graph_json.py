@@ -1,7 +1,7 @@
 """The graph executor's JSON, read into plain checked structures.
 
-Whatever `parse_graph` returns can be run without another look at it: ids are in range, nodes stand after what they
-read, sizes are bounded, and no block of memory is overwritten while a tensor in it is still to be read.
+What `parse_graph` returns can be run without further checks: ids are in range, nodes follow their inputs, sizes are
+bounded, and no block of memory is overwritten while a tensor in it is still to be read.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from mlfc.errors import ArchiveError
+from mlfc.errors import ArchiveError, UnsupportedError
+from mlfc.support import dtypes
 from mlfc.support.json_text import parse_json
 
 MAX_TEXT = 8 << 20  # the lists that Python makes of a text take twenty times its bytes
@@ -39,79 +40,41 @@ _COUNT = re.compile(r"[0-9]{1,6}")
 _MAX_ID = (1 << 31) - 1
 _MAX_FUNCTION_NAME = 1024
 _CPU = 1
+_TYPES: dict[type, str] = {list: "a list", str: "a string", dict: "an object"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor: an output of a node.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : str
-        As written: ``int8``, ``bool``, ``float32x4``.
-    nbytes : int
-    storage_id : int
-        The block of memory that it lies in.
-    device_type : int
-        DLDeviceType of the block.
-    scope : str
-        Of the memory; empty for ordinary memory.
-    """
+    """A tensor: an output of a node."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # as written: ``int8``, ``bool``, ``float32x4``
     nbytes: int
-    storage_id: int
-    device_type: int = _CPU
-    scope: str = ""
+    storage_id: int  # its block of memory
+    device_type: int = _CPU  # DLDeviceType of the block
+    scope: str = ""  # of the memory; empty for ordinary memory
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the graph.
-
-    Attributes
-    ----------
-    name : str
-    function : str or None
-        What it calls; None for an input or a parameter.
-    inputs : tuple of int
-        The entries that it reads, in the order of the call.
-    outputs : range
-        The entries that it makes.
-    flatten : bool
-        Whether tensors are passed with one dimension.
-    attrs : mapping of str to str
-        Whatever else is written about the function: layouts, hash.
-    """
+    """A node of the graph."""
 
     name: str
-    function: str | None
-    inputs: tuple[int, ...]
-    outputs: range
-    flatten: bool
-    attrs: Mapping[str, str]
+    function: str | None  # None for an input or a parameter
+    inputs: tuple[int, ...]  # the entries that it reads, in the order of the call
+    outputs: range  # the entries that it makes
+    flatten: bool  # whether tensors are passed with one dimension
+    attrs: Mapping[str, str]  # other attributes of the function: layouts, hash
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked graph.
+    """A checked graph."""
 
-    Attributes
-    ----------
-    nodes : tuple of Node
-        In the order of execution.
-    arg_nodes : tuple of int
-        The nodes of inputs and parameters.
-    heads : tuple of int
-        The entries that are the model's outputs.
-    entries : tuple of Entry
-    """
-
-    nodes: tuple[Node, ...]
-    arg_nodes: tuple[int, ...]
-    heads: tuple[int, ...]
+    nodes: tuple[Node, ...]  # in the order of execution
+    arg_nodes: tuple[int, ...]  # the nodes of inputs and parameters
+    heads: tuple[int, ...]  # the entries of the model's outputs
     entries: tuple[Entry, ...]
 
     @property
@@ -126,14 +89,14 @@ class Graph:
 
     @property
     def storage_bytes(self) -> dict[int, int]:
-        """The bytes of each block: those of the largest tensor in it."""
+        """The bytes of each block: those of its largest tensor."""
         sizes: dict[int, int] = {}
         for entry in self.entries:
             sizes[entry.storage_id] = max(sizes.get(entry.storage_id, 0), entry.nbytes)
         return sizes
 
     def roots(self) -> list[int]:
-        """Return for each entry the one whose bytes it is, through the nodes that only reshape."""
+        """Return for each entry the one whose bytes it has, through the nodes that only reshape."""
         roots = list(range(len(self.entries)))
         for node in self.nodes:
             if node.function == NOP:
@@ -142,33 +105,15 @@ class Graph:
 
 
 def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
-    """Read and check a graph.
-
-    Parameters
-    ----------
-    text : str or bytes
-        Not trusted.
-    place : str
-        The file, for messages.
-
-    Raises
-    ------
-    ArchiveError
-        Naming the first thing in the text that is wrong.
-    """
+    """Read and check an untrusted graph; raise ArchiveError with its first fault."""
     return _Reader(place).graph(_document(text, place))
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Return the numpy dtype of an entry's elements; raise ArchiveError if there is none."""
     try:
-        if dtype.startswith("bfloat16"):
-            import ml_dtypes
-
-            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
-        return np.dtype(dtype.partition("x")[0])
-    except TypeError:
+        return dtypes.to_numpy(dtype)
+    except UnsupportedError:
         raise ArchiveError(f"numpy has no dtype {dtype}", next_step="Use the C runtime for this graph") from None
 
 
@@ -183,7 +128,7 @@ def _document(text: str | bytes, place: str) -> Any:
 
 
 class _Reader:
-    """Checks one document; every fault says where it is."""
+    """Checks one document; every fault names its place."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -198,20 +143,19 @@ class _Reader:
             raise self.fault(where, f"expected an integer from 0 to {most:,}, found {_shown(value)}")
         return value
 
-    def items(self, value: object, where: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise self.fault(where, f"expected a list, found {_shown(value)}")
+    def _of_type(self, kind: type[T], value: object, where: str) -> T:
+        if not isinstance(value, kind):
+            raise self.fault(where, f"expected {_TYPES[kind]}, found {_shown(value)}")
         return value
+
+    def items(self, value: object, where: str) -> list[Any]:
+        return self._of_type(list, value, where)
 
     def text(self, value: object, where: str) -> str:
-        if not isinstance(value, str):
-            raise self.fault(where, f"expected a string, found {_shown(value)}")
-        return value
+        return self._of_type(str, value, where)
 
     def mapping(self, value: object, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.fault(where, f"expected an object, found {_shown(value)}")
-        return value
+        return self._of_type(dict, value, where)
 
     def graph(self, document: object) -> Graph:
         keys = self.mapping(document, "$")

@@ -1,15 +1,15 @@
-"""Where the tensors of a graph lie."""
+"""The memory of a graph's tensors, in this process and on devices."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from mlfc.errors import InternalError, RunError
-from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.devices.device import Device, DeviceApi, DeviceBlock, cpu, device_of_code, require_device
 from mlfc.runtime.executors.graph_json import Entry, Graph, numpy_dtype
 from mlfc.support.arrays import Array
 
@@ -17,13 +17,13 @@ ALIGNMENT = 64
 
 
 class GraphMemory(Protocol):
-    """Memory for the tensors of one graph; a tensor is named by the number of its entry."""
+    """Memory for the tensors of one graph, each named by the number of its entry."""
 
     def device(self, entry: int) -> Device:
-        """Return where a tensor lies, and the operator runs that makes it."""
+        """Return the device of a tensor, which runs the operator that makes it."""
 
     def is_here(self, entry: int) -> bool:
-        """Tell whether a tensor lies in memory of this process."""
+        """Tell whether a tensor is in memory of this process."""
 
     def address(self, entry: int) -> int:
         """Return the address of a tensor, or the handle of its memory where a device has no addresses."""
@@ -38,29 +38,20 @@ class GraphMemory(Protocol):
         """Return a call that copies one tensor to another and returns 0."""
 
     def use(self, argument: int, array: Array) -> None:
-        """Let an argument lie in `array`, where that can be; else copy it in."""
+        """Use `array` as an argument's memory if possible; else copy it in."""
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
-        """Let an argument lie where a tensor of another graph's memory does."""
+        """Share the memory of another graph's tensor as an argument."""
 
     def view(self, entry: int) -> Array:
-        """Return a tensor's memory as an array of this process; raise RunError where it is elsewhere."""
+        """Return a tensor's memory as an array of this process; raise RunError if it is elsewhere."""
 
     def synchronize(self) -> None:
         """Wait until all operators are done; raise DeviceError if any of them failed."""
 
 
 class HostMemory:
-    """Memory of this process.
-
-    Parameters
-    ----------
-    graph : Graph
-    device : Device, optional
-        What runs here; default the CPU.
-    storages : collection of int, optional
-        The blocks that lie here; default all.
-    """
+    """Memory of this process for some blocks of a graph, by default all."""
 
     def __init__(self, graph: Graph, device: Device | None = None, storages: Collection[int] | None = None) -> None:
         self._graph = graph
@@ -81,7 +72,7 @@ class HostMemory:
         return True
 
     def address(self, entry: int) -> int:
-        """Return where a tensor lies."""
+        """Return the address of a tensor."""
         external = self._external.get(self._roots[entry])
         memory = self._blocks[self._graph.entries[entry].storage_id] if external is None else external
         return memory.ctypes.data
@@ -106,11 +97,11 @@ class HostMemory:
         return call
 
     def use(self, argument: int, array: Array) -> None:
-        """Let an argument lie in `array`."""
+        """Use `array` as an argument's memory."""
         self._external[argument] = array
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
-        """Let an argument lie where a tensor of another graph's memory does."""
+        """Share the memory of another graph's tensor as an argument."""
         if not isinstance(other, HostMemory):
             raise InternalError("tensors of two devices cannot lie in one place")
         self._external[argument] = other.view(source)
@@ -128,7 +119,7 @@ class HostMemory:
 
 
 def array_shape(entry: Entry) -> tuple[int, ...]:
-    """Return the shape in numpy, where a vector's lanes are one dimension more."""
+    """Return the shape in numpy, with a vector's lanes as a last dimension."""
     _, _, lanes = entry.dtype.partition("x")
     return (*entry.shape, int(lanes)) if lanes else entry.shape
 
@@ -141,3 +132,191 @@ def _block(size: int) -> Array:
         raise RunError(f"out of memory for a block of {size:,} bytes") from None
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
+
+
+class OnDevice(Protocol):
+    """A compact, row-major tensor on a device, in memory as `DeviceApi` has it."""
+
+    device: Device
+    handle: int
+    byte_offset: int
+
+
+class DeviceMemory:
+    """Memory of this process and of devices beside it: one for each device type of the graph, the CPU among them.
+
+    Raises RunError if the graph has tensors on another device, or memory is short; DeviceError if a device is missing
+    or full.
+    """
+
+    def __init__(self, graph: Graph, devices: Sequence[Device]) -> None:
+        self._graph = graph
+        self._devices = {device.type_code: device for device in devices}
+        self._roots = graph.roots()
+        host = next(device for device in devices if device.kind == "cpu")
+        here = {item.storage_id for item in graph.entries if item.device_type == host.type_code}
+        self._host = HostMemory(graph, host, here)
+        self._blocks: dict[int, OnDevice] = {}
+        # what takes the place of a block for one argument: memory of the caller, or of another graph
+        self._external: dict[int, OnDevice] = {}
+        sizes = graph.storage_bytes
+        for item in graph.entries:
+            if item.device_type not in self._devices:
+                given = ", ".join(map(str, devices))
+                raise RunError(
+                    f"the graph has tensors on a device of type {item.device_type}, and is given {given} alone",
+                    next_step=f"Give a device of this type, too: {item.device_type} is DLPack's number",
+                )
+            device = self._devices[item.device_type]
+            if device is not host and item.storage_id not in self._blocks:
+                self._blocks[item.storage_id] = DeviceBlock(device, sizes[item.storage_id])
+
+    def device(self, entry: int) -> Device:
+        """Return the device of a tensor, which runs the operator that makes it."""
+        return self._devices[self._graph.entries[entry].device_type]
+
+    def is_here(self, entry: int) -> bool:
+        """Tell whether a tensor is in memory of this process."""
+        return self.device(entry).kind == "cpu"
+
+    def address(self, entry: int) -> int:
+        """Return the address of a tensor, or the handle of its memory where a device has no addresses."""
+        if self.is_here(entry):
+            return self._host.address(entry)
+        place = self._place(entry)
+        # only devices that have addresses lend memory that starts elsewhere
+        return place.handle + place.byte_offset
+
+    def write(self, entry: int, array: Array | OnDevice) -> None:
+        """Copy an array in, into the graph's own memory."""
+        if isinstance(array, np.ndarray):
+            if self.is_here(entry):
+                self._host.write(entry, array)
+            else:
+                self._external.pop(self._roots[entry], None)
+                self._api(entry).copy_in(self._place(entry).handle, 0, array)
+            return
+        self._external.pop(self._roots[entry], None)
+        if array.device == self.device(entry):
+            place, nbytes = self._place(entry), self._graph.entries[entry].nbytes
+            array.device.api.copy(array.handle, array.byte_offset, place.handle, place.byte_offset, nbytes)
+            return
+        self.write(entry, self._fetched(array, entry))
+
+    def read(self, entry: int, out: Array) -> None:
+        """Copy a tensor out, once all operators before are done."""
+        if self.is_here(entry):
+            self._host.read(entry, out)
+        else:
+            place = self._place(entry)
+            self._api(entry).copy_out(place.handle, place.byte_offset, out)
+
+    def copy(self, source: int, target: int) -> Callable[[], int]:
+        """Return a call that copies one tensor to another and returns 0; copies to this process wait for the tensor."""
+        from_here, to_here = self.is_here(source), self.is_here(target)
+        if from_here and to_here:
+            return self._host.copy(source, target)
+
+        def call() -> int:
+            if to_here:
+                self.read(source, self._host.view(target))
+            else:
+                self.give(source, self._place(target))
+            return 0
+
+        return call
+
+    def use(self, argument: int, array: Array | OnDevice) -> None:
+        """Use `array` as an argument's memory if it is where the graph needs it; else copy it in."""
+        if isinstance(array, np.ndarray) and self.is_here(argument):
+            self._host.use(argument, array)
+        elif not isinstance(array, np.ndarray) and array.device == self.device(argument) and self._can_lie(array):
+            self._external[argument] = array
+        else:
+            self.write(argument, array)
+
+    def share(self, argument: int, other: GraphMemory, source: int) -> None:
+        """Share the memory of another graph's tensor as an argument."""
+        if not isinstance(other, DeviceMemory) or other.device(source) != self.device(argument):
+            raise InternalError("tensors of two devices cannot lie in one place")
+        if self.is_here(argument):
+            self._host.share(argument, other._host, source)
+        else:
+            self._external[argument] = other._place(source)
+
+    def view(self, entry: int) -> Array:
+        """Return a tensor's memory as an array of this process; raise RunError if it is elsewhere."""
+        if not self.is_here(entry):
+            raise RunError(f"a function in Python cannot work on memory of {self.device(entry)}")
+        return self._host.view(entry)
+
+    def give(self, entry: int, out: OnDevice) -> None:
+        """Copy a tensor to memory of a device, after all earlier work."""
+        if self.is_here(entry):
+            out.device.api.copy_in(out.handle, out.byte_offset, self._host.view(entry))
+        elif self.device(entry) == out.device:
+            place, nbytes = self._place(entry), self._graph.entries[entry].nbytes
+            out.device.api.copy(place.handle, place.byte_offset, out.handle, out.byte_offset, nbytes)
+        else:
+            out.device.api.copy_in(out.handle, out.byte_offset, self._fetched(self._place(entry), entry))
+
+    def synchronize(self) -> None:
+        """Wait until all devices have finished; raise DeviceError if any of their work failed."""
+        for device in self._devices.values():
+            device.synchronize()
+
+    def _api(self, entry: int) -> DeviceApi:
+        return self.device(entry).api
+
+    def _place(self, entry: int) -> OnDevice:
+        external = self._external.get(self._roots[entry])
+        return self._blocks[self._graph.entries[entry].storage_id] if external is None else external
+
+    def _can_lie(self, array: OnDevice) -> bool:
+        """Tell whether operators can use the memory of `array`: only a whole ``cl_mem`` can be passed."""
+        return array.byte_offset == 0 or array.device.kind != "opencl"
+
+    def _fetched(self, array: OnDevice, entry: int) -> Array:
+        """Return a tensor with the form of an entry as an array of this process."""
+        out = np.empty(array_shape(self._graph.entries[entry]), numpy_dtype(self._graph.entries[entry].dtype))
+        array.device.api.copy_out(array.handle, array.byte_offset, out)
+        return out
+
+
+_CPU = cpu().type_code
+
+
+def graph_devices(graph: Graph, given: Device | Sequence[Device] | None) -> tuple[Device, ...]:
+    """Return the devices of a graph, each of another kind, the CPU among them.
+
+    `given` are in any order, with or without the CPU; by default the first device of each kind in the graph. Raises
+    InputError for anything but devices, RunError if a kind is missing, duplicated, or not in the graph.
+    """
+    asked = [require_device(device) for device in _listed(given)]
+    needed = [device_of_code(code) for code in sorted({entry.device_type for entry in graph.entries} | {_CPU})]
+    if not asked:
+        return tuple(needed)
+    shown = ", ".join(map(str, asked))
+    if len({device.kind for device in asked}) != len(asked):
+        raise RunError(f"a graph runs on one device of a kind, not on {shown}", next_step="Give one of each kind")
+    for device in asked:
+        if all(device.kind != item.kind for item in needed):
+            kinds = " and ".join("the CPU" if item.kind == "cpu" else item.kind for item in needed)
+            raise RunError(
+                f"the graph runs on {kinds}, not on {device}",
+                next_step=f"Compile the model for {device.kind}, or give mlfc.device('{needed[-1].kind}')",
+            )
+    missing = [item for item in needed if all(item.kind != device.kind for device in asked)]
+    for item in missing:
+        if item.kind != "cpu":
+            raise RunError(
+                f"the graph has tensors on {item.kind}, and is given {shown} alone",
+                next_step=f"Give mlfc.device('{item.kind}'), too",
+            )
+    return (*asked, *missing)
+
+
+def _listed(given: Device | Sequence[Device] | None) -> Sequence[Device]:
+    if isinstance(given, (list, tuple)):
+        return given
+    return () if given is None else (given,)  # type: ignore[return-value]  # other sequences are no devices

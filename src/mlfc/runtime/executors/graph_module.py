@@ -1,4 +1,4 @@
-"""A model for the graph executor with the same face as one compiled ahead of time."""
+"""A model for the graph executor with the interface of one compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface, OperatorInfo
 
 
 class BoundGraph(Displayed):
-    """A model on fixed buffers: ``call()`` runs it on what the input arrays hold now, and returns 0 on success.
+    """A model on fixed buffers, `inputs` and `outputs` by name.
 
-    Attributes
-    ----------
-    inputs, outputs : dict of str to ndarray
-        The bound buffers.
+    ``call()`` runs it on the current contents of the input arrays, and returns 0 on success.
     """
 
     def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
@@ -68,7 +65,7 @@ class BoundGraph(Displayed):
         return 0, times
 
     def _copy_inputs(self) -> None:
-        """Bring inputs to devices that cannot read them where they are."""
+        """Copy inputs to devices that cannot read them in place."""
         for name, array in self._copied:
             self._executor.set_input(name, array)
 
@@ -105,20 +102,10 @@ class GraphModule(Displayed):
         devices: Device | Sequence[Device] | None = None,
         params: Mapping[str, Array] | None = None,
     ) -> GraphModule:
-        """Return a model of which mlfc's metadata tell inputs and outputs, and, for profiles, operators.
+        """Return a model whose inputs, outputs and operators mlfc's metadata describe.
 
-        Parameters
-        ----------
-        graph_json : str
-        lib : Module
-            The code; it may have the parameters linked.
-        description : ModuleInterface
-        place : str
-            The graph's file, for messages.
-        devices : Device or sequence of Device, optional
-            Where the code runs; as `GraphExecutor` takes them.
-        params : mapping of str to ndarray, optional
-            Parameters that the code does not have.
+        `devices` are as for `GraphExecutor`, `params` parameters that are not linked into the code; `place` is the
+        graph's file, for messages.
         """
         executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
         executor.link_params(params or {})
@@ -201,7 +188,7 @@ class GraphModule(Displayed):
         return Profile(self.operator_times(rows[1:]), tuple(seconds[1:]), call.outputs)
 
     def operator_times(self, rows: Sequence[Sequence[float]]) -> tuple[OperatorTime, ...]:
-        """Return the medians of what each operator took; a row of nanoseconds for each run."""
+        """Return the median time of each operator; `rows` has the nanoseconds of each run."""
         called = [node for node, _ in self.executor.calls()]
         known = self._operators
         if known is None or len(known) != len(called):

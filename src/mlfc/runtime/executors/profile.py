@@ -1,45 +1,38 @@
-"""What profiling a model gives."""
+"""Profiles of models, and compiled models whose library times every operator and shows its output."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlfc.support.display import Displayed, html_table
+from mlfc.errors import OptionError
+from mlfc.runtime.executors.aot_module import AotModule, function_of
+from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.modules.runnable import require_success
+from mlfc.support.content import Data
+from mlfc.support.text import Displayed, html_table
 
 if TYPE_CHECKING:
-    from mlfc.support.module_info import OperatorInfo
+    from mlfc.support.module_info import ModuleInterface, OperatorInfo
 
 
 @dataclass(frozen=True)
 class OperatorTime(Displayed):
-    """The time of one operator of a model: of one call of a generated function.
+    """The time of one operator of a model: of one call of a generated function."""
 
-    Attributes
-    ----------
-    index : int
-        Its place in the order of execution.
-    function : str
-        The generated C function.
-    nodes : tuple of str
-        The nodes of the original model that it computes.
-    macs : int
-        Multiply-accumulates.
-    nanoseconds : float
-        The median over the runs. It includes reading the clock, some 20 to 50 ns.
-    share : float
-        Its part of the time of all operators together, 0 to 1.
-    """
-
-    index: int
-    function: str
-    nodes: tuple[str, ...]
-    macs: int
-    nanoseconds: float
-    share: float
+    index: int  # its place in the order of execution
+    function: str  # the generated C function
+    nodes: tuple[str, ...]  # of the original model
+    macs: int  # multiply-accumulates
+    nanoseconds: float  # the median over the runs, with some 20 to 50 ns for reading the clock
+    share: float  # of the time of all operators together, 0 to 1
 
     @property
     def gmacs_per_second(self) -> float | None:
@@ -49,21 +42,11 @@ class OperatorTime(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Profile(Displayed):
-    """What `profile` measured.
+    """What `profile` measured."""
 
-    Attributes
-    ----------
-    operators : tuple of OperatorTime
-        In the order of execution.
-    runs : tuple of float
-        Seconds of each run as a whole, as the caller sees it.
-    outputs : dict of str to ndarray
-        Of the last run.
-    """
-
-    operators: tuple[OperatorTime, ...]
-    runs: tuple[float, ...]
-    outputs: Mapping[str, Any]
+    operators: tuple[OperatorTime, ...]  # in the order of execution
+    runs: tuple[float, ...]  # seconds of each whole run, as the caller sees it
+    outputs: Mapping[str, Any]  # of the last run, by name
 
     def _facts(self) -> Mapping[str, object]:
         median = f"{float(np.median(self.runs)) * 1e3:.4g} ms" if self.runs else "-"
@@ -79,18 +62,97 @@ class Profile(Displayed):
 
 
 def operator_times(operators: Sequence[OperatorInfo], nanoseconds: Any) -> tuple[OperatorTime, ...]:
-    """Return the median time of each operator.
-
-    Parameters
-    ----------
-    operators : sequence of OperatorInfo
-        In order.
-    nanoseconds : array_like
-        A row for each run, a column for each operator.
-    """
+    """Return the median time of each operator; `nanoseconds` has a row for each run and a column for each operator."""
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
     return tuple(
         OperatorTime(index, entry.function, entry.nodes, entry.macs, float(median), float(median) / total)
         for index, (entry, median) in enumerate(zip(operators, medians, strict=True))
     )
+
+
+TRACE_FLAGS = (
+    "-DMLFC_TRACE=1",
+    "-DMLFC_TRACE_TICKS=mlfc_trace_nanoseconds",
+    "-DMLFC_TRACE_RECORD=mlfc_trace_operator",
+)
+"""What turns the hook of generated code on, and takes it to `record_file`."""
+
+_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def record_file() -> bytes:
+    """Return the C that the hook calls in a library for `ProfiledModule`."""
+    return Path(__file__).with_name("operator_record.c").read_bytes()
+
+
+class ProfiledModule(AotModule):
+    """An `AotModule` whose library was built from the same C with the hook turned on.
+
+    It was built with `TRACE_FLAGS`, `record_file` and the header ``mlfc_trace.h`` of the C runtime, or has the same
+    functions; the description has ``operators``.
+    """
+
+    def __init__(
+        self,
+        library: str | os.PathLike[str] | NativeCode,
+        description: ModuleInterface,
+        loaded: Mapping[str, Data] | None = None,
+    ) -> None:
+        super().__init__(library, description, loaded)
+        self._operators: Sequence[OperatorInfo] = description.operators or ()
+        self._time = function_of(library, "mlfc_trace_time", None)
+        self._observe = function_of(library, "mlfc_trace_observe", None)
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+        """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array, or sequence of arrays
+            As for `bind`.
+        repeat : int
+            Runs that are timed.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If the inputs do not fit the model.
+        RunError
+            If the generated code reports failure.
+        """
+        if repeat < 1:
+            raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
+        call = self.bind(inputs)
+        nanoseconds = np.zeros((repeat, len(self._operators)), np.uint64)
+        seconds = []
+        with self._lock:
+            try:
+                for index in range(-1, repeat):
+                    row = nanoseconds[max(index, 0)]
+                    self._time(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.size))
+                    start = time.perf_counter()
+                    status = call()
+                    seconds.append(time.perf_counter() - start)
+                    require_success(status)
+            finally:
+                self._time(None, ctypes.c_int32(0))
+        return Profile(operator_times(self._operators, nanoseconds), tuple(seconds[1:]), call.outputs)
+
+    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[bytes, ...]:
+        """Run once, and return the bytes of every operator's output when it ended; raise as `run` does."""
+        call = self.bind(inputs)
+        seen: dict[int, bytes] = {}
+
+        def keep(index: int, data: int | None, nbytes: int) -> None:
+            seen[index] = ctypes.string_at(data, nbytes) if data else b""
+
+        with self._lock:
+            observer = _OBSERVER(keep)
+            self._observe(observer)
+            try:
+                status = call()
+            finally:
+                self._observe(None)
+        require_success(status)
+        return tuple(seen[index] for index in range(len(self._operators)))

@@ -1,4 +1,4 @@
-"""Python's values as arguments and results of the classic packed convention, both ways."""
+"""Python values as arguments and results of the classic packed convention, in both directions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,7 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class CallFrame:
-    """Memory for the arguments and the result of one call, to be used again: making it takes as long as a call.
-
-    Attributes
-    ----------
-    arguments : tuple
-        What a `TVMBackendPackedCFunc` is called with.
-    """
+    """Reusable memory for the arguments and the result of one call: making it takes as long as a call."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -44,20 +38,9 @@ class CallFrame:
         self.arguments = (*places[:2], count, *places[2:], None)
 
     def fill(self, args: tuple[Any, ...], name: str, reads: int = 0) -> list[Any]:
-        """Write the arguments; return what must live as long as the call.
+        """Write the arguments of function `name`, which may write to all but its first `reads` arguments.
 
-        Parameters
-        ----------
-        args : tuple
-        name : str
-            The function's, for messages.
-        reads : int
-            The function writes to none of so many first arguments; to others it may.
-
-        Raises
-        ------
-        InputError
-            For a value that the convention has no form for; it names the function and the argument.
+        Returns what must live as long as the call. Raises InputError for a value that the convention has no form for.
         """
         values, codes = self.values, self.codes
         keep: list[Any] = []
@@ -115,14 +98,14 @@ class CallFrame:
         self.values[index], self.codes[index] = value, code
 
     def take_result(self) -> Any:
-        """Return what the call returned, and forget it."""
+        """Return the result of the call, and forget it."""
         value, code = self.result.value, self.result_code.value
         self.result.value, self.result_code.value = 0, c_abi.NULL
         return result_of(value, code)
 
 
 def result_of(value: int, code: int) -> Any:
-    """Return a result by its 64 bits and its code: what is opaque, as an integer."""
+    """Return a result by its 64 bits and its code; opaque ones are integers."""
     if code == c_abi.NULL:
         return None
     if code == c_abi.FLOAT:
@@ -133,12 +116,9 @@ def result_of(value: int, code: int) -> Any:
 
 
 def argument_of(value: int, code: int) -> Any:
-    """Return an argument that C passes as Python has it; what lies in memory is there only during the call.
+    """Return an argument from C as a Python value; what is in memory is valid only during the call.
 
-    Raises
-    ------
-    InputError, OptionError
-        For a code that is none of a value, and for a tensor of elements or on a device that are not known here.
+    Raises InputError or OptionError for an unknown type code, element type or device.
     """
     if code in (c_abi.TENSOR, c_abi.NDARRAY):
         return _tensor(c_abi.DLTensor.from_address(value)) if value else None
@@ -157,10 +137,10 @@ def argument_of(value: int, code: int) -> Any:
 
 
 def _tensor(tensor: c_abi.DLTensor) -> Any:
-    """Return a tensor as an array, or as an `NDArray` where its memory is a device's."""
+    """Return a tensor as an array, or as an `NDArray` in memory of a device."""
     if tensor.device.type == cpu().type_code:
         return c_abi.tensor_view(tensor)
-    from mlfc.runtime.tensor.dlpack import Described  # only with devices is there need of them
+    from mlfc.runtime.tensor.c_abi import Described  # only with devices is there need of them
     from mlfc.runtime.tensor.ndarray import NDArray
 
     device = device_of_code(tensor.device.type, tensor.device.id)
@@ -172,7 +152,7 @@ def _tensor(tensor: c_abi.DLTensor) -> Any:
 
 
 def returned(value: Any, keep: list[Any]) -> tuple[int, int]:
-    """Return the 64 bits and the code of what a function of Python returns to C; `keep` holds what they point to."""
+    """Return the 64 bits and the code of a Python function's result for C; `keep` holds what they point to."""
     if value is None:
         return 0, c_abi.NULL
     if isinstance(value, (bool, int, np.integer, np.bool_)) and -(1 << 63) <= int(value) < 1 << 63:
@@ -207,7 +187,7 @@ def _host_tensor(array: Any, index: int, name: str) -> c_abi.DLTensor:
 
 
 def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
-    """Return the address of the tensor in the capsule that an array of another library gives."""
+    """Return the address of the tensor in the capsule of another library's array."""
     try:
         capsule = arg.__dlpack__()
         address: int = _capsule_pointer(capsule, _LEGACY_CAPSULE)

@@ -1,19 +1,92 @@
-"""Python's values as arguments and results of the convention of tvm-ffi."""
+"""Python values as arguments and results of the convention of tvm-ffi, and its library in this process."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import weakref
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError
+from mlfc.errors import ArchiveError, InputError
 from mlfc.runtime.devices.device import device_of_code
 from mlfc.runtime.ffi.call_values import CallFrame
-from mlfc.runtime.ffi.ffi_host import FfiBytes, host_function, object_at, release
 from mlfc.runtime.tensor import c_abi
+
+_HEADER = 24
+_PREFIX = "TVMFFI"
+
+
+class FfiBytes(ctypes.Structure):
+    """Bytes with their length, as strings, bytes and errors hold them."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+    def value(self) -> bytes:
+        """Return a copy."""
+        return ctypes.string_at(self.data, self.size) if self.size else b""
+
+
+def needs_host(error: OSError) -> bool:
+    """Tell whether a library did not load for lack of tvm-ffi's."""
+    return _PREFIX in str(error)
+
+
+def require_host(place: str) -> None:
+    """Load the library of tvm-ffi, so that others find its functions; raise ArchiveError without the package."""
+    try:
+        import_module("tvm_ffi")
+    except ImportError as error:
+        raise ArchiveError(
+            "the library calls functions of tvm-ffi, which is not installed",
+            place=place,
+            next_step="Run: pip install apache-tvm-ffi",
+        ) from error
+
+
+def host_function(name: str) -> Any:
+    """Return a function of tvm-ffi's library; None if that is not loaded."""
+    try:
+        return getattr(_process(), name, None)
+    except OSError:
+        return None
+
+
+@cache
+def _process() -> ctypes.CDLL:
+    return ctypes.CDLL(None if os.name == "posix" else "tvm_ffi.dll")
+
+
+def object_at(handle: int) -> int:
+    """Return the address of an object's contents."""
+    return handle + _HEADER
+
+
+def release(handle: int) -> None:
+    """Release an object."""
+    decref = host_function("TVMFFIObjectDecRef")
+    if decref is not None:
+        decref(ctypes.c_void_p(handle))
+
+
+def take_raised() -> tuple[str, str] | None:
+    """Return kind and message of this thread's error and clear it; None if there is none."""
+    move = host_function("TVMFFIErrorMoveFromRaised")
+    if move is None:
+        return None
+    handle = ctypes.c_void_p()
+    move(ctypes.byref(handle))
+    if not handle.value:
+        return None
+    kind, message = (FfiBytes * 2).from_address(object_at(handle.value))
+    texts = kind.value().decode(errors="replace"), message.value().decode(errors="replace")
+    release(handle.value)
+    return texts
+
 
 NONE, INT, BOOL, FLOAT, OPAQUE, DATA_TYPE, DEVICE, TENSOR_POINTER = range(8)
 RAW_STRING, BYTES_POINTER, SMALL_STRING, SMALL_BYTES = 8, 9, 11, 12
@@ -33,13 +106,13 @@ _STRIDES_AT = c_abi.DLTensor.strides.offset
 
 
 class FfiAny(ctypes.Structure):
-    """A value: its type, the length of a short string that lies in it, and its 64 bits."""
+    """A value: its type, the length of a short string stored in it, and its 64 bits."""
 
     _fields_ = (("type_index", ctypes.c_int32), ("small_length", ctypes.c_uint32), ("value", ctypes.c_int64))
 
 
 class FfiFrame:
-    """Memory for the arguments and the result of one call; as `CallFrame`, which it fills first."""
+    """Memory for the arguments and the result of one call, filled through a `CallFrame`."""
 
     def __init__(self, count: int) -> None:
         self._classic = CallFrame(count)
@@ -66,7 +139,7 @@ class FfiFrame:
 
 
 def _with_strides(address: int, keep: list[Any]) -> int:
-    """Return where a tensor with strides lies: the classic convention may leave them out, this one never does."""
+    """Return the address of a tensor with strides: the classic convention may omit them, this one may not."""
     if ctypes.c_void_p.from_address(address + _STRIDES_AT).value:
         return address
     tensor = c_abi.DLTensor.from_address(address)
@@ -83,13 +156,7 @@ def _with_strides(address: int, keep: list[Any]) -> int:
 
 
 def take_result(result: FfiAny, name: str) -> Any:
-    """Return what a function returned as Python has it; objects are given up.
-
-    Raises
-    ------
-    InputError
-        For an object that has no form here.
-    """
+    """Return a function's result as a Python value and release objects; raise InputError for an unsupported object."""
     kind, value = result.type_index, result.value
     if kind < OBJECTS:
         return _plain(result, name)
@@ -133,7 +200,7 @@ def _plain(result: FfiAny, name: str) -> Any:
 
 
 def _array_of(handle: int) -> Any:
-    """Return a tensor object as an array, which gives it up when nothing looks at it any more."""
+    """Return a tensor object as an array, which releases it when nothing refers to the array any more."""
     try:
         array = c_abi.tensor_view(c_abi.DLTensor.from_address(object_at(handle)))
     except InputError:

@@ -1,22 +1,25 @@
-"""Under which names the system loads libraries: it gives the one that it has where a name is known already.
+"""The names under which the system loads libraries, and what its loader knows about addresses.
 
-So a file that replaced a loaded one, and what lies in memory, need names of their own. A name is never given to other
-content; what was loaded under it stays loaded, and is found by it, when the file is gone. So the same content in memory
-is loaded once, however often it comes.
+A known name always gives the library that has it. So a file that replaced a loaded one, and libraries in memory, need
+names of their own. A name is never reused for other content; what was loaded under it stays loaded, and is found by it,
+when the file is gone. So the same content in memory is loaded once, however often it comes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import os
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.private_folder import private_folder
+from mlfc.support.plain_file import private_folder
 
 _DESCRIPTORS = "/proc/self/fd"
 _counter = itertools.count(1)
@@ -30,7 +33,7 @@ _loaded: dict[bytes, str] = {}
 
 @contextmanager
 def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
-    """Give a name under which bytes can be loaded as a library as long as the context lasts."""
+    """Yield a name under which bytes can be loaded as a library during the context."""
     digest = hashlib.sha256(data).digest()
     if sys.platform != "linux":
         path = private_folder() / f"{digest.hex()}{'.dll' if os.name == 'nt' else '.so'}"
@@ -52,20 +55,13 @@ def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
 
 
 def is_in_memory(name: str) -> bool:
-    """Tell whether a name is one of `library_in_memory`: it must stay as it is, and leads nowhere."""
+    """Tell whether a name is one of `library_in_memory`, which must not be resolved."""
     return name.startswith(f"{_DESCRIPTORS}/")
 
 
 @contextmanager
 def loadable(path: str, *, again: bool = False) -> Iterator[str]:
-    """Give the name under which the system loads the file that is at a path now.
-
-    Parameters
-    ----------
-    path : str
-    again : bool
-        Load it once more, beside the same library that is loaded already.
-    """
+    """Yield a name under which the system loads the file now at a path; `again`, beside the same one loaded before."""
     if path in _digests and not again:
         with _loaded_once(path, _digests[path]) as name:
             yield name
@@ -83,7 +79,7 @@ def loadable(path: str, *, again: bool = False) -> Iterator[str]:
 
 @contextmanager
 def _loaded_once(name: str, digest: bytes) -> Iterator[str]:
-    """Give the name under which the same content is loaded already, else `name`, which stays if loading succeeds."""
+    """Yield the name under which the same content is loaded, else `name`, which is kept if loading succeeds."""
     known = _loaded.get(digest, name)
     yield known
     _loaded.setdefault(digest, known)
@@ -103,3 +99,48 @@ def _state(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return state.st_dev, state.st_ino, state.st_mtime_ns
+
+
+_SYMBOL_ENTRY = 1
+# of an entry of an ELF table of symbols: where its kind stands
+_KIND_AT = 4 if struct.calcsize("P") == 8 else 12
+_FUNCTIONS = (2, 10)
+
+
+class _DlInfo(ctypes.Structure):
+    """``Dl_info``: the file that an address lies in, where it is mapped, and the nearest symbol."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _of_process(name: str) -> Any:
+    # systems without it load libraries in other ways, in which only own symbols are found
+    return getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
+
+
+_dladdr, _dladdr1 = _of_process("dladdr"), _of_process("dladdr1")
+
+
+def defining_file(address: int) -> bytes | None:
+    """Return the file of the library at an address; None if the system cannot tell."""
+    place = _DlInfo()
+    if _dladdr is None or not _dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
+        return None
+    return place.file or b""
+
+
+def may_be_function(address: int) -> bool:
+    """Tell whether a symbol's address may be called: not if the system knows it as data."""
+    place, entry = _DlInfo(), ctypes.c_void_p()
+    if _dladdr1 is None or not _dladdr1(
+        ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(entry), _SYMBOL_ENTRY
+    ):
+        return True
+    if not entry.value or place.address != address:
+        return True
+    return ctypes.c_uint8.from_address(entry.value + _KIND_AT).value & 15 in _FUNCTIONS

@@ -1,9 +1,9 @@
-"""Factories: a model's code, graph and parameters, from which executors are made."""
+"""Factories, a model's code, graph and parameters, from which executors are made; and sets of several models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from mlfc.errors import ArchiveError, OptionError, RunError
@@ -23,42 +23,37 @@ from mlfc.runtime.libraries.factory_body import (
     graph_extent,
 )
 from mlfc.runtime.modules.loaders import register_loader
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, ViewContent, to_bytes
+from mlfc.support.former_name import former
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
 
 
 class FactoryModule(Module, HasModel):
-    """A loaded model; unpacks as ``(graph_json, lib, params)``, and runs like what `mlfc.load` gives.
+    """A loaded model; unpacks as ``(graph_json, lib, params)``, and runs like the result of `mlfc.load`.
 
     Its functions are the module's name and ``default``: called with a device they return a new executor with the
     parameters set; and TVM's ``get_graph_json``, ``get_graph_params``, ``remove_params`` and ``list_module_names``.
-
-    Attributes
-    ----------
-    key : str
-        The one name under which TVM's factories have the function that makes executors.
 
     Parameters
     ----------
     name : str
         Of the module.
     lib : Module, optional
-        Its code; for a factory that is being loaded it is imported later.
+        Its code; a factory that is being loaded imports it later.
     make : callable, optional
-        Takes devices, none for the graph's own, and returns a model that is ready to run; default what the code says of
-        itself.
+        Takes devices, none for the graph's own, and returns a model ready to run; by default as the code describes it.
     graph_json : str
         Empty for a model compiled ahead of time.
     params : mapping of str to ndarray
         What a graph executor loads.
     key : str, optional
-        Default `name`.
+        The name of the function that makes executors in TVM's factories; default `name`.
     """
 
     is_binary_serializable = True
@@ -98,14 +93,14 @@ class FactoryModule(Module, HasModel):
 
     @property
     def name(self) -> str:
-        """The module's name: what the code says where the factory was stored under the name that all have."""
+        """The module's name: from the code if the factory was stored under the common name."""
         if self._name == DEFAULT_KEY and self._body is not None:
             described = {name for module in self.walk() if module is not self for name in module.description()}
             return described.pop() if len(described) == 1 else self._name
         return self._name
 
     def stored(self) -> Data:
-        """Return TVM's stored form; parameters are taken from their arrays."""
+        """Return TVM's stored form; parameters are read from their arrays."""
         if self._body is not None:
             return self._body
         return encode_factory(FactoryBody(self.key, self.graph_json or None, self.params))
@@ -116,7 +111,7 @@ class FactoryModule(Module, HasModel):
 
     @property
     def lib(self) -> Module:
-        """The code; raise ArchiveError if the factory came without any."""
+        """The code; raise ArchiveError if the factory has none."""
         found = next((module for module in self.walk() if module.type_key not in (self.type_key, METADATA)), None)
         if found is None:
             raise ArchiveError(
@@ -141,7 +136,7 @@ class FactoryModule(Module, HasModel):
         }.get(name)
 
     def without_params(self) -> FactoryModule:
-        """Return a factory of the same graph and code that has no parameters: executors of it must be given them."""
+        """Return a factory of the same graph and code without parameters, which its executors must be given."""
         factory = FactoryModule(self.name, None, graph_json=self.graph_json, key=self.key)
         factory.type_key = self.type_key
         for module in self.imported_modules:
@@ -151,15 +146,9 @@ class FactoryModule(Module, HasModel):
     def create(self, *devices: Device) -> Any:
         """Return a new executor: a `GraphExecutor` or an `AotExecutor`.
 
-        Raises
-        ------
-        InputError
-            For what is no device.
-        RunError
-            Unless the devices are those that the model was compiled for: the CPU, and of each kind beside it that the
-            graph names one. The CPU may be left out.
-        DeviceError
-            If a device is not there.
+        The devices are those that the model was compiled for: the CPU, which may be left out, and one of each other
+        kind in the graph. Raises InputError for anything but devices, RunError for others, DeviceError if one is
+        missing.
         """
         model = self.model_on(devices)
         return model.executor if isinstance(model, GraphModule) else AotExecutor(model)
@@ -181,7 +170,7 @@ class FactoryModule(Module, HasModel):
         return self._make(devices)
 
     def _made_of_imports(self, devices: Sequence[Device]) -> Runnable:
-        """Return the model of the code and of what the code says of it."""
+        """Return the model of the code as the code describes it."""
         if self.graph_json:
             details = self._details()
             if details is not None:
@@ -200,21 +189,55 @@ class FactoryModule(Module, HasModel):
         )
 
     def _details(self) -> ModuleInterface | None:
-        """Return what the code says of the model: its inputs, outputs and operators."""
+        """Return the code's description of the model: its inputs, outputs and operators."""
         found = (module.description().get(self.name) for module in self.lib.walk())
         return next((details for details in found if details is not None), None)
 
 
-@register_loader(GRAPH, graph_extent)
-def _load_graph(data: bytes | memoryview) -> Module:
-    return FactoryModule.from_body(data, GRAPH)
+for _kind, _extent in ((GRAPH, graph_extent), (GRAPH_BEFORE, graph_extent), (AOT, aot_extent)):
+    register_loader(_kind, _extent)(partial(FactoryModule.from_body, type_key=_kind))
 
 
-@register_loader(GRAPH_BEFORE, graph_extent)
-def _load_older_graph(data: bytes | memoryview) -> Module:
-    return FactoryModule.from_body(data, GRAPH_BEFORE)
+KIND = "mlfc.ModuleSet"
 
 
-@register_loader(AOT, aot_extent)
-def _load_aot(data: bytes | memoryview) -> Module:
-    return FactoryModule.from_body(data, AOT)
+class ModuleSet(Module, HasModel):
+    """Several models with different names that share code; its functions, the models' names, make executors."""
+
+    type_key = KIND
+    is_binary_serializable = True
+    is_runnable = True
+
+    def __init__(self, *factories: FactoryModule) -> None:
+        super().__init__()
+        for factory in factories:
+            self.import_module(factory)
+
+    def save_to_bytes(self) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    @property
+    def modules(self) -> dict[str, FactoryModule]:
+        """The models by name."""
+        return {module.name: module for module in self.imported_modules if isinstance(module, FactoryModule)}
+
+    def pick(self, name: str | None, place: str = KIND) -> FactoryModule:
+        """Return a model by its name; raise OptionError if there is none, or several and none is named."""
+        return self.modules[pick_module(self.modules, name, place)]
+
+    @property
+    def model(self) -> Runnable:
+        """The model; raise OptionError where there are several."""
+        return self.pick(None).model
+
+    def find_function(self, name: str) -> Function | None:
+        """Return what makes executors of a model; ``default`` is the only one, and fails if there are several."""
+        factory = self.modules.get(name)
+        if factory is None and name == DEFAULT_KEY:
+            return lambda *devices: self.pick(None).create(*devices)
+        return None if factory is None else factory.create
+
+
+for _kind in (KIND, former(KIND)):
+    register_loader(_kind, lambda _: 0)(lambda _: ModuleSet())

@@ -8,8 +8,8 @@
 | their values | the binary form of a tensor each |
 | key of its executors | string |
 
-What TVM's form has no place for, such as the model's own name and the names and scales of outputs, is said by the code
-that the factory imports: no reader of these bytes would skip it here.
+Facts without a place in TVM's form, such as the model's own name and the names and scales of outputs, are in the code
+that the factory imports: no reader of these bytes would skip them here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import numpy as np
 
 from mlfc.support.arrays import Array
 from mlfc.support.content import Joined
-from mlfc.support.ndarray_bytes import decode_ndarray, ndarray_content, ndarray_end
-from mlfc.support.params import MAX_TENSORS
+from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 
 AOT, GRAPH = "AotExecutorFactory", "GraphExecutorFactory"
@@ -40,27 +39,18 @@ _SHOWN = 60
 
 @dataclass(frozen=True, eq=False)
 class FactoryBody:
-    """What a factory stores.
-
-    Attributes
-    ----------
-    name : str
-        The key.
-    graph_json : str or None
-        None for code compiled ahead of time.
-    params : mapping of str to ndarray
-    """
+    """What a factory stores; `name` is its key."""
 
     name: str
-    graph_json: str | None
+    graph_json: str | None  # None for code compiled ahead of time
     params: Mapping[str, Array]
 
 
 def encode_factory(body: FactoryBody) -> Joined:
-    """Return the stored form; parameters are taken from their arrays.
+    """Return the stored form; parameters are read from their arrays.
 
-    Parameters stand in the order of falling element sizes, and blanks behind the JSON bring the first one to a multiple
-    of eight bytes in a blob. So all of them can be used where they lie when the library is mapped.
+    Parameters are sorted by falling element sizes, and blanks after the JSON bring the first one to a multiple of eight
+    bytes in a blob. So all of them can be used in place when the library is mapped.
     """
     params = dict(sorted(body.params.items(), key=lambda item: -item[1].itemsize))
     names = encode_u64(len(params)) + encode_strings(list(params))
@@ -75,13 +65,7 @@ def encode_factory(body: FactoryBody) -> Joined:
 
 
 def decode_factory(data: bytes | memoryview, kind: str) -> FactoryBody:
-    """Return what the stored form holds; parameters are views of `data` where their elements may lie there.
-
-    Raises
-    ------
-    ArchiveError
-        Naming the byte at which the form is broken.
-    """
+    """Return the content of the stored form, parameters as views if possible; raise ArchiveError if it is broken."""
     place = f"module of the kind '{kind}'"
     take = Cursor(data, 0, place)
     text = _graph(take) if kind != AOT else None
@@ -94,14 +78,14 @@ def decode_factory(data: bytes | memoryview, kind: str) -> FactoryBody:
 
 
 def graph_extent(data: memoryview) -> int:
-    """Return how far the stored form of a graph factory goes."""
+    """Return the bytes of a graph factory's stored form."""
     take = Cursor(data, 0, "its body")
     take.string("the graph JSON")
     return _extent(take)
 
 
 def aot_extent(data: memoryview) -> int:
-    """Return how far the stored form of a factory of code compiled ahead of time goes."""
+    """Return the bytes of the stored form of an AOT factory."""
     return _extent(Cursor(data, 0, "its body"))
 
 

@@ -1,22 +1,32 @@
-"""What libraries are given of this process: the functions that their code calls through variables of fixed names.
+"""What this process provides to libraries: the functions that their code calls through variables of fixed names.
 
-TVM's loaders fill the same variables. With them generated code finds functions of imported modules and global ones,
-calls them, and says why it failed; libraries that come without a runtime get memory and loops from here, too.
+TVM's loaders fill the same variables. Through them generated code finds functions of imported modules and global ones,
+calls them, and reports why it failed; libraries without a runtime also get memory and loops.
+
+C from TVM calls these functions by name, so the system's loader must find them when it loads such a library. They are
+not visible to other libraries, where those of a real TVM that is loaded later would come second: the library is loaded
+as a dependency of another one, which is made here, contains nothing else, and defines the names as addresses in this
+process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import struct
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mlfc.errors import RunError
+from mlfc.objfile.write.elf import elf_machine_of
 from mlfc.runtime.ffi.call_values import argument_of, returned
-from mlfc.runtime.modules.global_funcs import find_global_func
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.ffi.library_names import is_in_memory, library_in_memory
+from mlfc.runtime.modules.module import Function, Module, find_global_func
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.locks import ForkSafeLock
 
@@ -39,7 +49,7 @@ class _ParallelEnv(ctypes.Structure):
 
 
 class _State(threading.local):
-    """What went wrong last in this thread, and what the last results that are in memory point to."""
+    """The last error of this thread, and the memory behind its last results."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -61,7 +71,7 @@ _lock = ForkSafeLock(reentrant=True)
 
 
 def take_error() -> tuple[str, BaseException | None]:
-    """Return the text of this thread's last failure in compiled code and the exception behind it, and forget both."""
+    """Return and clear the text of this thread's last failure in compiled code and the exception behind it."""
     text, cause = _state.text, _state.cause
     _state.text, _state.cause = "", None
     # a failure of Python that compiled code took for no failure of its own is not the cause of a later one
@@ -69,15 +79,10 @@ def take_error() -> tuple[str, BaseException | None]:
 
 
 def fill_context(address_of: Callable[[str], int | None], module: Module, owner: object) -> None:
-    """Give a library the functions of this process, for as long as `owner` lives.
+    """Give a library the functions of this process, as long as `owner` lives.
 
-    Parameters
-    ----------
-    address_of : callable
-        Returns where a symbol of the library lies, None if it has no such symbol.
-    module : Module
-        In whose imports the library's code looks for functions.
-    owner : object
+    `address_of` returns the address of a symbol of the library, or None. Its code looks for functions in the imports of
+    `module`.
     """
     for name, callback in _CALLBACKS.items():
         address = address_of(name)
@@ -96,13 +101,13 @@ def fill_context(address_of: Callable[[str], int | None], module: Module, owner:
 
 
 def is_taken(address: int | None) -> bool:
-    """Tell whether a module that lives has filled the variable `CONTEXT` at an address."""
+    """Tell whether a living module has filled the variable `CONTEXT` at an address."""
     with _lock:
         return bool(_filled.get(address or 0))
 
 
 def _leave(address: int, handle: int) -> None:
-    """Forget a module; its library, which stays in memory, goes back to another module that loaded it."""
+    """Forget a module; its library, which stays in memory, returns to another module that loaded it."""
     with _lock:
         handles = _filled[address]
         handles.remove(handle)
@@ -121,7 +126,7 @@ def _fail(error: BaseException) -> int:
 
 
 def _guarded(call: Callable[..., int]) -> Callable[..., int]:
-    """Return a callback that never lets an exception into C."""
+    """Return a callback that never raises into C."""
 
     def guarded(*args: Any) -> int:
         try:
@@ -206,7 +211,7 @@ def _free_workspace(*arguments: int) -> int:
 
 
 def _parallel_launch(function: int, data: int | None, num_task: int) -> int:
-    """Run the tasks one after the other: as many as asked for, one where that is left open."""
+    """Run the tasks one after another: as many as requested, one by default."""
     env = _ParallelEnv(None, max(1, num_task))
     task = _LAMBDA(function)
     for index in range(env.num_task):
@@ -236,6 +241,81 @@ _REPLACEABLE = tuple(name for name in _CALLBACKS if "Workspace" in name or "Para
 
 
 def process_functions() -> dict[str, int]:
-    """Return where these functions lie, by the names under which code calls them that is linked into this process."""
+    """Return the addresses of these functions by the names that code linked into this process calls."""
     found = {name.removeprefix("__"): ctypes.cast(callback, _VOID).value for name, callback in _CALLBACKS.items()}
     return {name: address for name, address in found.items() if address is not None}
+
+
+_HEAD, _PROGRAM, _SYMBOL, _DYNAMIC = (
+    struct.Struct(f"<{form}") for form in ("HHIQQQIHHHHHH", "IIQQQQQQ", "IBBHQQ", "QQ")
+)
+_IDENT = b"\x7fELF\2\1\1" + bytes(9)
+_SHARED, _LOAD, _DYNAMIC_PART, _STACK = 3, 1, 2, 0x6474_E551
+_READ_WRITE, _PAGE = 6, 0x1_0000
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT = 1, 4, 5, 6, 10, 11
+_GLOBAL_FUNCTION, _ABSOLUTE = 0x12, 0xFFF1
+_HEAD_BYTES = 64
+
+
+def lacks_functions(error: OSError) -> bool:
+    """Tell whether a library did not load for lack of functions that this process can provide."""
+    words = str(error).replace(":", " ").replace(",", " ").split()
+    return sys.platform == "linux" and not process_functions().keys().isdisjoint(words)
+
+
+def bind_functions(path: str) -> None:
+    """Load a library, and so its path, with the functions of this process; raise OSError if it still does not load."""
+    full = path if is_in_memory(path) else str(Path(path).resolve())
+    with Path(full).open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    with library_in_memory(_scope(os.fsencode(full), head, process_functions())) as name:
+        ctypes.CDLL(name)
+
+
+def _scope(needed: bytes, head: bytes, functions: Mapping[str, int]) -> bytes:
+    """Return a shared library that needs another one, with `head` as first bytes, and defines functions for it."""
+    machine = elf_machine_of(head)
+    if machine.bits != 64 or machine.order != "<":
+        raise OSError("only 64-bit little-endian systems are given functions by name")
+    texts = bytearray(b"\0")
+
+    def text(value: bytes) -> int:
+        texts.extend(value + b"\0")
+        return len(texts) - len(value) - 1
+
+    library = text(needed)
+    symbols = bytes(_SYMBOL.size) + b"".join(
+        _SYMBOL.pack(text(name.encode()), _GLOBAL_FUNCTION, 0, _ABSOLUTE, address, 0)
+        for name, address in functions.items()
+    )
+    count = len(functions) + 1
+    # one bucket, whose chain leads through all symbols to number 0
+    chain = struct.pack(f"<{count + 3}I", 1, count, 1, 0, *((index + 1) % count for index in range(1, count)))
+    at_symbols = _HEAD_BYTES + 3 * _PROGRAM.size
+    at_chain = at_symbols + len(symbols)
+    at_dynamic = -(-(at_chain + len(chain)) // 8) * 8
+    entries = 7
+    at_texts = at_dynamic + entries * _DYNAMIC.size
+    dynamic = b"".join(
+        _DYNAMIC.pack(*entry)
+        for entry in (
+            (_NEEDED, library),
+            (_HASH, at_chain),
+            (_STRTAB, at_texts),
+            (_SYMTAB, at_symbols),
+            (_STRSZ, len(texts)),
+            (_SYMENT, _SYMBOL.size),
+            (0, 0),
+        )
+    )
+    size = at_texts + len(texts)
+    header = _HEAD.pack(
+        _SHARED, machine.number, 1, 0, _HEAD_BYTES, 0, machine.flags, _HEAD_BYTES, _PROGRAM.size, 3, _HEAD_BYTES, 0, 0
+    )
+    programs = (
+        _PROGRAM.pack(_LOAD, _READ_WRITE, 0, 0, 0, size, size, _PAGE)
+        + _PROGRAM.pack(_DYNAMIC_PART, _READ_WRITE, *(at_dynamic,) * 3, len(dynamic), len(dynamic), 8)
+        + _PROGRAM.pack(_STACK, _READ_WRITE, 0, 0, 0, 0, 0, 16)
+    )
+    body = symbols + chain
+    return _IDENT + header + programs + body.ljust(at_dynamic - at_symbols, b"\0") + dynamic + bytes(texts)

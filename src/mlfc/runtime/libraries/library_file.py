@@ -1,4 +1,7 @@
-"""Files of shared libraries before they are loaded: what is wrong with one is found while nothing of it has run."""
+"""Files of shared libraries before they are loaded: faults are found before any of their code has run.
+
+The description of its models that mlfc writes into a library is untrusted too: the file may be damaged.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,18 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import prod
 
 from mlfc.errors import ArchiveError
-from mlfc.objfile import static
 from mlfc.objfile.digest import check_digest
-from mlfc.objfile.head import HEAD, LIBRARY, misfit
-from mlfc.objfile.image import ElfImage
+from mlfc.objfile.elf import ElfImage
+from mlfc.objfile.head import HEAD, LIBRARY, STATIC_MARK, misfit
 from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
-from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
+from mlfc.support import dtypes
 from mlfc.support.former_name import former
+from mlfc.support.json_text import parse_json
+from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
-
-if TYPE_CHECKING:
-    from mlfc.support.module_info import ModuleInterface
 
 ABI_VERSION = 1
 """What libraries of mlfc say in ``mlfc_abi_version``: MLFC_ABI_VERSION of the runtime in them."""
@@ -32,30 +33,17 @@ _DAMAGED = "Copy it again, or export it again"
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """A shared library for this machine that was looked at, in the file.
+    """The checked file of a shared library for this machine."""
 
-    Attributes
-    ----------
-    place : str
-        What messages call it.
-    image : ElfImage or None
-        None for other formats, of which the system's loader checks more.
-    description : mapping, optional
-        What mlfc wrote into it of its models; None for other formats, whose description is read once they are
-        loaded.
-    """
-
-    place: str
-    image: ElfImage | None
+    place: str  # its name in messages
+    image: ElfImage | None  # None for other formats than ELF, of which the system's loader checks more
+    # of its models by mlfc; None for other formats, whose description is read once they are loaded
     description: Mapping[str, ModuleInterface] | None
 
     def tree(self) -> LoadedTree | None:
-        """Return the modules that it carries beside itself, whose data stays in the file; None if there are none.
+        """Return the modules beside the library itself, whose data stays in the file; None if there are none.
 
-        Raises
-        ------
-        ArchiveError
-            If the tree breaks its format, or holds a module of a kind that nothing here can read.
+        Raises ArchiveError if the tree breaks its format, or contains a module of a kind that nothing here can read.
         """
         for abi, symbol in SYMBOLS.items():
             found = self.image.find(symbol) if self.image is not None else None
@@ -78,7 +66,7 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if head else memoryview(b"")
     except (OSError, ValueError) as error:
         raise ArchiveError(f"cannot be read: {getattr(error, 'strerror', None) or error}", place=place) from error
-    if head.startswith(static.MARK):
+    if head.startswith(STATIC_MARK):
         raise ArchiveError(
             "this is a static library, which becomes part of a program when that is linked",
             place=place,
@@ -100,7 +88,7 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
 
 
 def check_version(version: int | None, place: str) -> None:
-    """Raise ArchiveError unless a library has the version of the interface that is known here, or says none."""
+    """Raise ArchiveError unless the version of a library's interface is the known one, or None."""
     if version not in (None, ABI_VERSION):
         raise ArchiveError(
             f"its {VERSION_SYMBOL} is {version}, and this mlfc loads libraries of version {ABI_VERSION}",
@@ -122,7 +110,7 @@ def _version(image: ElfImage) -> int | None:
 
 
 def _text(image: ElfImage, name: str) -> bytes | None:
-    """Return a text of the library without the zero at its end; None if it has none of this name."""
+    """Return a text of the library without its terminating NUL; None if there is none of this name."""
     found = image.find(name) or image.find(former(name))
     if found is None:
         return None
@@ -130,3 +118,37 @@ def _text(image: ElfImage, name: str) -> bytes | None:
     if b"\0" not in text:
         raise ValueError(f"its {name} does not end")
     return text[: text.index(b"\0")]
+
+
+DESCRIPTION_SYMBOL = "mlfc_description"
+"""JSON of what mlfc knows of the models in a library, which their code alone does not say."""
+
+_MOST_BYTES = 1 << 48
+_SHOWN = 60
+_AGAIN = "The library is damaged: export it again"
+
+
+def read_description(text: bytes, place: str) -> Mapping[str, ModuleInterface]:
+    """Return the description of each model by name; raise ArchiveError unless it is what mlfc writes."""
+    place = f"{place}: {DESCRIPTION_SYMBOL}"
+    found = parse_json(text, place)
+    modules = found.get("modules") if isinstance(found, dict) else None
+    if not isinstance(modules, dict):
+        raise ArchiveError("it has no modules", place=place, next_step=_AGAIN)
+    return {name: _interface(name, module, place) for name, module in modules.items()}
+
+
+def _interface(name: str, module: object, place: str) -> ModuleInterface:
+    place = f"{place}: module '{name[:_SHOWN]}'"
+    info = ModuleInterface.read(module, place, _AGAIN)
+    if info.executor == "aot" and info.entry is None:
+        raise ArchiveError("its entry has no name", place=place, next_step=_AGAIN)
+    for tensors in (info.inputs, info.outputs):
+        if len({tensor.name for tensor in tensors}) < len(tensors):
+            raise ArchiveError("two of its inputs or outputs have one name", place=place, next_step=_AGAIN)
+        for tensor in tensors:
+            if prod(tensor.shape) * dtypes.nbytes(tensor.dtype) > _MOST_BYTES:
+                raise ArchiveError(f"'{tensor.name[:_SHOWN]}' is too large", place=place, next_step=_AGAIN)
+    if any(pool.nbytes > _MOST_BYTES for pool in info.pools) or info.memory.workspace_bytes > _MOST_BYTES:
+        raise ArchiveError("its memory is too large", place=place, next_step=_AGAIN)
+    return info

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 
 from mlfc.errors import ToolchainError
 from mlfc.runtime.executors.aot_module import AotModule
-from mlfc.runtime.ffi.ffi_func import FFI_PREFIX, FfiFunc
-from mlfc.runtime.ffi.ffi_host import needs_host, require_host
-from mlfc.runtime.ffi.library_names import loadable
-from mlfc.runtime.ffi.packed_func import PackedFunc
-from mlfc.runtime.ffi.symbol_lookup import defining_file, may_be_function
-from mlfc.runtime.libraries.aot_tables import tables_of
-from mlfc.runtime.libraries.bound_library import bind_functions, lacks_functions
-from mlfc.runtime.libraries.library_context import CONTEXT, fill_context, is_taken, take_error
-from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
-from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL, read_description
+from mlfc.runtime.ffi.ffi_values import needs_host, require_host
+from mlfc.runtime.ffi.library_names import defining_file, loadable, may_be_function
+from mlfc.runtime.ffi.native_code import FFI_PREFIX, FfiFunc, PackedFunc
+from mlfc.runtime.libraries.library_context import (
+    CONTEXT,
+    bind_functions,
+    fill_context,
+    is_taken,
+    lacks_functions,
+    take_error,
+)
+from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_description
+from mlfc.runtime.libraries.packed_aot_module import PackedAotModule, tables_of
 from mlfc.runtime.modules.module import MAIN, Function, Module
 from mlfc.support.former_name import former
 
@@ -40,26 +43,15 @@ class _SystemLib(ctypes.Structure):
 
 
 class LibraryModule(Module):
-    """A loaded shared library; loading runs its code.
+    """A loaded shared library; loading runs its code, and raises ToolchainError if it fails.
 
-    Functions are found by symbol and, where the library has a function registry as TVM's C runtime uses it, by
-    their names there: these may be static functions.
-
-    Parameters
-    ----------
-    path : path
-    environment : Module, optional
-        The module in whose imports the code looks for functions; default this one.
-    description : mapping, optional
-        What its file says of the models in it, where that was read; default what its memory says.
-
-    Raises
-    ------
-    ToolchainError
-        If it does not load.
+    Functions are found by symbol and, if the library has a function registry as in TVM's C runtime, by their names
+    there: these may be static functions. The code looks for functions in the imports of `environment`, default this
+    module. `description` is that of the models in its file; default the one in its memory.
     """
 
     type_key = "library"
+    format = "so"
     is_runnable = True
 
     def __init__(
@@ -82,11 +74,6 @@ class LibraryModule(Module):
         fill_context(self.address, environment or self, self)
 
     @property
-    def format(self) -> str:
-        """``so``."""
-        return "so"
-
-    @property
     def registered_names(self) -> tuple[str, ...]:
         """The functions of the library's registry, in its order; empty without a registry."""
         return tuple(self._registered)
@@ -94,7 +81,7 @@ class LibraryModule(Module):
     def find_function(self, name: str) -> Function | None:
         """Return a function: a packed one by its symbol or its name in the registry, else one of tvm-ffi.
 
-        The name of a module compiled ahead of time stands for the function that runs it.
+        The name of a module compiled ahead of time is an alias of the function that runs it.
         """
         if name == MAIN:
             name = self._main_name() or name
@@ -106,7 +93,7 @@ class LibraryModule(Module):
         return None if address is None else FfiFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
 
     def _inputs_of(self, name: str) -> int:
-        """Return how many first arguments a function only reads, as far as that is known: the inputs of a model."""
+        """Return how many first arguments a function only reads, as far as known: the inputs of a model."""
         models = {key: details for key, details in self.description().items() if details.executor == "aot"}
         if name == MAIN and len(models) == 1:
             (details,) = models.values()
@@ -117,7 +104,7 @@ class LibraryModule(Module):
         return 0
 
     def _main_name(self) -> str | None:
-        """Return the function that the library itself is called as, where a text in it says so."""
+        """Return the function to call as the library itself, if a text in it names one."""
         address = self.address(MAIN)
         if address is None or may_be_function(address):
             return None
@@ -128,13 +115,7 @@ class LibraryModule(Module):
         return address if address is not None and may_be_function(address) else None
 
     def description(self) -> Mapping[str, ModuleInterface]:
-        """Return what mlfc wrote into the library of its models.
-
-        Raises
-        ------
-        ArchiveError
-            If that cannot be read.
-        """
+        """Return mlfc's description of the models in the library; raise ArchiveError if it cannot be read."""
         return self._description
 
     @cached_property
@@ -145,7 +126,7 @@ class LibraryModule(Module):
         return {} if address is None else read_description(ctypes.string_at(address), self.path)
 
     def find_model(self, name: str) -> Runnable | None:
-        """Return a model compiled ahead of time, of which the library has a description or TVM's tables."""
+        """Return a model compiled ahead of time with a description by mlfc or TVM's tables."""
         details = self.description().get(name)
         if details is not None and details.executor == "aot":
             return AotModule(self.path, details)
@@ -154,7 +135,7 @@ class LibraryModule(Module):
         return None
 
     def address(self, symbol: str) -> int | None:
-        """Return where a symbol lies, or None."""
+        """Return the address of a symbol, or None."""
         if not symbol or "\0" in symbol:
             return None
         found = (self._own_address(name) for name in dict.fromkeys((symbol, former(symbol))))
@@ -168,7 +149,7 @@ class LibraryModule(Module):
         return address if self._defines(address) else None
 
     def _defines(self, address: int) -> bool:
-        """Tell whether an address lies in this library: the symbols of libraries that it needs are found too."""
+        """Tell whether an address is in this library: symbols of its dependencies are found too."""
         file, own = defining_file(address), os.fsencode(self.path)
         return file is None or file == own or os.path.realpath(file) == os.path.realpath(own)
 
@@ -203,7 +184,7 @@ class LibraryModule(Module):
 
 
 def _opened(path: str) -> ctypes.CDLL:
-    """Load a library, with that of tvm-ffi before it, or functions of this process, if it needs them."""
+    """Load a library, after tvm-ffi's library or with functions of this process if it needs them."""
     try:
         try:
             return _mapped(path)

@@ -1,4 +1,4 @@
-"""Shared libraries, and the trees of modules that they carry."""
+"""Shared libraries and the code linked into this process, and the trees of modules in them."""
 
 from __future__ import annotations
 
@@ -6,61 +6,56 @@ import ctypes
 import os
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mlfc.errors import ArchiveError, ToolchainError
+from mlfc.errors import ArchiveError, OptionError, ToolchainError
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.ffi.library_names import is_in_memory
-from mlfc.runtime.libraries.aot_tables import names_of_models
-from mlfc.runtime.libraries.factory import FactoryModule
+from mlfc.runtime.ffi.native_code import FFI_PREFIX
+from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
-from mlfc.runtime.libraries.library_file import VERSION_SYMBOL, LibraryFile, check_version, open_library_file
+from mlfc.runtime.libraries.library_file import (
+    DESCRIPTION_SYMBOL,
+    VERSION_SYMBOL,
+    LibraryFile,
+    check_version,
+    open_library_file,
+)
 from mlfc.runtime.libraries.library_module import LibraryModule
-from mlfc.runtime.libraries.module_set import ModuleSet
+from mlfc.runtime.libraries.packed_aot_module import names_of_models
 from mlfc.runtime.modules.blob import SYMBOLS, read_tree
-from mlfc.runtime.modules.choice import pick_module
-from mlfc.runtime.modules.description import DESCRIPTION_SYMBOL
-from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 
 _NEEDED = "Load the libraries that it needs before it: ctypes.CDLL(path, ctypes.RTLD_GLOBAL)"
 
 
 class SharedLibrary(LibraryModule, HasModel):
-    """A shared library as a module; where mlfc made it, also the model in it.
+    """A shared library as a module; if mlfc made it, also the model in it.
 
-    Parameters
-    ----------
-    path : path
-    module : str, optional
-        Which model, where the library holds several.
-    place : str, optional
-        What messages call it; default `path`.
-
-    Raises
-    ------
-    ArchiveError
-        If it is for another machine, cut off, of another version, or does not load. Loading a library runs its code:
-        load only what you trust.
+    `module` selects one of several models; `place` names the library in messages, by default `path`. Loading a library
+    runs its code: load only what you trust. Raises ArchiveError if it is for another machine, cut off, of another
+    version, or does not load.
     """
 
-    def __init__(self, path: str | os.PathLike[str], module: str | None = None, *, place: str | None = None) -> None:
-        self._load(open_library_file(path, place or str(path)), path, module)
-
-    @classmethod
-    def of_file(cls, file: LibraryFile, path: str | os.PathLike[str], module: str | None) -> SharedLibrary:
-        """Load a file that was looked at."""
-        library = cls.__new__(cls)
-        library._load(file, path, module)
-        return library
-
-    def _load(self, file: LibraryFile, path: str | os.PathLike[str], module: str | None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        module: str | None = None,
+        *,
+        place: str | None = None,
+        _checked: LibraryFile | None = None,
+    ) -> None:
+        file = _checked or open_library_file(path, place or str(path))
         self.place = file.place
         self._module = module
         try:
             # a bare file name would be searched for on the system's library path
-            super().__init__(_absolute(path), description=file.description)
+            text = os.fspath(path)
+            absolute = text if is_in_memory(text) else str(Path(text).resolve())
+            super().__init__(absolute, description=file.description)
         except ToolchainError as error:
             raise ArchiveError(
                 f"this library does not load: {error.__cause__}", place=self.place, next_step=_NEEDED
@@ -71,7 +66,7 @@ class SharedLibrary(LibraryModule, HasModel):
         check_version(None if address is None else ctypes.c_int32.from_address(address).value, self.place)
 
     def find_function(self, name: str) -> Function | None:
-        """Return a function; ``default``, where mlfc made the library, makes executors of the model in it."""
+        """Return a function; ``default`` makes executors of the model in a library of mlfc's."""
         found = super().find_function(name)
         if found is None and name == DEFAULT_KEY and _models_in(self):
             return self._create
@@ -85,18 +80,14 @@ class SharedLibrary(LibraryModule, HasModel):
     def model(self) -> Runnable:
         """The model in the library.
 
-        Raises
-        ------
-        ArchiveError
-            If neither a description of mlfc's nor TVM's tables say what is in the library.
-        OptionError
-            If it has no such module, or several and none is named.
+        Raises ArchiveError if neither a description by mlfc nor TVM's tables describe the library; OptionError if it
+        has no such module, or several and none is named.
         """
         return model_of(self, self._module, self.place)
 
 
 def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable:
-    """Return a model compiled ahead of time by what a library says of it; raise as `SharedLibrary.model`."""
+    """Return a model compiled ahead of time by a library's description; raise as `SharedLibrary.model`."""
     known = _models_in(library)
     if not known:
         raise ArchiveError(
@@ -120,45 +111,34 @@ def _models_in(library: LibraryModule) -> Collection[str]:
     return library.description() or [*names_of_models(library)]
 
 
-def blob_of(library: LibraryModule) -> tuple[str, memoryview] | None:
-    """Return the generation of the tree in a library, and its bytes where they lie; None without one."""
+def _root_of(library: LibraryModule, place: str) -> Module:
+    """Return the root of the tree in the memory of a library; the library itself without a tree."""
     for abi, symbol in SYMBOLS.items():
         address = library.address(symbol)
         if address is not None:
-            return abi, _memory(address, library.path)
-    return None
+            return read_tree(_memory(address, library.path), library, abi, place=place)
+    return library
 
 
 def open_library(path: str | os.PathLike[str], module: str | None = None, *, place: str | None = None) -> Module:
-    """Return the root of the tree in a shared library: the library itself where it carries none.
+    """Return the root of the tree in a shared library: the library itself if it carries none.
 
-    Parameters
-    ----------
-    path : path
-    module : str, optional
-        Which model, where the library holds several.
-    place : str, optional
-        What messages call it; default `path`.
-
-    Raises
-    ------
-    ArchiveError
-        As `SharedLibrary`, and if its tree breaks the format or has modules that nothing here can read.
+    Parameters are those of `SharedLibrary`. Raises ArchiveError as it does, and if the tree breaks its format or has
+    modules that nothing here can read.
     """
     file = open_library_file(path, place or str(path))
     tree = file.tree()
-    library = SharedLibrary.of_file(file, path, module)
+    library = SharedLibrary(path, module, _checked=file)
     if tree is not None:
         return _asked(tree.linked(library), module, library.place)
-    found = blob_of(library) if file.image is None else None
-    if found is None:
+    if file.image is not None:
         return library
-    abi, view = found
-    return _asked(read_tree(view, library, abi, place=library.place), module, library.place)
+    root = _root_of(library, library.place)
+    return library if root is library else _asked(root, module, library.place)
 
 
 def _asked(root: Module, module: str | None, place: str) -> Module:
-    """Return the model that is asked for, where a tree has models; raise OptionError if there is none of the name."""
+    """Return the requested model if a tree has models; raise OptionError if none has the name."""
     if module is None or not isinstance(root, (ModuleSet, FactoryModule)):
         return root
     if isinstance(root, ModuleSet):
@@ -167,13 +147,8 @@ def _asked(root: Module, module: str | None, place: str) -> Module:
     return root
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
-    return text if is_in_memory(text) else str(Path(text).resolve())
-
-
 def _memory(address: int, path: str) -> memoryview:
-    """Return what can be read from an address of a loaded library on, nothing copied."""
+    """Return the readable memory from an address of a loaded library on, without a copy."""
     if sys.platform == "linux":
         nbytes = _readable(address)
     elif path:
@@ -184,7 +159,7 @@ def _memory(address: int, path: str) -> memoryview:
 
 
 def _readable(address: int) -> int:
-    """Return how many bytes from an address on may be read, as the system's table of memory says."""
+    """Return how many bytes from an address on are readable according to the system's memory map."""
     end = address
     with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as table:
         for line in table:
@@ -193,3 +168,75 @@ def _readable(address: int) -> int:
             if first <= end < last and rights.startswith("r"):
                 end = last
     return end - address
+
+
+_symbols: dict[str, int] = {}
+# what the system's loader calls the program
+_PROGRAM = ""
+_PLACE = "system library"
+
+
+def register_system_symbol(name: str, address: int) -> None:
+    """Make a function or a variable of this process known to `system_library` that its loader does not find.
+
+    An extension module with private symbols registers them when it is imported. The name is the one in the code, prefix
+    included, and the address must stay valid as long as the process runs. Raises OptionError if the address is not
+    positive, or the name is taken.
+    """
+    if not name or address <= 0 or _symbols.get(name, address) != address:
+        raise OptionError(
+            f"the symbol '{name}' cannot be registered at {address:#x}",
+            next_step="Give each symbol of the process a name of its own; a prefix keeps those of two models apart",
+        )
+    _symbols[name] = address
+    system_library.cache_clear()
+
+
+class SystemLibrary(LibraryModule, HasModel):
+    """The code linked into this process as a module; symbols may start with `prefix`."""
+
+    type_key = "system_lib"
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.place = f"{_PLACE} '{prefix}'" if prefix else _PLACE
+        try:
+            super().__init__(_PROGRAM)
+        except ToolchainError as error:
+            raise ArchiveError(
+                f"this system does not let a program look into itself: {error.__cause__}", place=self.place
+            ) from error
+
+    def address(self, symbol: str) -> int | None:
+        """Return the address of a symbol, or None."""
+        for name in dict.fromkeys((self._prefixed(symbol), symbol)):
+            found = _symbols.get(name) or super().address(name)
+            if found is not None:
+                return found
+        return None
+
+    def _prefixed(self, symbol: str) -> str:
+        # tvm-ffi's mark of functions comes first
+        if symbol.startswith(FFI_PREFIX) and not symbol.startswith(f"{FFI_PREFIX}_"):
+            return f"{FFI_PREFIX}{self._prefix}{symbol.removeprefix(FFI_PREFIX)}"
+        return self._prefix + symbol
+
+    def _defines(self, address: int) -> bool:
+        return bool(address)
+
+    @property
+    def model(self) -> Runnable:
+        """The model that is linked in; as `SharedLibrary.model`."""
+        return model_of(self, None, self.place)
+
+
+@cache
+def system_library(prefix: str = "") -> Module:
+    """Return the root of the tree that is linked into this process: the `SystemLibrary` itself without a tree.
+
+    Found are symbols visible to all, of a program linked with ``-rdynamic`` or a library loaded with ``RTLD_GLOBAL``,
+    and those of `register_system_symbol`; `prefix` is what they start with. Raises ArchiveError if the tree breaks its
+    format or has modules that nothing here can read.
+    """
+    library = SystemLibrary(prefix)
+    return _root_of(library, library.place)

@@ -37,83 +37,53 @@ _U64_BYTES = 8
 
 @dataclass(frozen=True)
 class StoredModule:
-    """A module as it stands in a blob.
-
-    Attributes
-    ----------
-    kind : str
-    data : memoryview or None
-        Its body; None for the library itself.
-    offset : int
-        Of the body in the blob.
-    """
+    """A module as stored in a blob."""
 
     kind: str
-    data: memoryview | None
-    offset: int
+    data: memoryview | None  # None for the library itself
+    offset: int  # of the body in the blob
 
 
 @dataclass(frozen=True)
 class StoredTree:
-    """The modules of a blob, the root first, and the numbers of each one's imports, which stand behind it."""
+    """The modules of a blob, the root first, and the numbers of each one's imports, which come after it."""
 
     modules: tuple[StoredModule, ...]
     children: tuple[tuple[int, ...], ...]
 
 
 def read_tree(view: bytes | memoryview, library: Module, abi: str, *, place: str = "module blob") -> Module:
-    """Return the root of the tree in a blob, with its imports.
+    """Return the root of the tree in a blob, with its imports; `library`, which carries the blob, becomes part of it.
 
-    Parameters
-    ----------
-    view : bytes or memoryview
-        The blob, from its symbol on. Modules may keep views of it.
-    library : Module
-        The library that carries the blob: it takes the place that the tree has for it.
-    abi : str
-        A key of `SYMBOLS`.
-    place : str
-        The file, for messages.
-
-    Raises
-    ------
-    ArchiveError
-        If the blob breaks its format, or holds a module of a kind that nothing here can read.
+    The blob starts at its symbol; modules may keep views of it. `abi` is a key of `SYMBOLS`. Raises ArchiveError if the
+    blob breaks its format, or contains a module of a kind that nothing here can read.
     """
     return load_tree(view, abi, place=place).linked(library)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedTree:
-    """The modules of a blob without the library that carries it.
+    """The modules of a blob without the library that carries it."""
 
-    Attributes
-    ----------
-    modules : tuple of Module or None
-        The root first; None in the library's place.
-    children : tuple of tuple of int
-        What each one imports.
-    """
-
-    modules: tuple[Module | None, ...]
-    children: tuple[tuple[int, ...], ...]
+    modules: tuple[Module | None, ...]  # the root first; None in the library's place
+    children: tuple[tuple[int, ...], ...]  # the numbers of each one's imports
 
     def linked(self, library: Module) -> Module:
-        """Give the modules their imports, `library` among them, and return the root. To be called once."""
+        """Give the modules their imports, `library` among them, and return the root. Call it once."""
         modules = [library if module is None else module for module in self.modules]
         link_tree(modules, self.children)
         return modules[0]
 
 
 def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> LoadedTree:
-    """Return the modules in a blob, which need not be loaded as a library yet; as `read_tree`."""
+    """Return the modules in a blob before its library is loaded; as `read_tree`."""
     tree = parse_tree(view, abi, place=place)
     modules = (None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules)
     return LoadedTree(tuple(modules), tree.children)
 
 
 def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> StoredTree:
-    """Return what a blob holds without making modules of it; as `read_tree`."""
+    """Return the content of a blob without making modules of it; as `read_tree`."""
     if abi not in SYMBOLS:
         raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
     data = memoryview(view).cast("B")
@@ -205,7 +175,7 @@ def _children(take: Cursor, count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _tree_of(take: Cursor, at: int, rows: npt.NDArray[np.uint64], count: int) -> tuple[tuple[int, ...], ...]:
-    """Read the numbers of imports behind the row pointers, which start at byte `at`, and check both."""
+    """Read the numbers of imports after the row pointers, which start at byte `at`, and check both."""
     start = take.offset + _U64_BYTES
     numbers = take.numbers("numbers of imports")
     for index, fault in _row_faults(rows, len(numbers)):
@@ -244,7 +214,7 @@ def _loaded(stored: StoredModule, data: memoryview, place: str) -> Module:
 
 
 def _placed(error: ArchiveError, kind: str, offset: int, place: str) -> ArchiveError:
-    """Return an error of a module's body as one of the blob: a loader knows the body alone, not where it stands."""
+    """Return an error of a module's body as one of the blob: a loader knows only the body, not its place."""
     return ArchiveError(
         error.cause,
         place=f"{place}, the module '{kind[:_SHOWN]}' at byte {offset}: {error.place}",

@@ -1,17 +1,54 @@
-"""What makes modules of their stored bytes, by kind, and how far these bytes go."""
+"""The loaders that make modules of stored bytes, by kind, how far these bytes extend, and code without a loader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TypeAlias
 
 from mlfc.errors import OptionError
 from mlfc.registry import Registry
-from mlfc.runtime.modules.external_code import SUFFIXES, ExternalCode
-from mlfc.runtime.modules.module import Module, OpaqueModule
-from mlfc.support.content import ViewContent
+from mlfc.runtime.modules.module import Function, Module, OpaqueModule
+from mlfc.support.content import Data, ViewContent, to_bytes
 from mlfc.support.former_name import former
+
+SUFFIXES = ("c", "o")
+"""Of the files that are such code."""
+
+
+class ExternalCode(Module):
+    """A file of code as a module of the kind `generator`, built by the module that imports it.
+
+    `data` is C or a relocatable object, by `suffix`. The file's `name`, without the suffix, is unique among all code
+    built together; `files` has it by path.
+    """
+
+    is_binary_serializable = True
+    is_dso_exportable = True
+
+    def __init__(self, generator: str, data: Data, suffix: str, name: str) -> None:
+        super().__init__()
+        self.type_key = generator
+        self._data = data
+        self.format = suffix
+        self.files: Mapping[str, Data] = {f"external/{name}.{suffix}": data}
+
+    def get_source(self) -> str:
+        """Return its text; empty for an object."""
+        return to_bytes(self._data).decode() if self.format == "c" else ""
+
+    def save_to_bytes(self) -> bytes:
+        """Return the file's bytes."""
+        return to_bytes(self._data)
+
+    def get_function(self, name: str, query_imports: bool = False) -> Function:
+        """Raise OptionError: the code is part of the module that imports it."""
+        raise OptionError(
+            f"'{name}' cannot be looked up in code that is not built by itself",
+            place=f"module '{self.type_key}'",
+            next_step="Look it up in the module that imports this one" if not query_imports else None,
+        )
+
 
 Loader: TypeAlias = Callable[["bytes | memoryview"], Module]
 Extent: TypeAlias = Callable[[memoryview], int]
@@ -29,9 +66,9 @@ _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
 # kinds that come with mlfc are imported when a file holds one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
-    "opencl": "mlfc.runtime.modules.opencl_module",
-    "cuda": "mlfc.runtime.modules.cuda_module",
-    **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.module_set"),
+    "opencl": "mlfc.runtime.modules.device_module",
+    "cuda": "mlfc.runtime.modules.device_module",
+    **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
     **dict.fromkeys(
         ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"
     ),
@@ -65,19 +102,19 @@ def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Lo
 
 
 def is_known(type_key: str) -> bool:
-    """Tell whether something here reads the bytes of a kind."""
+    """Tell whether the bytes of a kind can be read here."""
     _import_kind(type_key)
     return type_key in loaders or type_key in extents
 
 
 def extent_of(type_key: str) -> Extent | None:
-    """Return how far the bodies of a kind go; None for a kind that stands in streams with its length before it."""
+    """Return the function for the extent of a kind's bodies; None for a kind stored with its length."""
     _import_kind(type_key)
     return extents.get(type_key)
 
 
 def known_kinds() -> tuple[str, ...]:
-    """Return the kinds that have a loader, those that are not imported yet included."""
+    """Return the kinds with a loader, those not imported yet included."""
     return tuple(sorted({*loaders, *_BUILT_IN}))
 
 
@@ -90,14 +127,9 @@ def load_from_bytes(type_key: str, data: bytes | memoryview, suffix: str = "bin"
 
 
 def load_part(type_key: str, data: bytes | memoryview, suffix: str, name: str) -> Module:
-    """Return the module that lies in a file of an archive or of a compiled model.
+    """Return the module in a file of an archive or of a compiled model, with this `suffix` and `name`.
 
-    Parameters
-    ----------
-    type_key : str
-    data : bytes-like
-    suffix, name : str
-        Of the file. C and objects of kinds that have no loader are code, to be built with what imports it.
+    C and objects of kinds without a loader are code, built with what imports it.
     """
     _import_kind(type_key)
     if type_key not in loaders and suffix in SUFFIXES:

@@ -1,14 +1,14 @@
-"""Modules: code, or data that some runtime can run, and the modules that they import."""
+"""Modules: code, or data that some runtime can run, and their imports; and global functions that code finds by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from mlfc.errors import InputError, OptionError
+from mlfc.errors import InputError, OptionError, unknown
 from mlfc.support.content import Data, ViewContent
-from mlfc.support.display import Displayed
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
@@ -33,6 +33,8 @@ class Module(Displayed):
     ----------
     type_key : str
         Its kind, in TVM's words where TVM has one: ``c``, ``library``, ``GraphExecutorFactory``, ...
+    format : str
+        The suffix of the file that holds it.
     is_runnable : bool
         Whether it has functions that can be called in this process.
     is_binary_serializable : bool
@@ -46,6 +48,7 @@ class Module(Displayed):
     """
 
     type_key = "module"
+    format = "bin"
     is_runnable = False
     is_binary_serializable = False
     is_dso_exportable = False
@@ -68,11 +71,6 @@ class Module(Displayed):
         )
 
     @property
-    def format(self) -> str:
-        """The suffix of the file that holds it."""
-        return "bin"
-
-    @property
     def imported_modules(self) -> tuple[Module, ...]:
         """The modules whose functions this one may call, in order."""
         return tuple(self._imports)
@@ -85,7 +83,7 @@ class Module(Displayed):
         OptionError
             If it imports this one already, itself or through others: trees have no cycles.
         InputError
-            If it is no module.
+            If it is not a module.
         """
         if not isinstance(module, Module):
             raise InputError(f"a module is imported, not {module!r}", next_step="Load it first: mlfc.load_module(path)")
@@ -116,19 +114,7 @@ class Module(Displayed):
         return self._lookup(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Return a function.
-
-        Parameters
-        ----------
-        name : str
-        query_imports : bool
-            Search the imports too, depth first.
-
-        Raises
-        ------
-        OptionError
-            If there is none of this name.
-        """
+        """Return a function, with `query_imports` also of imports, depth first; raise OptionError if there is none."""
         function = self._lookup(name, query_imports)
         if function is None:
             place = f"module '{self.type_key}'" + (" and its imports" if query_imports else "")
@@ -183,15 +169,9 @@ class Module(Displayed):
 
 
 class OpaqueModule(Module):
-    """A module of a kind that nothing here can load: it is kept, so that exporting again loses nothing.
+    """A module of a kind that nothing here can load, kept so that exporting again loses nothing.
 
-    Parameters
-    ----------
-    type_key : str
-    data : bytes or memoryview
-        As stored; a view is kept as one.
-    suffix : str
-        Of the file that it came from, without the dot.
+    `data` is as stored, a view stays one; `suffix` is that of its file, without the dot.
     """
 
     is_binary_serializable = True
@@ -200,23 +180,18 @@ class OpaqueModule(Module):
         super().__init__()
         self.type_key = type_key
         self._data = data
-        self._suffix = suffix
-
-    @property
-    def format(self) -> str:
-        """The suffix of the file that it came from."""
-        return self._suffix
+        self.format = suffix
 
     def save_to_bytes(self) -> bytes:
         """Return the bytes as they were."""
         return bytes(self._data)
 
     def stored(self) -> Data:
-        """Return the bytes where they lie."""
+        """Return the bytes without a copy."""
         return self._data if isinstance(self._data, bytes) else ViewContent(self._data)
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Raise OptionError that says which loader is missing, unless an import has the function."""
+        """Return a function of an import; else raise OptionError, which names the missing loader."""
         function = self._lookup(name, query_imports)
         if function is None:
             raise OptionError(
@@ -227,6 +202,71 @@ class OpaqueModule(Module):
 
 
 def link_tree(modules: Sequence[Module], children: Sequence[Iterable[int]]) -> None:
-    """Give modules their imports, by number; each must stand behind whoever imports it, so that there is no cycle."""
+    """Give modules their imports, by number; each must come after its importers, so there is no cycle."""
     for module, indices in zip(modules, children, strict=True):
         module._imports.extend(modules[index] for index in indices)
+
+
+def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
+    """Return the requested module, or the only one; raise OptionError otherwise."""
+    known = sorted(modules)
+    names = ", ".join(known)
+    if name is None and len(known) != 1:
+        raise OptionError(f"expected one module, got {len(known)}", place=place, next_step=f"Name one of: {names}")
+    chosen = known[0] if name is None else name
+    if chosen not in known:
+        raise OptionError(unknown("module", chosen, known), place=place)
+    return chosen
+
+
+F = TypeVar("F", bound=Function)
+
+SET_DEVICE = "__tvm_set_device"
+
+_functions: dict[str, Function] = {}
+
+
+@overload
+def register_global_func(name: str, *, override: bool = False) -> Callable[[F], F]: ...
+@overload
+def register_global_func(name: str, function: F, *, override: bool = False) -> F: ...
+def register_global_func(name: str, function: F | None = None, *, override: bool = False) -> F | Callable[[F], F]:
+    """Let compiled code call a function of Python by its name.
+
+    Parameters
+    ----------
+    name : str
+    function : callable, optional
+        Takes numbers, strings, bytes, None and arrays, which are views of memory that lives as long as the call;
+        returns a number, a string or None. Without it, what is returned decorates it.
+    override : bool
+        Take the place of a function that has the name already.
+
+    Raises
+    ------
+    OptionError
+        If the name is taken.
+    """
+    if function is None:
+        return lambda decorated: register_global_func(name, decorated, override=override)
+    if not override and find_global_func(name) is not None:
+        raise OptionError(f"global function '{name}' is already registered", next_step="Pass override=True")
+    _functions[name] = function
+    return function
+
+
+def get_global_func(name: str) -> Function:
+    """Return a global function; raise OptionError if there is none."""
+    function = find_global_func(name)
+    if function is None:
+        raise OptionError(unknown("global function", name, _functions))
+    return function
+
+
+def find_global_func(name: str) -> Function | None:
+    """Return a global function, or None."""
+    if name == SET_DEVICE and name not in _functions:
+        from mlfc.runtime.devices.device import set_device
+
+        _functions[SET_DEVICE] = set_device
+    return _functions.get(name)

@@ -68,9 +68,9 @@ class OnnxRuntimeModule(Module):
         OptionError
             If ONNX Runtime is not installed.
         ModelError
-            If it does not take the model.
+            If it rejects the model.
         RunError
-            If it does not take the inputs, or fails.
+            If it rejects the inputs, or fails.
         """
         session = self._opened()
         names = [output.name for output in session.get_outputs()]

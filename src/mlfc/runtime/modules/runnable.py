@@ -6,8 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from mlfc.errors import RunError
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
+
+
+def require_success(status: int) -> None:
+    """Raise RunError unless a model's call returned 0."""
+    if status != 0:
+        raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
 
 
 class Bound(Protocol):
@@ -21,15 +28,15 @@ class Bound(Protocol):
 
 
 class Computes(Protocol):
-    """What takes inputs and gives outputs, wherever it does so."""
+    """Something with inputs and outputs that computes, wherever it runs."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it takes, in order."""
+        """Its inputs, in order."""
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What it gives, in order."""
+        """Its outputs, in order."""
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order."""
@@ -48,7 +55,7 @@ class Runnable(Computes, Protocol):
 
 
 class HasModel(ABC):
-    """What holds a model and runs as it does."""
+    """Something that holds a model and runs like it."""
 
     @property
     @abstractmethod
@@ -57,12 +64,12 @@ class HasModel(ABC):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model takes, in order."""
+        """The model's inputs, in order."""
         return self.model.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model gives, in order."""
+        """The model's outputs, in order."""
         return self.model.outputs
 
     def run(self, *inputs: Any) -> dict[str, Array]:

@@ -1,6 +1,6 @@
-"""Kinds of modules that TVM stores in libraries and that need nothing of a compiler or a driver.
+"""Kinds of modules that TVM stores in libraries and that need neither compiler nor driver.
 
-Modules that only TVM's own runtimes run are kept as they are: for them it is known where their bytes end.
+Modules that only TVM's own runtimes run are kept unchanged: it is known where their bytes end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from mlfc.runtime.modules.loaders import extents, register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, Joined, to_bytes
-from mlfc.support.ndarray_bytes import decode_ndarray, ndarray_content, ndarray_end
-from mlfc.support.params import MAX_TENSORS
+from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 
 METADATA = "metadata_module"
@@ -26,14 +25,7 @@ _U32 = struct.Struct("<I")
 
 
 class MetadataModule(Module):
-    """Stands between a factory of code compiled ahead of time and the code: TVM's runtime looks for its tables there.
-
-    It has nothing of its own, and gives what its imports have.
-
-    Parameters
-    ----------
-    code : Module, optional
-    """
+    """The module between an AOT factory and its code, where TVM's runtime looks for tables; passes its imports on."""
 
     type_key = METADATA
     is_binary_serializable = True
@@ -49,17 +41,13 @@ class MetadataModule(Module):
 
     def find_function(self, name: str) -> Function | None:
         """Return a function of an import."""
-        return next((found for module in self.imported_modules if (found := module.find_function(name))), None)
+        return _imported(self, name)
 
 
 class ConstLoader(Module):
     """Gives imported code its constants: calls an import's ``__init_<symbol>`` before a function is first used.
 
-    Parameters
-    ----------
-    constants : mapping of str to ndarray
-    used : mapping of str to sequence of str
-        The constants that each function uses, by its symbol.
+    `used` names the constants of each function, by symbol.
     """
 
     type_key = "const_loader"
@@ -88,27 +76,19 @@ class ConstLoader(Module):
         if name not in self.used:
             return None
         if name not in self._ready:
-            set_constants = self._imported(f"__init_{name}")
+            set_constants = _imported(self, f"__init_{name}")
             if set_constants is not None:
                 set_constants([self.constants[constant] for constant in self.used[name]])
             self._ready.add(name)
-        return self._imported(name)
+        return _imported(self, name)
 
-    def _imported(self, name: str) -> Function | None:
-        return next((found for module in self.imported_modules if (found := module.find_function(name))), None)
+
+def _imported(importer: Module, name: str) -> Function | None:
+    return next((found for module in importer.imported_modules if (found := module.find_function(name))), None)
 
 
 class SourceModule(Module):
-    """C or C++ that becomes part of a library.
-
-    Parameters
-    ----------
-    code : str
-    suffix : str
-        Of its file: ``c``, ``cc``, ``cpp`` or ``cu``.
-    functions, constants : sequence of str
-        The names of the functions, and of variables that a loader of constants fills.
-    """
+    """C or C++ that becomes part of a library, with the names of its functions and of variables for `ConstLoader`."""
 
     type_key = "c"
     is_dso_exportable = True
@@ -123,13 +103,8 @@ class SourceModule(Module):
         self.code = code
         self.functions = tuple(functions)
         self.constants = tuple(constants)
-        self._suffix = suffix
+        self.format = suffix
         self.files = {f"src/lib0.{suffix}": code.encode()}
-
-    @property
-    def format(self) -> str:
-        """The suffix of its file."""
-        return self._suffix
 
     def get_source(self) -> str:
         """Return the text."""
@@ -138,20 +113,14 @@ class SourceModule(Module):
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""
         names = encode_strings(self.functions) + encode_strings(self.constants)
-        return encode_string(self.code) + encode_string(self._suffix) + names
+        return encode_string(self.code) + encode_string(self.format) + names
 
 
 class StaticLibrary(Module):
-    """Object code that becomes part of a library.
-
-    Parameters
-    ----------
-    data : bytes or memoryview
-    functions : sequence of str
-        The names of its functions.
-    """
+    """Object code that becomes part of a library, with the names of its functions."""
 
     type_key = "static_library"
+    format = "o"
     is_dso_exportable = True
     is_binary_serializable = True
 
@@ -161,18 +130,13 @@ class StaticLibrary(Module):
         self.functions = tuple(functions)
         self.files = {"lib/lib0.o": self.data}
 
-    @property
-    def format(self) -> str:
-        """``o``."""
-        return "o"
-
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""
         return encode_string(self.data) + encode_strings(self.functions)
 
 
 def _fields(*readers: Callable[[Cursor], Any]) -> Callable[[memoryview], int]:
-    """Return what says how far a body of these fields goes."""
+    """Return the function for the extent of a body of these fields."""
 
     def extent(data: memoryview) -> int:
         take = Cursor(data, 0, "its body")

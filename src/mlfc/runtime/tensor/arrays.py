@@ -1,4 +1,4 @@
-"""From whatever a caller hands over to arrays that generated code can read."""
+"""Callers' values as arrays that generated code can read, and inputs for trying a model out."""
 
 from __future__ import annotations
 
@@ -7,32 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.errors import ExchangeError, InputError, ProblemsError
+from mlfc.errors import ExchangeError, InputError, OptionError, ProblemsError, unknown
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
-    """Match `values` with `infos` and check them all, reporting every fault at once.
+    """Match `values`, by name or position, with `infos` and check them all, reporting every fault at once.
 
-    Parameters
-    ----------
-    values : mapping of str to array, or sequence of arrays
-        By name, or by position. Anything with ``__dlpack__`` on the CPU is taken without a copy.
-    infos : sequence of TensorInfo
-        What is expected.
-    kind : str
-        ``input`` or ``output``, for messages.
-
-    Returns
-    -------
-    dict of str to ndarray
-        In the order of `infos`. An array keeps the caller's memory; its layout is not checked.
-
-    Raises
-    ------
-    InputError, ProblemsError
-        For values that are missing, not asked for, of another shape or dtype, or not arrays.
+    Anything with ``__dlpack__`` on the CPU is used without a copy. `kind` is ``input`` or ``output``, for messages.
+    Returns arrays in the order of `infos`, in the caller's memory; their layout is not checked. Raises InputError or
+    ProblemsError for values that are missing, unknown, of another shape or dtype, or not arrays.
     """
     named = dict(values) if isinstance(values, Mapping) else _by_position(values, infos, kind)
     expected = {info.name: info for info in infos}
@@ -105,12 +90,12 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
 
 
 def counts(number: object, many: int) -> bool:
-    """Tell whether `number` is one of `many` things that are counted from 0."""
+    """Tell whether `number` is a valid index of `many` items."""
     return isinstance(number, (int, np.integer)) and 0 <= int(number) < many
 
 
 def require_readable(array: Array) -> Array:
-    """Return the array itself if generated code can read it as it lies, else a copy that it can."""
+    """Return the array itself if generated code can read it in place, else a copy."""
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
@@ -123,3 +108,36 @@ def require_bound(arrays: Mapping[str, Array], kind: str) -> None:
             raise InputError(
                 f"the {kind} cannot be bound: it must be {need}", place=name, next_step="Bind a copy of it"
             )
+
+
+FILLS = ("random", "zeros", "ones")
+# Wide integers that stand for no real numbers are mostly token numbers and indices, which must stay small.
+_INDEX_END = 8
+
+
+def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> dict[str, Array]:
+    """Return an array for each of `infos`: ``zeros``, ``ones`` or ``random``, in the tensor's own dtype.
+
+    Random floats are uniform in [-1, 1), integers of 8 and 16 bits (and quantized ones) cover their whole range, other
+    integers are in [0, 8). The seed must not be negative.
+    """
+    if kind not in FILLS:
+        raise OptionError(unknown("fill", kind, FILLS))
+    if seed < 0:
+        raise OptionError(f"the seed {seed} is negative", next_step="Use 0 or more")
+    if kind != "random":
+        return {info.name: np.full(info.shape, kind == "ones", info.numpy_dtype) for info in infos}
+    generator = np.random.default_rng(seed)
+    return {info.name: _random(info, generator) for info in infos}
+
+
+def _random(info: TensorInfo, generator: np.random.Generator) -> Array:
+    dtype = info.numpy_dtype
+    if dtype.kind == "b":
+        return generator.integers(0, 2, info.shape).astype(dtype)
+    if dtype.kind not in "iu":
+        return generator.uniform(-1, 1, info.shape).astype(dtype)
+    if dtype.itemsize > 2 and info.scale is None:
+        return generator.integers(0, _INDEX_END, info.shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return generator.integers(limits.min, limits.max, info.shape, dtype, endpoint=True)

@@ -1,14 +1,19 @@
-"""The classic packed-function ABI as ctypes sees it: tagged 8-byte values and DLPack's tensors."""
+"""The classic packed-function ABI as ctypes sees it, and exchange of tensors with other libraries by DLPack.
+
+Exported capsules are numpy's own, made to describe other memory. Their code for freeing it is C, so it survives where
+Python code would not: threads without the GIL, pending exceptions, interpreter shutdown.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError, UnsupportedError
+from mlfc.errors import ExchangeError, InputError, UnsupportedError
 from mlfc.runtime.devices.device import Device, cpu
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
@@ -30,7 +35,7 @@ class DLDataType(ctypes.Structure):
 
 
 class DLTensor(ctypes.Structure):
-    """A tensor that somebody else owns."""
+    """A borrowed tensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -44,7 +49,7 @@ class DLTensor(ctypes.Structure):
 
 
 class TVMValue(ctypes.Union):
-    """An argument or a result; its type code stands beside it."""
+    """An argument or a result, without its type code."""
 
     _fields_ = (
         ("v_int64", ctypes.c_int64),
@@ -60,40 +65,28 @@ class TVMByteArray(ctypes.Structure):
     _fields_ = (("data", ctypes.c_char_p), ("size", ctypes.c_size_t))
 
 
-# Relay's bool is a one-bit unsigned integer that takes a byte
 _CODE_OF_KIND = {"i": 0, "u": 1, "f": 2, "c": 5}
-_CODE_OF_NAME = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-_NAME_OF_CODE = {code: name for name, code in _CODE_OF_NAME.items()}
-_BOOLS = ((1, 1, 1), (6, 8, 1))
-_NAMED = {"bool": DLDataType(1, 1, 1), "bfloat16": DLDataType(4, 16, 1)}
 
 
 def data_type(dtype: np.dtype[Any]) -> DLDataType:
     """Return DLPack's form of a dtype; raise InputError if it has none."""
-    if dtype.name in _NAMED:
-        return _NAMED[dtype.name]
+    if dtype.name in ("bool", "bfloat16"):
+        return entry_type(dtype.name)
     if dtype.kind not in _CODE_OF_KIND or not dtype.isnative:
         raise InputError(f"arrays of {dtype} cannot be passed to compiled functions", next_step="Convert the array")
     return DLDataType(_CODE_OF_KIND[dtype.kind], 8 * dtype.itemsize, 1)
 
 
 def dtype_name(dtype: DLDataType) -> str:
-    """Return the name of a dtype of DLPack; raise InputError for one that numpy has nothing for."""
-    if (dtype.code, dtype.bits, dtype.lanes) in _BOOLS:
-        return "bool"
-    if dtype.code not in _NAME_OF_CODE or dtype.lanes != 1:
+    """Return the name of a dtype of DLPack; raise InputError if numpy has none."""
+    name = dtypes.from_dlpack(dtype.code, dtype.bits, dtype.lanes)
+    if name is None or dtype.lanes != 1:
         raise InputError(f"elements of code {dtype.code}, {dtype.bits} bits and {dtype.lanes} lanes are not known here")
-    return f"{_NAME_OF_CODE[dtype.code]}{dtype.bits}"
+    return name
 
 
 def tensor_view(tensor: DLTensor) -> Array:
-    """Return a tensor in memory of this process as an array, which nothing keeps alive.
-
-    Raises
-    ------
-    InputError
-        For a tensor on a device, or of elements that numpy has no dtype for.
-    """
+    """Return a tensor in this process as an array that does not keep it alive; raise InputError for any other."""
     if tensor.device.type != cpu().type_code:
         raise InputError(f"the tensor is on device {tensor.device.type}({tensor.device.id}), not in the host's memory")
     name = dtype_name(tensor.dtype)
@@ -114,7 +107,7 @@ def tensor_view(tensor: DLTensor) -> Array:
 
 
 def dl_tensor(data: int, shape: tuple[int, ...], dtype: DLDataType, device: Device) -> DLTensor:
-    """Return a compact tensor at address `data`; it owns its list of extents, but not the data."""
+    """Return a compact tensor at address `data`; it owns its extents, but not the data."""
     extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     pointer = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
     return DLTensor(data, DLDevice(device.type_code, device.index), len(shape), dtype, pointer, None, 0)
@@ -132,9 +125,162 @@ def array_tensor(array: Array, device: Device) -> DLTensor:
 
 
 def entry_type(dtype: str) -> DLDataType:
-    """Return DLPack's form of a checked dtype as graphs write it: ``int8``, ``bool``, ``float32x4``."""
-    if dtype in _NAMED:
-        return _NAMED[dtype]
-    element, _, lanes = dtype.partition("x")
-    kind = element.rstrip("0123456789")
-    return DLDataType(_CODE_OF_NAME[kind], int(element[len(kind) :]), int(lanes or 1))
+    """Return DLPack's form of a checked dtype in the spelling of graphs: ``int8``, ``bool``, ``float32x4``."""
+    return DLDataType(*dtypes.to_dlpack(dtype))
+
+
+_NAME, _USED = b"dltensor", b"used_dltensor"
+_VERSIONED_NAME, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
+_READ_ONLY = 1
+_VERSION = (1, 1)
+_MAX_DIMENSIONS = 32
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    )
+
+
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# capsules keep a pointer to their name, and may outlive this module when the interpreter ends
+for _name in (_USED, _VERSIONED_USED):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_name))
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """Memory and the tensor in it."""
+
+    data: int  # address, or the device's handle of the memory
+    device: DLDevice
+    shape: tuple[int, ...]
+    dtype: DLDataType
+    strides: tuple[int, ...] | None  # in elements; None for a compact tensor
+    byte_offset: int
+    read_only: bool
+    owner: object  # keeps the memory alive
+
+    @property
+    def compact_strides(self) -> tuple[int, ...]:
+        """The strides of a compact tensor of this shape, in elements."""
+        steps, step = [], 1
+        for extent in reversed(self.shape):
+            steps.append(step)
+            step *= extent
+        return tuple(reversed(steps))
+
+
+class _Owner:
+    """Releases a foreign tensor when nothing refers to it any more."""
+
+    def __init__(self, address: int, deleter: int | None) -> None:
+        self._address = address
+        self._deleter = _Deleter(deleter) if deleter else None
+
+    def __del__(self) -> None:
+        if self._deleter is not None:
+            self._deleter(self._address)
+
+
+def to_capsule(described: Described, *, versioned: bool) -> Any:
+    """Return a capsule of memory for `from_dlpack` of any library; `versioned` if that knows DLPack 1.
+
+    Raises ExchangeError for read-only memory that the capsule could not mark as such.
+    """
+    shape = described.shape
+    # numpy's capsule owns an array, the array this object, and this object the memory that is meant
+    carrier = (ctypes.c_char * 16)()
+    carrier.owner = described.owner  # type: ignore[attr-defined]  # ctypes arrays take attributes
+    array: np.ndarray[Any, Any] = np.ndarray(shape, np.uint8, memoryview(carrier), 0, [0] * len(shape))
+    capsule = None
+    if versioned:
+        try:
+            capsule = array.__dlpack__(max_version=_VERSION)  # type: ignore[call-arg,unused-ignore]  # numpy 2.1
+        except TypeError:
+            # an older numpy; takers of the newer form take the older one too
+            versioned = False
+    if described.read_only and not versioned:
+        raise ExchangeError(
+            "this memory is only to be read, which the older form of DLPack cannot say",
+            next_step="Hand over a copy, or let numpy (2.1 or newer) and the taker use DLPack 1",
+        )
+    if capsule is None:
+        capsule = array.__dlpack__()
+    address = _pointer_of(capsule, _VERSIONED_NAME if versioned else _NAME)
+    managed: Any = _Versioned.from_address(address) if versioned else _Managed.from_address(address)
+    if versioned:
+        managed.flags = _READ_ONLY if described.read_only else 0
+    tensor = managed.tensor
+    tensor.data, tensor.device, tensor.dtype = described.data, described.device, described.dtype
+    tensor.byte_offset = described.byte_offset
+    if tensor.strides:
+        steps = described.strides if described.strides is not None else described.compact_strides
+        for axis, step in enumerate(steps):
+            tensor.strides[axis] = step
+    return capsule
+
+
+def from_capsule(value: Any) -> Described:
+    """Return the memory of an object with ``__dlpack__``, valid while the result's `owner` lives.
+
+    Raises ExchangeError if its library does not export it, or not in a known form.
+    """
+    try:
+        capsule = _asked(value)
+    except Exception as error:  # other libraries raise whatever they like
+        raise ExchangeError(
+            f"the array cannot be taken through DLPack: {error}",
+            next_step="Detach it from any gradient, or pass a copy of it",
+        ) from error
+    if _is_valid(capsule, _VERSIONED_NAME):
+        address = _pointer_of(capsule, _VERSIONED_NAME)
+        managed: Any = _Versioned.from_address(address)
+        if managed.major != _VERSION[0]:
+            raise ExchangeError(f"the array comes by DLPack {managed.major}.{managed.minor}, which is not known here")
+        read_only = bool(managed.flags & _READ_ONLY)
+        _set_name(capsule, _VERSIONED_USED)
+    elif _is_valid(capsule, _NAME):
+        address = _pointer_of(capsule, _NAME)
+        managed, read_only = _Managed.from_address(address), False
+        _set_name(capsule, _USED)
+    else:
+        raise ExchangeError(f"expected an unused tensor from __dlpack__ of {type(value).__name__}")
+    owner = _Owner(address, managed.deleter)
+    tensor = managed.tensor
+    ndim = tensor.ndim
+    if not 0 <= ndim <= _MAX_DIMENSIONS:
+        raise ExchangeError(f"an array of {ndim} dimensions cannot be taken")
+    strides = tuple(tensor.strides[:ndim]) if tensor.strides else None
+    return Described(
+        tensor.data or 0,
+        DLDevice(tensor.device.type, tensor.device.id),
+        tuple(tensor.shape[:ndim]),
+        DLDataType(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
+        strides,
+        tensor.byte_offset,
+        read_only,
+        owner,
+    )
+
+
+def _asked(value: Any) -> Any:
+    try:
+        return value.__dlpack__(max_version=_VERSION)
+    except TypeError:
+        # a library of before DLPack 1
+        return value.__dlpack__()

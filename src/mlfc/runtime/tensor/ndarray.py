@@ -13,11 +13,11 @@ import numpy as np
 from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError
 from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code, require_device
 from mlfc.runtime.tensor import c_abi
-from mlfc.runtime.tensor.dlpack import Described, from_capsule, to_capsule
+from mlfc.runtime.tensor.c_abi import Described, from_capsule, to_capsule
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
-from mlfc.support.display import Displayed
-from mlfc.support.ndarray_bytes import decode_ndarray, encode_ndarray
+from mlfc.support.params import decode_ndarray, encode_ndarray
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,7 +83,7 @@ class NDArray(Displayed):
         Raises
         ------
         InputError
-            If it does not fit, or this one must not be written to.
+            If it does not fit, or this one is read-only.
         """
         given = source if isinstance(source, NDArray) else from_dlpack(np.asarray(source))
         return given.copyto(self)
@@ -94,7 +94,7 @@ class NDArray(Displayed):
         Raises
         ------
         InputError
-            If it does not fit, or the target must not be written to.
+            If it does not fit, or the target is read-only.
         DeviceError
             If a device fails.
         """
@@ -124,12 +124,9 @@ class NDArray(Displayed):
 
     @staticmethod
     def load_from_bytes(data: bytes | memoryview, device: Device | None = None) -> NDArray:
-        """Return the tensor in TVM's binary form; on the host a view of `data` where its elements may lie there.
+        """Return the tensor in TVM's binary form, on the host a view of `data` if alignment allows.
 
-        Raises
-        ------
-        ArchiveError
-            If the form is broken, with the byte.
+        Raises ArchiveError with the byte at which the form is broken.
         """
         loaded, _ = decode_ndarray(data)
         made = from_dlpack(loaded)

@@ -1,4 +1,4 @@
-"""Tensors in ``.npz`` files: read without trusting them, written the same to the byte every time."""
+"""Tensors in ``.npz`` files: read without trusting them, written identically every time."""
 
 from __future__ import annotations
 
@@ -36,52 +36,23 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyE
 def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
     """Read the inputs of a model.
 
-    Parameters
-    ----------
-    path : path
-        Keys are the tensors' names; keys ``arr_0``, ``arr_1``, ... (what ``numpy.savez`` writes for unnamed
-        arrays) bind by position.
-    infos : sequence of TensorInfo
-        The inputs. An array of another dtype or shape is refused by its header: its data are never read.
-
-    Raises
-    ------
-    InputError, ProblemsError
-        All faults at once: missing and unknown keys, dtypes, shapes, broken members.
+    Keys are the tensors' names; ``arr_0``, ``arr_1``, ... (what ``numpy.savez`` writes for unnamed arrays) bind by
+    position. Arrays of another dtype or shape are rejected by their headers: their data is never read. Raises
+    InputError or ProblemsError with all faults at once: missing and unknown keys, dtypes, shapes, broken members.
     """
     return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
 
 
 def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    """Read several sets of a model's inputs.
+    """Read several sets of a model's inputs, along the first axis of each array; as `read_npz`.
 
-    Parameters
-    ----------
-    path, infos
-        As for `read_npz`; but an array may have any number of inputs along a leading axis, or along the first axis of
-        an input where that is 1.
-
-    Returns
-    -------
-    dict of str to ndarray
-        The sets lie along the first axis of each array.
-
-    Raises
-    ------
-    InputError, ProblemsError
-        As `read_npz`.
+    In the file, sets are along a leading axis, or along the first axis of an input where that is 1.
     """
     return _arrays(path, infos, batched=True)
 
 
 def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
-    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, an array of integers as it is.
-
-    Raises
-    ------
-    InputError
-        If it does not fit, or is no such file.
-    """
+    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any array of integers."""
     try:
         with open_plain(path) as file:
             if info is not None:
@@ -95,7 +66,7 @@ def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
 
 
 def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool) -> dict[str, Array]:
-    """Return the arrays of a file, each with an axis in front along which the sets lie."""
+    """Return the arrays of a file, each with a leading axis of sets."""
     place = str(path)
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
@@ -150,7 +121,7 @@ def _members(archive: zipfile.ZipFile, place: str) -> dict[str, zipfile.ZipInfo]
 
 
 def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str, str]:
-    """Return which input each key stands for; a tensor's own name goes before a position."""
+    """Return the input of each key; a tensor's own name takes precedence over a position."""
     names = {info.name for info in infos}
     named = {key: key for key in members if key in names}
     for index, info in enumerate(infos):
@@ -208,7 +179,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """Write arrays under their names; raise OutputError where that fails."""
+    """Write arrays under their names; raise OutputError if that fails."""
     with atomic_file(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             # the default date of ZipInfo is fixed, so the bytes do not depend on when they are written

@@ -51,7 +51,7 @@ def archive_page() -> str:
 
 
 def _meaning(says: Says, record: type[Record] | None) -> str:
-    """Return what is said of a field, and of the fields of the record in it."""
+    """Return the description of a field, and of the fields of its record."""
     if record is None:
         return says.says
     parts = (
@@ -72,9 +72,10 @@ def cli_page() -> str:
     """Return the page of the commands, from the functions and annotations that make them."""
     lines = [_MADE, "", "# Command line", "", str(app.info.help), "", str(app.info.epilog), ""]
     lines += [
-        "Errors go to standard error as one message without a traceback, with what, where, why and what to do next;",
-        "[errors.md](errors.md) lists their codes. Progress goes to standard error, only on a terminal.",
-        "`python -m mlfc` does the same as `mlfc`. Set `MLFC_TRACEBACK=1` to see where an error arose.",
+        "An error is one message on standard error, without a traceback: what, where, why and what to do",
+        "next. [errors.md](errors.md) lists the codes. Progress goes to standard error, and only to a",
+        "terminal. `python -m mlfc` is the same as `mlfc`. `MLFC_TRACEBACK=1` shows where an error was",
+        "raised.",
         "",
     ]
     for name, function, examples in COMMANDS:
@@ -131,13 +132,14 @@ def operators_page() -> str:
     """Return the page of the operators, from the registry."""
     lines = [_MADE, "", "# Operators", ""]
     lines += [
-        "The operators of the graph IR that importers make and that compile, under Relay's names;",
-        "`mlfc operators` prints them. The contract says how near the results are to the exact ones, whatever the",
-        "target. For a model's own operators run `mlfc check MODEL`: it names each that cannot be compiled.",
+        "The operators of the graph IR, under Relay's names; `mlfc operators` prints them. The contract",
+        "states the accuracy of the results on every target. For the operators of a model, run",
+        "`mlfc check MODEL`: it lists all that cannot be compiled.",
         "",
-        f"{len(OPERATORS)} operators. An attribute without a default must be given. What has a * is not in TVM 0.14",
-        "(of `qnn.softmax` its form for uint8): [Relay text](archive.md) has something of TVM's in its place, and the",
-        "operator or the attribute itself in a comment, which mlfc reads. TVM reads no model with `onnx.call`.",
+        f"{len(OPERATORS)} operators. Attributes without a default are required. TVM 0.14 lacks those marked *",
+        "(of `qnn.softmax`, its uint8 form): [Relay text](archive.md) has an equivalent of TVM's in their",
+        "place, and the operator or attribute in a comment, which mlfc reads. TVM cannot read models with",
+        "`onnx.call`.",
         "",
         "| operator | computes | attributes | contract |",
         "|---|---|---|---|",
@@ -159,11 +161,12 @@ def boards_page() -> str:
     """Return the page of the boards, from their files."""
     lines = [_MADE, "", "# Boards", ""]
     lines += [
-        "The boards that come along; `mlfc boards` prints them, `mlfc boards NAME` all of one.",
-        "[Add your own](../how-to/add-a-board.md) as a file. The first region holds the start-up code; what names",
-        "no region goes to those marked *. Where nothing runs the firmware, projects are generated and built only.",
+        "The built-in boards; `mlfc boards` lists them, `mlfc boards NAME` shows one in full. You can",
+        "[add your own](../how-to/add-a-board.md) as a file. The first region holds the start-up code;",
+        "sections without a region go to those marked *. Without an emulator, projects are only generated",
+        "and built.",
         "",
-        "| board | | core | target | regions | bare metal | runs under | flash tool | others call it |",
+        "| board | | core | target | regions | bare metal | runs under | flash tool | names elsewhere |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for board in (boards().get(name) for name in boards()):

@@ -1,4 +1,4 @@
-"""Identifiers use the words of the field: those of the left column are not to come back."""
+"""Identifiers and pages use the words of the field: those of the left column are not to come back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import mlfc
 
 ROOT = Path(mlfc.__file__).parent
+CHECKOUT = Path(__file__).resolve().parents[2]
+PAGES = [CHECKOUT / "README.md", *sorted(CHECKOUT.glob("docs/**/*.md")), *sorted(CHECKOUT.glob("examples/**/*.md"))]
 
 WORDS = {
     "lead": "overlap distance",
@@ -55,6 +57,22 @@ ALLOWED = {
     ("micro/memory/stack_bound.py", "reached"),  # functions that calls reach
 }
 
+PHRASES = {
+    r"of (theirs|ours|yours|mine)": "their own, our own, ...",
+    r"(lies|lie|lay) in": "is in",
+    r"tells? nothing": "does not state",
+    r"(is|are) told": "is given, is configured",
+    r"all that it": "everything it",
+    r"comes? along": "is built in, is included",
+    r"(is|are) not there": "is missing",
+    r"be had": "be downloaded, be bought, ...",
+    r"lockstep": "SIMT",
+    r"strip(e|es|ed)": "row tiles",
+    r"two witnesses": "two estimates",
+    r"passed over": "skipped",
+}
+"""Phrases that no page's prose contains, as regular expressions, and what to say instead."""
+
 ONE_CLASS = ("Tensor", "Block", "_Place", "Window", "Span", "Template", "AotExecutor")
 """Names that once stood for several classes each."""
 
@@ -87,6 +105,24 @@ def test_identifiers_use_the_words_of_the_field() -> None:
             wrong += [(name, NAMES[name])] if lasting and name in NAMES else []
             faults += [f"{where}:{line}: {name}: instead of '{word}' say {better}" for word, better in wrong]
     assert not faults, "\n".join(sorted(set(faults)))
+
+
+def prose(page: str) -> str:
+    """Return a page's text without code, each run of blanks as one."""
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"\s+", " ", re.sub(r"`[^`]*`", "code", text))
+
+
+def test_pages_are_in_plain_english() -> None:
+    faults = []
+    for path in PAGES:
+        text = prose(path.read_text(encoding="utf-8"))
+        for phrase, better in PHRASES.items():
+            for match in re.finditer(rf"\b{phrase}\b", text, re.IGNORECASE):
+                excerpt = text[max(match.start() - 40, 0) : match.end() + 20]
+                faults.append(f"{path.relative_to(CHECKOUT)}: ...{excerpt}...: say {better}")
+    assert not faults, "\n".join(faults)
 
 
 def test_names_of_classes_mean_one_thing() -> None:

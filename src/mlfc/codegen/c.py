@@ -23,7 +23,7 @@ from mlfc.tir.visitor import walk_expr
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
-# what local names must not hide: parameters of every function, and names of the headers that are used
+# not for local names: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
     {
         _WORKSPACE, vectors.PART, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t",
@@ -120,7 +120,7 @@ class _FunctionPrinter(StatementPrinter):
         return f"int32_t {self._name}({', '.join(params)})"
 
     def _parameters(self, values: KernelValues) -> None:
-        """Print the numbers as variables: what is stored may alias their struct, as far as compilers know."""
+        """Print the numbers as variables: compilers must assume that stores alias their struct."""
         used = self._used | {
             id(node) for offset in values.shared.scratch_offsets for node in walk_expr(offset) if isinstance(node, Var)
         }

@@ -1,12 +1,12 @@
 """Printing loop-level expressions as C.
 
-Parentheses stand where C's precedence needs them and where compilers warn without them.
+Parentheses are printed where C's precedence needs them and where compilers warn without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_types import (
@@ -44,10 +44,10 @@ _PLAIN_UNDER = {
     _ADD: _ARITHMETIC, _MUL: _ARITHMETIC, _LESS: _ARITHMETIC, _EQUAL: _ARITHMETIC,
     _LAND: _ARITHMETIC | _COMPARING, _LOR: _ARITHMETIC | _COMPARING,
 }  # fmt: skip
-"""Which operators may stand unparenthesized under which: where everybody knows the order."""
+"""Which operators need no parentheses under which: where everybody knows the order."""
 
 _INT = dtypes.limits("int16")
-"""What an int holds at least: C computes narrower integers as ints, which overflow on some machines."""
+"""The least range of an int: C computes narrower integers as ints, which overflow on some machines."""
 
 MATH = frozenset(
     {
@@ -76,15 +76,8 @@ class Needs:
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""
-        self.helpers |= other.helpers
-        self.vectors |= other.vectors
-        self.math = self.math or other.math
-        self.independent_loops = self.independent_loops or other.independent_loops
-        self.scalar_loops = self.scalar_loops or other.scalar_loops
-        self.rolled_loops = self.rolled_loops or other.rolled_loops
-        self.fences = self.fences or other.fences
-        self.doubles = self.doubles or other.doubles
-        self.rounds_even = self.rounds_even or other.rounds_even
+        for need in fields(self):
+            setattr(self, need.name, getattr(self, need.name) | getattr(other, need.name))
 
 
 @dataclass(eq=False)
@@ -93,7 +86,7 @@ class ExprPrinter:
 
     name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
     needs: Needs  # filled while printing
-    ranges: Ranges  # what is known of variables where the printed expression is
+    ranges: Ranges  # known intervals of variables at the printed expression
 
     def expr(self, expr: Expr, level: int = TERNARY) -> str:
         """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""
@@ -150,7 +143,7 @@ class ExprPrinter:
         return self._sum(total, table)
 
     def _sum(self, total: Affine, table: ExprTable) -> str:
-        # what is positive comes first, so that hardly any index starts with a minus
+        # positive terms come first, so that hardly any index starts with a minus
         parts = [
             (coefficient < 0, self._product(number, coefficient, table)) for number, coefficient in total.terms.items()
         ]
@@ -338,5 +331,5 @@ class ExprPrinter:
 
     @property
     def _math_suffix(self) -> str:
-        """What follows the names of mathematical functions of float."""
+        """The suffix of mathematical functions of float."""
         return "f"

@@ -31,7 +31,7 @@ def entry_file(functions: AotFunctions) -> str:
 
 def main_function(functions: AotFunctions) -> str:
     """Return the function that calls every operator, and the hook around them."""
-    # the header, not the code, says what tracing means, so that one hook serves profilers on the host and on boards
+    # the header, not the code, defines tracing, so that one hook serves profilers on the host and on boards
     hook = f"{PIECES['trace']}\n\n" if functions.program.calls else ""
     return hook + c_function(functions.main())
 
@@ -46,7 +46,7 @@ INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_b
 
 
 def checks() -> str:
-    """Return the function that packed functions check their arguments with, and what it takes."""
+    """Return the function that checks the arguments of packed functions, and the declarations it needs."""
     return _texts(
         f"""/* bool in newer DLPack: the headers of TVM have no name for it */
 enum {{ {BOOL_CODE.text} = {BOOL_CODE.value} }};

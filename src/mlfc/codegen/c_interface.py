@@ -43,12 +43,12 @@ class Interface:
 
     @property
     def prefix(self) -> str:
-        """What every symbol of the module starts with."""
+        """The start of every symbol of the module."""
         return f"tvmgen_{self.module}"
 
     @property
     def macro_prefix(self) -> str:
-        """What every macro of the module starts with."""
+        """The start of every macro of the module."""
         return self.prefix.upper()
 
     @property
@@ -80,7 +80,7 @@ class Interface:
 
     @property
     def mappers(self) -> tuple[str, str]:
-        """The functions that say where inputs and outputs lie in the workspace."""
+        """The functions that return the places of inputs and outputs in the workspace."""
         return f"{self.prefix}_map_inputs", f"{self.prefix}_map_outputs"
 
 
@@ -105,7 +105,7 @@ def check_macros(interface: Interface) -> None:
         tensor = named.get(f"{name}_{kind}_pool")
         if tensor is not None:
             raise OptionError(
-                f"the macros for the size of '{name}' and of the tensor '{tensor[:80]}' would have one name",
+                f"the macros for the sizes of '{name}' and of the tensor '{tensor[:80]}' have the same name",
                 place="pool",
                 next_step="Give this memory another name",
             )

@@ -27,7 +27,7 @@ from mlfc.tir.ir import Value
 ALIGNMENT = 64
 BLOB_THRESHOLD = 1 << 20
 LARGEST_MACRO = 512 << 10
-"""Bytes of a pool that a macro of the header spells out; of larger ones there is the file alone."""
+"""Largest pool whose bytes the header has as a macro; larger ones are only in their file."""
 
 _WORD = 4
 _PER_LINE, _BYTES_PER_LINE = 16, 32
@@ -49,7 +49,7 @@ class LoadedPool:
 
     @cached_property
     def data(self) -> Data:
-        """What the pool must hold."""
+        """The bytes of the pool."""
         return aligned_arrays(map(data_of, self.values), POOL_ALIGNMENT)
 
     @property
@@ -87,17 +87,17 @@ class LoadedPool:
 
 
 def section(pool: str) -> str:
-    """Return the name of the section in which the constants of a memory lie, for linker scripts."""
+    """Return the name of the section of a memory's constants, for linker scripts."""
     return f".rodata.tvm.{pool}"
 
 
 def attribute(pool: str) -> str:
-    """Return the macro that puts a definition into the section of a memory."""
+    """Return the macro that places a definition in the section of a memory."""
     return f"MLF_IN_{pool.upper()}"
 
 
 def section_macro(macro: str, section: str) -> list[str]:
-    """Return the lines that define the attributes of what linker scripts place in a section."""
+    """Return the lines that define a macro of attributes: a section for linker scripts, and an alignment."""
     return Template(PIECES["section"]).substitute(macro=macro, section=section).splitlines()
 
 
@@ -116,7 +116,7 @@ class Constant:
 
 
 def content(value: Value) -> tuple[str, bytes]:
-    """Return what constants with the same bytes share."""
+    """Return a key that is equal for constants with the same bytes."""
     data = data_of(value)
     return value.dtype, sha256(np.ascontiguousarray(data).view(np.uint8).data).digest() if value.nbytes else b""
 
@@ -174,7 +174,7 @@ class ConstantTable:
             else:
                 self._by_content[key] = constant
         self.loaded = tuple(LoadedPool(name, tuple(values)) for name, values in loaded.items())
-        """What the caller loads, by pool; the table defines nothing of it."""
+        """The constants that the caller loads, by pool; the table does not define them."""
 
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
@@ -183,7 +183,7 @@ class ConstantTable:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of all constants together that this table defines, without what alignment adds between them."""
+        """Total bytes of the constants that this table defines, without alignment gaps."""
         return sum(constant.value.nbytes for constant in self.constants)
 
     @property
@@ -216,7 +216,7 @@ class ConstantTable:
         return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
 
     def defined(self, value: Value) -> Constant | None:
-        """Return what this table defines for a value; None where another file does, or the caller loads it."""
+        """Return this table's definition of a value; None if it is in another file or the caller loads it."""
         constant = self._by_value.get(value.root)
         return None if self.loaded_place(value) else constant
 
@@ -249,7 +249,7 @@ class ConstantTable:
         head = f"const {scalar_type(value.dtype)} {symbol}[{_length(value)}]"
         shape = " x ".join(map(str, value.shape)) or "scalar"
         lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
-        # attributes of what other files see stand in a declaration, for gcc and clang put them in different places
+        # external constants have attributes in a declaration: gcc and clang disagree on their place in definitions
         if self._external:
             lines.append(_declaration(value, symbol))
         alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT

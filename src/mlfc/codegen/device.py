@@ -23,7 +23,7 @@ from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 @dataclass(eq=False)
 class DeviceExprPrinter(ExprPrinter):
-    """Prints expressions of one kernel: as C, but for vectors and what has another name in the dialect."""
+    """Prints expressions of one kernel: as C, except for vectors and the dialect's own names."""
 
     dialect: Dialect
     contracts: bool  # whether a float product and a sum may become one operation

@@ -64,7 +64,7 @@ class Dialect:
         return "\n".join([*before, text_beside(__file__, self.prelude), *after])
 
     def helper_texts(self, keys: Iterable[str]) -> list[str]:
-        """Return the texts of helpers and of what they call, each behind what it calls."""
+        """Return the texts of helpers and of those they call, callees first."""
         ordered: dict[str, str] = {}
 
         def visit(key: str) -> None:

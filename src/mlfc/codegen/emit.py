@@ -63,17 +63,17 @@ class GeneratedCode:
     loaded: Mapping[str, str] = field(default_factory=dict)
     graph: Graph | None = None
     storages: Storages | None = None  # of the graph executor
-    external: tuple[ExternalPart, ...] = ()  # what external code generators made
-    device: DeviceCode | None = None  # what runs on a device beside the host
+    external: tuple[ExternalPart, ...] = ()  # the output of external code generators
+    device: DeviceCode | None = None  # kernels on a device beside the host
 
     @property
     def built_files(self) -> Mapping[str, Data]:
-        """What is compiled and linked: the files, and what external generators wrote."""
+        """The files to compile and link, those of external generators included."""
         written = (part for part in self.external if not part.is_module)
         return {**self.files, **{f"external/{part.name}.{part.suffix}": part.data for part in written}}
 
     def function_of(self, kernel: str) -> str:
-        """Return what computes a kernel: the C name, or for copies between devices the executor's word for them."""
+        """Return the C name of a kernel's function, or for copies between devices the executor's word for them."""
         return COPY if kernel == COPY else self.function_names[kernel]
 
 
@@ -145,7 +145,7 @@ def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interf
 def aot_code(
     unit: Unit, interface: Interface, constants: ConstantTable, names: Mapping[str, str], code: Mapping[str, Data]
 ) -> GeneratedCode:
-    """Return a module that is compiled ahead of time: its code, with what is the same whatever printed that."""
+    """Return a module compiled ahead of time: the printed code, and the parts that do not depend on its printer."""
     loaded = {pool.name: f"src/{pool.file_name(unit.module)}" for pool in constants.loaded}
     files: dict[str, Data] = {
         f"include/{interface.header_name}": header(interface).encode(),
@@ -217,7 +217,7 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
 
 
 def launched_kernels(unit: Unit, names: Mapping[str, str]) -> dict[PrimFunc, tuple[DeviceKernel, ...]]:
-    """Return what the functions launch that run on a device; `names` are those of the packed functions."""
+    """Return the launches of the functions that run on a device; `names` are those of the packed functions."""
     on_device = (kernel for kernel in unit.program.kernels if kernel.device)
     return {kernel: tuple(device_kernels(kernel, names[kernel.name])) for kernel in on_device}
 

@@ -1,4 +1,4 @@
-"""What external generators made: their functions in files of their own, objects, and runtime modules."""
+"""The output of external generators: functions in files of their own, objects, and runtime modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExternalPart:
 def external_parts(
     unit: Unit, names: Mapping[str, str], compute_names: Mapping[str, str], first: str
 ) -> tuple[ExternalPart, ...]:
-    """Return what external generators made of a module: for each its C, its objects, then the runtime modules.
+    """Return the output of external generators for a module: for each its C, its objects, then the runtime modules.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The numbers that tell kernels of one shared function apart: a struct, and one constant of it for each kernel."""
+"""The numbers in which kernels of one shared function differ: a struct, and one constant of it for each kernel."""
 
 from __future__ import annotations
 

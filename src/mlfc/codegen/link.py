@@ -1,4 +1,4 @@
-"""Several modules that are built together: what they have in common is written once.
+"""Several modules built together: common parts are written once.
 
 Kernels that are equal are shared always. Constants and the workspace are on request: shared constants tie the
 modules' files together, and modules that share their workspace must never run at the same time.
@@ -125,7 +125,7 @@ def generate_together(
     workspace = f"{_PREFIX}_workspace" if peers else None
     graphs = [unit for unit in units if unit.executor == "graph"]
     shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1 or has_system_lib)
-    # a kernel in C is no code for another printer's processor
+    # a kernel in C is not code for the processor of another printer
     alone = replace(shared, functions={})
     modules = tuple(generate(unit, shared if target or unit.target.kind != LLVM else alone) for unit in units)
     size = max(unit.plan.size for unit in sharing) if peers else 0
@@ -149,14 +149,14 @@ def generate_together(
 
 
 def _llvm_target(units: Sequence[Unit]) -> Target | None:
-    """Return the one target of units that LLVM compiles; None where C is to be written of what they share."""
+    """Return the one LLVM target of all units; None if their shared parts are to be C."""
     targets = {str(unit.target): unit.target for unit in units}
     target = next(iter(targets.values()))
     return target if len(targets) == 1 and target.kind == LLVM else None
 
 
 def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
-    """Return the C of what modules share."""
+    """Return the C of the shared parts."""
     texts = _kernel_files(parts.kernels, targets)
     if parts.constants.constants or parts.workspace_bytes:
         texts.append(banner(targets) + _data_file(parts.constants, parts.workspace, parts.workspace_bytes))
@@ -168,9 +168,9 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
 
 
 def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict[str, Data]:
-    """Return the table of functions with modules that are compiled ahead of time, in C whatever compiled them.
+    """Return the table of functions with modules compiled ahead of time; it is C even if LLVM compiled them.
 
-    Projects of microTVM's templates search no folder of headers of the model, so these lie beside the code as well.
+    microTVM's project templates do not search the model's folder of headers, so these are beside the code as well.
     """
     pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "aot"]
     text = system_library([host_module(*pair) for pair in pairs], _packed_functions(units, modules))
@@ -203,7 +203,7 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
     for unit in units:
         keys = {}
         for prim in unit.program.kernels:
-            # what external generators made lies in files of theirs, with what their text declares
+            # code of external generators has files of its own, with the declarations it needs
             if prim.device is not None or prim.external is not None:
                 continue
             keys[prim.name] = unit.kernel_key(prim)

@@ -46,7 +46,7 @@ class OperatorsFile:
         self.functions.append(_documented(prim, calls, printed, static=static))
 
     def add_shared(self, values: KernelValues, *, aliased: frozenset[int] = frozenset(), static: bool = False) -> None:
-        """Define the function that several kernels share, and the struct of what they differ in."""
+        """Define the function that several kernels share, and the struct of the numbers in which they differ."""
         function = print_shared(values, aliased)
         self.needs.merge(function.needs)
         head = f"/* {comment_text(values.shared.members[0].name)}: {len(values.shared.members)} kernels in one */"
@@ -69,12 +69,12 @@ class OperatorsFile:
 
 
 def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction, *, static: bool) -> str:
-    """Return the function under a comment that says what it computes, and for which nodes of the model."""
+    """Return the function under a comment on what it computes, and for which nodes of the model."""
     return "\n".join([*kernel_comment(kernel, calls), f"static {function.text}" if static else function.text])
 
 
 def kernel_comment(kernel: PrimFunc, calls: Sequence[KernelCall]) -> list[str]:
-    """Return the lines of a comment that says what a kernel computes, and for which nodes of the model."""
+    """Return the lines of a comment on what a kernel computes, and for which nodes of the model."""
     lines = [f"/* {comment_text(kernel.name)}: {_facts(kernel)}"]
     for call in calls[:_SHOWN_NODES]:
         lines.append(f" * {comment_text(', '.join(node[:100] for node in call.nodes)[:400]) or '(no node)'}")

@@ -81,7 +81,7 @@ def function_source(body: Body, guard: str = "", instruction: str = "") -> tuple
 
 
 def _know(ranges: Ranges, body: Body, var: Var) -> bool:
-    """Learn what the body says of a variable; tell whether it says anything."""
+    """Learn what the body declares of a variable; tell whether it declares anything."""
     if var in body.known:
         ranges.know(var, body.known[var])
     return var in body.known
@@ -159,7 +159,7 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
 
 
 def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
-    """Return the lines that define the helpers `keys`, what they need, and vector types, those of `kinds` included."""
+    """Return the definitions of the helpers `keys`, of their dependencies, and of vector types, `kinds` included."""
     ordered: list[str] = []
 
     def visit(key: str) -> None:

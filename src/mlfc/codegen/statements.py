@@ -1,4 +1,4 @@
-"""Printing the statements of loop-level functions: what C and its dialects have in common."""
+"""Printing the statements of loop-level functions, in C and its dialects."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class StatementPrinter(ABC):
 
     @abstractmethod
     def _loop_hint(self, stmt: ir.For) -> str:
-        """Return the line before a loop that tells compilers how to treat it; empty for none."""
+        """Return the line before a loop with hints for compilers; empty for none."""
 
     @abstractmethod
     def _special(self, stmt: Stmt) -> bool:

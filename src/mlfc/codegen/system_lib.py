@@ -60,7 +60,7 @@ class HostModule:
 
     @property
     def prefix(self) -> str:
-        """What its symbols start with."""
+        """The start of its symbols."""
         return f"tvmgen_{self.name}"
 
     @property

@@ -1,11 +1,11 @@
-"""What the C of one module is made from, and what it may have in common with other modules."""
+"""One module to be printed, and what it may share with other modules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.target.target import Target, parse_target
@@ -14,7 +14,7 @@ from mlfc.tir.visitor import signature
 
 EXECUTORS = ("aot", "graph")
 SHARED_MODULE = "mlfc_shared"
-"""What files and symbols that belong to several modules are named after."""
+"""In names of files and symbols that belong to several modules."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Unit:
     module: str  # name in files and symbols, as spelled by `support.c_names.module_name`
     executor: str = "aot"  # ``aot`` or ``graph``
     external_workspace: bool = False  # the caller passes the workspace in, instead of a static array; AOT only
-    # what prints it; that of the host, where there is a device beside it
+    # chooses the printer; the host's, where there is a device beside it
     target: Target = field(default_factory=lambda: parse_target("c"))
     # of inputs and outputs, for the header's comments
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
@@ -100,15 +100,15 @@ NOTHING_SHARED = Shared()
 def check_executor(executor: str, target: Target, memory_options: MemoryOptions, *, external_workspace: bool) -> None:
     """Raise OptionError if the executor does not exist, or cannot run a target's code or take its memory as asked."""
     if executor not in EXECUTORS:
-        raise OptionError(f"there is no executor '{executor}'", next_step=f"Executors: {', '.join(EXECUTORS)}")
+        raise OptionError(unknown("executor", executor, EXECUTORS))
     if target.device and executor != "graph":
-        raise OptionError(f"the executor '{executor}' runs no code of devices", next_step="Use the executor graph")
+        raise OptionError(f"a device requires the graph executor, got '{executor}'", next_step="Use --executor graph")
     if external_workspace and executor != "aot":
         raise OptionError(
-            "only the executor 'aot' takes its workspace from the caller", next_step="Leave one of the two options out"
+            "an external workspace requires the AOT executor", next_step="Use --executor aot, or leave the option out"
         )
     if memory_options != MemoryOptions() and executor != "aot":
         raise OptionError(
-            "only the executor 'aot' lets you say where memory lies: the graph executor allocates it",
-            next_step="Compile with --executor aot, or leave the memories out",
+            "memory options require the AOT executor: the graph executor allocates memory itself",
+            next_step="Use --executor aot, or leave the options out",
         )

@@ -1,4 +1,4 @@
-"""Vector values in C: how many machine vectors hold one, their types, and macros for what GNU C has no operator for.
+"""Vector values in C: how many machine vectors hold one, their types, and macros for operators that GNU C lacks.
 
 The lanes of a vector of the loop-level code are spread over ``MLF_PARTS`` machine vectors, as many as the
 compiler's flags call for: compilers lower a vector wider than the machine's registers badly, but keep
@@ -86,7 +86,7 @@ def dtypes_of(key: str) -> set[str]:
 
 
 def declarations(vectors: Iterable[str]) -> list[str]:
-    """Return what makes the vector types `vectors` known.
+    """Return the declarations of the vector types `vectors`.
 
     The widest of them decides how many parts there are; the others of the file have as many.
     """
@@ -105,7 +105,7 @@ def widest(vectors: Iterable[str]) -> int:
 
 
 def _parts(size: int) -> list[str]:
-    """Return the macros that say how many parts a vector has."""
+    """Return the macros for the number of parts of a vector."""
     known = {(width.nbytes, width.condition) for name in VECTORS for width in VECTORS.get(name).widths}
     wider = sorted((pair for pair in known if pair[1] and pair[0] <= size), reverse=True)
     counts = [(condition, size // nbytes) for nbytes, condition in wider]
@@ -122,7 +122,7 @@ def _parts(size: int) -> list[str]:
 
 
 def _typedefs(dtype: str) -> list[str]:
-    """Return the types of a vector, of a part of it, and of a part that lies unaligned among scalars."""
+    """Return the types of a vector, of a part of it, and of an unaligned part among scalars."""
     whole, part, scalar, size = value_type(dtype), part_type(dtype), scalar_type(dtype), dtypes.nbytes(dtype)
     align = dtypes.nbytes(dtypes.element(dtype))
     width = f"vector_size({size} / MLF_PARTS)"

@@ -1,7 +1,7 @@
 """AArch64's products of small matrices of bytes (FEAT_I8MM): two rows of eight times two rows of eight, added to int32.
 
 A tile is eight pixels times eight filters. What its pixels see is copied first, two pixels side by side by eight bytes
-of the reduction; weights lie alike, four pairs of filters in a vector. The zero point of the data is folded into what
+of the reduction; weights alike, four pairs of filters in a vector. The zero point of the data is folded into what
 the sums start with.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.staging import choose, inside
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.target.features import CPUS, INSTRUCTION_SETS, Cpu, Features, InstructionSet
@@ -23,7 +24,7 @@ from mlfc.tir import ir
 from mlfc.tir.context import Context, Output
 from mlfc.tir.forms import C_FORMS, LLVM_FORMS, CForm, CPrinter, Helper, LlvmForm
 from mlfc.tir.intrinsics import INTRINSICS, Intrinsic
-from mlfc.tir.ir import Buffer, Const, Expr
+from mlfc.tir.ir import Buffer, Expr
 
 NAME = "mmla_s8"
 """``mmla_s8(sums, rows, weights)``: int32x16, int8x16, int8x64; see `_evaluate`."""
@@ -214,7 +215,7 @@ class _Tiles:
     def _tile(self, image: Expr, first: Expr, pixels: int) -> None:
         stmts, filters = self.ctx.stmts, self.conv.filters
         with stmts.loop(pixels + pixels % 2, "pixel") as pixel:
-            # the last of an odd number stands beside itself
+            # the last of an odd number is paired with itself
             number = tb.minimum(first + pixel, self.count - 1) if pixels % 2 else first + pixel
             self._fill(image, pixel, self._place(number))
         full, rest = divmod(filters, FILTERS)
@@ -225,7 +226,7 @@ class _Tiles:
             self._block(image, first, pixels, tb.const(full), rest)
 
     def _fill(self, image: Expr, pixel: Expr, place: tuple[Expr, Expr]) -> None:
-        """Write the copy of what a pixel sees."""
+        """Write the copy of a pixel's window."""
         stmts, conv = self.ctx.stmts, self.conv
         half = pixel % 2 * BYTES
         with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
@@ -236,25 +237,14 @@ class _Tiles:
                 )
             ]
             tap = (ky * conv.kernel[1] + kx) * self.chunks
-            inside = tb.land(*self._checks(at))
+            places = zip(at, self.conv.spatial, self.conv.padding, strict=True)
+            valid = tb.land(*(check for each in places for check in inside(*each)))
 
             def copied(channel: Expr) -> Expr:
                 return tb.load(self.data, self.seen(image, at[0], at[1], channel))
 
-            if isinstance(inside, Const):
-                self._copy((pixel // 2, tap, half), copied)
-                return
-            with stmts.when(inside):
-                self._copy((pixel // 2, tap, half), copied)
-            with stmts.when(tb.binary("eq", inside, tb.const(False, "bool"))):
-                self._copy((pixel // 2, tap, half), lambda _: tb.const(self.weights.data_zero, "int8"))
-
-    def _checks(self, at: Sequence[Expr]) -> list[Expr]:
-        checks = []
-        for index, size, (before, after) in zip(at, self.conv.spatial, self.conv.padding, strict=True):
-            checks += [tb.binary("ge", index, 0)] * bool(before)
-            checks += [tb.binary("lt", index, size)] * bool(after)
-        return checks
+            to, zero = (pixel // 2, tap, half), tb.const(self.weights.data_zero, "int8")
+            choose(self.ctx, valid, lambda: self._copy(to, copied), lambda: self._copy(to, lambda _: zero))
 
     def _copy(self, place: tuple[Expr, Expr, Expr], value: Callable[[Expr], Expr]) -> None:
         stmts, (pair, tap, half) = self.ctx.stmts, place
@@ -264,7 +254,7 @@ class _Tiles:
         if rest:
             with stmts.loop(rest, "lane") as lane:
                 stmts.store(self.patch, [pair, tap + whole, half + lane], value(lane + whole * BYTES))
-            # what is multiplied with zeros
+            # zeros, for the rest of the last eight
             with stmts.loop(BYTES - rest, "lane") as lane:
                 stmts.store(self.patch, [pair, tap + whole, half + rest + lane], tb.const(0, "int8"))
 
@@ -284,7 +274,7 @@ class _Tiles:
         together, results = (stmts.local(name, (pairs, _SUMS), "int32") for name in ("together", "results"))
         for pair in range(pairs):
             stmts.store(together, [pair, 0], tb.load(sums, [pair]))
-        # pixel by pixel, so that what follows is vectorized
+        # pixel by pixel, so that the following code is vectorized
         with stmts.loop(pairs, "pair") as both, stmts.loop(2, "half") as half, stmts.loop(_QUADS, "quad") as quad:
             for index in range(2):
                 value = tb.load(together, [both, quad * 4 + half * 2 + index])

@@ -1,4 +1,4 @@
-"""RISC-V cores without vectors, and what LLVM makes of vectors where triples and features allow them."""
+"""RISC-V cores without vectors, and LLVM's vectors where triples and features allow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x86-64 by its levels, and its vectors; what it has beside them is in `mlfc.isa.dot4`."""
+"""The levels of x86-64 and their vectors; VNNI is in `mlfc.isa.dot4`."""
 
 from __future__ import annotations
 

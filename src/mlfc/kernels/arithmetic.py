@@ -17,7 +17,6 @@ from mlfc.tir import builder as tb
 from mlfc.tir.ir import Expr
 
 Array = npt.NDArray[Any]
-BYTE_LANES = 4 * LANES
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +28,7 @@ class Arithmetic:
     step: int  # reduction elements that one multiply takes from the data and from each channel's weights
     staged_dtype: str  # of a copy of the data
     must_stage: bool  # whether the tile reads only such a copy
-    offset: int  # what the tile's data is above the data less its zero point; `start` makes up for it
+    offset: int  # of the tile's data above the data less its zero point; `start` compensates for it
     pad_value: int
     to_staged: Callable[[Expr], Expr]
     accumulate: Callable[[Expr, Expr, Expr], Expr]
@@ -40,7 +39,7 @@ class Arithmetic:
         return dtypes.vector(self.accumulator, LANES)
 
     def start(self, bias: Array | None) -> Array | None:
-        """Return what the accumulator of each filter starts with, or None for zero.
+        """Return the start of each filter's accumulator, or None for zero.
 
         Floats start with zero and take their bias last, as the references do: the order decides the last bit.
         """
@@ -54,7 +53,7 @@ class Arithmetic:
         return start if start.any() else None
 
     def end(self, bias: Array | None) -> Array | None:
-        """Return what is added to the finished sum of each filter, or None for nothing."""
+        """Return the number to add to the finished sum of each filter, or None."""
         return bias if bias is not None and self.accumulator == "float32" and bias.any() else None
 
 

@@ -1,7 +1,7 @@
 """The register-tile convolution: pixels x output channels of accumulators, the reduction inside.
 
 Loops from outside in: image, band of staged rows, group, block of output channels, tile of pixels,
-reduction. The weights of a block are read in the order in which they lie; the input value of each pixel
+reduction. The weights of a block are read in the order of their addresses; the input value of each pixel
 is broadcast to all channels.
 """
 
@@ -47,7 +47,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 @dataclass(frozen=True, eq=False)
 class _TilePosition:
-    """Where a tile lies: image, group, first output row and column (the row also within its band), sizes."""
+    """The place of a tile: image, group, first output row and column (the row also within its band), sizes."""
 
     image: Expr
     group: Expr
@@ -118,14 +118,14 @@ class TiledConv:
                         self._plane(image, group, first, (block, number, weights, start))
 
     def prepare(self, image: Expr) -> None:
-        """Write what comes before the tiles of an image; constants need nothing."""
+        """Write the preparation of an image's tiles; constants need none."""
 
     def read(self, image: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
         """Read the input where it is not staged."""
         return tb.load(self.data, self.seen(image, row, column, channel))
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
-        """Return the weights of a block, (groups * count, steps, lanes), and what its accumulators start with."""
+        """Return the weights of a block, (groups * count, steps, lanes), and the start of its accumulators."""
         conv, step = self.conv, self.how.step
         reduction = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
         rows = self.how.weights.reshape(-1, reduction, conv.groups, conv.group_filters)
@@ -234,7 +234,7 @@ class TiledConv:
                 pieces.add()
 
     def _finish(self, place: _TilePosition, block: PackedBlock, number: Expr, sums: Buffer) -> None:
-        """Hand the tile's elements to the output, channel by channel, so that what is fused is vectorized."""
+        """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
         stmts, vectors = self.ctx.stmts, block.vectors
         pixels = place.pixels
         element = dtypes.element(sums.dtype)

@@ -53,7 +53,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 @dataclass(frozen=True, eq=False)
 class _Strip:
-    """Where a strip of `size` pixels lies, and the number of its block of channels among equal ones."""
+    """The place of a strip of `size` pixels, and the number of its block of channels among equal ones."""
 
     image: Expr
     row: Expr
@@ -89,7 +89,7 @@ class Depthwise:
         return np.ascontiguousarray(packed.reshape(taps, -1, LANES).transpose(1, 0, 2))
 
     def _start(self, centered: Array) -> Array | None:
-        """Return what is added to the sums of each filter, or None for nothing."""
+        """Return the number to add to the sums of each filter, or None."""
         filters, dtype = self.conv.filters, dtypes.to_numpy(self.out.dtype)
         start = np.zeros(filters, dtype) if self.out.bias is None else self.out.bias.astype(dtype)
         if self.zero:

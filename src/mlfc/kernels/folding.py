@@ -86,7 +86,7 @@ class Fold:
 
 
 @contextmanager
-def serial_loops(ctx: Context, extents: Sequence[int], prefix: str) -> Iterator[list[Expr]]:
+def serial_loops(ctx: Context, extents: Sequence[int | Expr], prefix: str) -> Iterator[list[Expr]]:
     """Open one serial loop an extent."""
     with ExitStack() as stack:
         yield [stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)]
@@ -121,7 +121,7 @@ def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple
 
 
 def shifted(kept: dict[int, Expr], axes: Axes, offset: Expr) -> dict[int, Expr]:
-    """Return the kept indices of the result that lies `offset` behind the first of a tile."""
+    """Return the kept indices of the result `offset` places behind the first of a tile."""
     return kept if axes.tiled is None else {**kept, axes.tiled: kept[axes.tiled] + offset}
 
 
@@ -227,7 +227,7 @@ class Contest:
     """How the position of an extreme is found."""
 
     dtype: str  # of the elements
-    worst: float  # what the best is before the first element
+    worst: float  # the best before the first element
     better: Callable[[Expr, Expr], Expr]  # (element, best so far) -> bool expression
 
 

@@ -1,4 +1,4 @@
-"""What a convolution or matrix product is to a template: sizes only, channels last, any number of dimensions."""
+"""The sizes of convolutions and matrix products for templates: channels last, any number of dimensions."""
 
 from __future__ import annotations
 

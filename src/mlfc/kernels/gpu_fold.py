@@ -1,4 +1,4 @@
-"""Folds on devices: a result is the work of one work-item, or of several that fold what each of them has in a tree.
+"""Folds on devices: a result is the work of one work-item, or of several that fold partial results in a tree.
 
 Where there are few results of many elements, several groups make parts of each, which a second launch folds.
 """
@@ -17,7 +17,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr
 
-# a work-item folds so many elements alone, and more of them where there are enough results for all of a device
+# elements that a work-item folds alone, and where there are enough results to fill a device
 _ALONE, _MANY_ALONE = 32, 256
 _MANY_RESULTS = 1 << 14
 _ITEMS = 128  # of a group whose results take few of them each
@@ -85,7 +85,7 @@ class _Sizes:
     width: int  # results of a group: neighbours in memory, where that leaves elements of one result apart
     lanes: int  # work-items of each
     across: int  # results side by side
-    rows: int  # how often there are so many
+    rows: int  # of so many results
 
     @property
     def groups(self) -> int:
@@ -111,7 +111,7 @@ def _parts(axes: Axes, sizes: _Sizes) -> int:
 
 @dataclass(frozen=True)
 class _Item:
-    """What a work-item works on."""
+    """The work of one work-item."""
 
     # indices of its result along the kept axes; of one that exists, where it would be behind the last
     kept: dict[int, Expr]
@@ -128,7 +128,7 @@ class _Item:
 
 @contextmanager
 def _items(ctx: Context, axes: Axes, sizes: _Sizes, parts: int) -> Iterator[_Item]:
-    """Open the launch over all results; items beside each other read elements beside each other."""
+    """Open the launch over all results; neighbouring items read neighbouring elements."""
     stmts, tiled, width = ctx.stmts, axes.tiled, sizes.width
     grid = -(-sizes.across // width), sizes.rows, parts
     block = (sizes.lanes, width) if tiled is None else (width, sizes.lanes)
@@ -151,7 +151,7 @@ def _together(
     ctx: Context, read: Reader, axes: Axes, how: Fold, sizes: _Sizes, parts: int,
     store: Callable[[Expr, dict[int, Expr], Expr], None],
 ) -> None:  # fmt: skip
-    """Write the launch that folds each part; ``store(part, kept, total)`` takes what it makes of a result."""
+    """Write the launch that folds each part; ``store(part, kept, total)`` gets the part's share of a result."""
     stmts, length = ctx.stmts, -(-axes.count // parts)
     with _items(ctx, axes, sizes, parts) as item:
         total = _total(ctx, how)

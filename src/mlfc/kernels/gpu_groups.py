@@ -1,4 +1,4 @@
-"""What work-items of a group do together: share out a range, fold what each of them has."""
+"""Common work of the work-items of a group: sharing out a range, folding partial results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def power_of_two(least: int, most: int) -> int:
 
 
 def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
-    """Return the indices of a row-major position, which lies inside the shape."""
+    """Return the indices of a row-major position, which is inside the shape."""
     indices: list[Expr] = []
     inner = prod(shape)
     outermost = True
@@ -52,6 +52,16 @@ def below(ctx: Context, index: Expr, extent: int, step: int) -> Iterator[None]:
     else:
         with ctx.stmts.when(tb.binary("lt", index, extent)):
             yield
+
+
+@contextmanager
+def each_result(ctx: Context, shape: Sequence[int]) -> Iterator[list[Expr]]:
+    """Open a launch of one work-item for each element of `shape`; yield the indices of an item's."""
+    stmts, results, items = ctx.stmts, prod(shape), ctx.features.group_items
+    with stmts.launch((-(-results // items),), (items,)) as ((group,), (item,)):
+        number = stmts.let("number", group * items + item)
+        with below(ctx, number, results, items):
+            yield [stmts.let("at", index) for index in unraveled(number, shape)]
 
 
 def fold_in_tree(ctx: Context, partial: Buffer, lane: Expr, rest: Sequence[Expr], step: Callable[..., Expr]) -> None:

@@ -7,6 +7,7 @@ neighbouring columns, and the others of the group share out the reduction.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +16,7 @@ import numpy as np
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.kernels.gpu_groups import fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.kernels.gpu_sources import Elements, Matrix, Packed, Patches, Rows, elements_of
-from mlfc.kernels.gpu_tile import Arithmetic, Sizes, TiledProduct, choose
+from mlfc.kernels.gpu_tile import Arithmetic, Sizes, Source, TiledProduct, choose
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor, read_matrix
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
@@ -71,6 +72,20 @@ def finished(ctx: Context, total: Expr, start: Array | None, column: Expr, out: 
     return tb.cast(total, out.dtype)
 
 
+def multiply(
+    ctx: Context, sizes: Sizes, lines: Source, found: Operands, out: Output, place: Callable[..., Sequence[Expr]]
+) -> None:
+    """Write the product of lines and weights; ``place(layer, row, column)`` is that of a result, its channel last."""
+    schedule = choose(ctx.features, sizes)
+
+    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        at = place(layer, row, column)
+        out.store(at, finished(ctx, total, found.start, at[-1], out))
+
+    sources = lines, Packed(ctx, found.weights, schedule.tile)
+    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+
+
 def is_dense(conv: Conv) -> bool:
     """Tell whether a convolution of single pixels is a dense layer of few rows."""
     single = all(size == 1 for size in (*conv.spatial, *conv.kernel)) and not conv.padded
@@ -90,15 +105,12 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     columns = conv.group_filters
     patches = Patches(ctx, conv, found.elements)
     sizes = Sizes(conv.groups, conv.batch * prod(conv.output), columns, patches.depth)
-    schedule = choose(ctx.features, sizes)
+    shape = conv.batch, *conv.output
 
-    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
-        channel = layer * columns + column
-        place = [*unraveled(row, (conv.batch, *conv.output)), channel]
-        out.store(place, finished(ctx, total, found.start, channel, out))
+    def place(layer: Expr, row: Expr, column: Expr) -> list[Expr]:
+        return [*unraveled(row, shape), layer * columns + column]
 
-    sources = patches, Packed(ctx, found.weights, schedule.tile)
-    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+    multiply(ctx, sizes, patches, found, out, place)
 
 
 def _takes_many(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -114,14 +126,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     columns = weights.values.shape[1]
     rows = Rows(ctx, found.elements)
     sizes = Sizes(1, prod(leading), columns, rows.depth)
-    schedule = choose(ctx.features, sizes)
-
-    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
-        del layer
-        out.store([*unraveled(row, leading), column], finished(ctx, total, found.start, column, out))
-
-    sources = rows, Packed(ctx, found.weights, schedule.tile)
-    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+    multiply(ctx, sizes, rows, found, out, lambda _, row, column: [*unraveled(row, leading), column])
 
 
 def _takes_matrices(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
@@ -154,7 +159,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     TiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)
 
 
-_COLUMNS = 8  # 32 bytes of weights: what memory gives at a time
+_COLUMNS = 8  # 32 bytes of weights, which memory delivers at a time
 _MANY_COLUMNS, _WIDE = 1 << 13, 32
 
 

@@ -48,7 +48,7 @@ class Elements:
 
     @property
     def nothing(self) -> Expr:
-        """What `read` would give where there is no element."""
+        """The value of `read` where there is no element."""
         return tb.const(self.blank, dtypes.vector(self.dtype, self.width))
 
 
@@ -89,7 +89,7 @@ class Patches:
         return stmts.let("image", image), starts, layer
 
     def step(self, step: Expr, depth: int) -> Any:
-        """Write the tap and the first channel of a step, where it lies in one tap; else return its first element."""
+        """Write the tap and the first channel of a step, if that is one tap; else return its first element."""
         if self._channels % depth:
             return step * depth, None, self.depth % depth != 0
         per_tap = self._channels // depth
@@ -198,7 +198,7 @@ class Matrix:
         self.dtype, self.along = dtype, along
 
     def line(self, layer: Expr, line: Expr) -> Any:
-        """Write the line's number, limited to those that there are."""
+        """Write the line's number, limited to the existing ones."""
         return layer, self._stmts.let("line", tb.minimum(line, self._lines - 1))
 
     def step(self, step: Expr, depth: int) -> Any:

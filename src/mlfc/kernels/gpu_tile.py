@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any, Protocol, TypeAlias
 
-from mlfc.kernels.gpu_groups import below, unraveled
+from mlfc.kernels.gpu_groups import below, each_result, unraveled
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
@@ -20,7 +19,7 @@ from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
 
 VECTOR = 4  # elements of 32 bits that one load moves
-_SKEW = 4  # elements between rows of the first slice beyond its own: columns lie in different banks
+_SKEW = 4  # elements between rows of the first slice beyond its own: columns are in different banks
 # of a large GPU: groups at a time, multiply-adds that one of them does a cycle, cycles of a launch, bytes moved a cycle
 _AT_A_TIME, _RATE, _LAUNCH, _BANDWIDTH = 264, 64, 5000, 2000
 _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
@@ -28,7 +27,7 @@ _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
 
 @dataclass(frozen=True)
 class Tile:
-    """What a group and an item of it make."""
+    """The tiles of a group and of a work-item."""
 
     rows: int  # of the group's tile, as the columns
     columns: int
@@ -118,10 +117,10 @@ class Source(Protocol):
     along: bool  # whether they follow each other along the reduction; else they belong to neighbouring lines
 
     def line(self, layer: Expr, line: Expr) -> Any:
-        """Write what is the same for all elements of a line and return it; the line may lie behind the last one."""
+        """Write and return the common part of all elements of a line, which may be behind the last one."""
 
     def step(self, step: Expr, depth: int) -> Any:
-        """Write what is the same for all elements of a step and return it."""
+        """Write and return the common part of all elements of a step."""
 
     def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
         """Return `width` elements, the first at `place` of the step, or 0 where the matrix has none."""
@@ -136,7 +135,7 @@ class Arithmetic:
 
 
 class _Slice:
-    """The part of a matrix that is in shared memory, and what an item brings there."""
+    """The part of a matrix in shared memory, and the share that an item brings there."""
 
     def __init__(self, ctx: Context, source: Source, name: str, lines: int, tile: Tile, skew: int) -> None:
         self._stmts, self._source, self._tile = ctx.stmts, source, tile
@@ -170,7 +169,7 @@ class _Slice:
             self._stmts.store(self._held, [turn * width], self._source.fetch(line, known, place))
 
     def bring(self, item: Expr) -> None:
-        """Write the stores of what was fetched into shared memory."""
+        """Write the stores of fetched elements into shared memory."""
         if self._loads < self._tile.items:
             with self._stmts.when(tb.binary("lt", item, self._loads)):
                 self._bring()
@@ -188,7 +187,7 @@ class _Slice:
 
 
 class TiledProduct:
-    """The launches that multiply layers of matrices: one, or a second one that adds up what parts of them gave.
+    """The launches that multiply layers of matrices: one, and a second one if it adds up partial results.
 
     Lines of the first of the `sources` are rows, of the second columns.
     """
@@ -208,19 +207,15 @@ class TiledProduct:
         shape = self._splits, sizes.layers, sizes.rows, sizes.columns
         parts = self._ctx.scratch("parts", shape, self._how.dtype)
         self._launch(lambda part, *result: stmts.store(parts, [part, *result[:-1]], result[-1]))
-        results, items = prod(shape[1:]), self._ctx.features.group_items
-        with stmts.launch((-(-results // items),), (items,)) as ((group,), (item,)):
-            number = stmts.let("number", group * items + item)
-            with below(self._ctx, number, results, items):
-                layer, row, column = (stmts.let("at", index) for index in unraveled(number, shape[1:]))
-                total = stmts.local("total", (1,), self._how.dtype)
-                stmts.store(total, [0], 0)
-                with stmts.loop(self._splits, "part") as part:
-                    stmts.store(total, [0], tb.load(total, [0]) + tb.load(parts, [part, layer, row, column]))
-                store(layer, row, column, tb.load(total, [0]))
+        with each_result(self._ctx, shape[1:]) as (layer, row, column):
+            total = stmts.local("total", (1,), self._how.dtype)
+            stmts.store(total, [0], 0)
+            with stmts.loop(self._splits, "part") as part:
+                stmts.store(total, [0], tb.load(total, [0]) + tb.load(parts, [part, layer, row, column]))
+            store(layer, row, column, tb.load(total, [0]))
 
     def _launch(self, store: Callable[..., None]) -> None:
-        """Write the launch of all parts; ``store(part, layer, row, column, sum)`` takes what each has of a result."""
+        """Write the launch of all parts: ``store(part, layer, row, column, sum)`` gets its share of a result."""
         stmts, tile, sizes = self._ctx.stmts, self._tile, self._sizes
         grid = -(-sizes.columns // tile.columns), -(-sizes.rows // tile.rows), sizes.layers * self._splits
         with stmts.launch(grid, (tile.items,)) as ((group_x, group_y, group_z), (item,)):
@@ -261,9 +256,9 @@ class TiledProduct:
         work()
 
     def _work(self, a: Buffer, b: Buffer, sums: Buffer, x: Expr, y: Expr) -> None:
-        """Write the products of one step: what an item reads of each matrix is used for its whole tile."""
+        """Write the products of one step: an item uses each element that it reads for its whole tile."""
         stmts, tile = self._ctx.stmts, self._tile
-        with stmts.loop(tile.depth, "k") as k:  # compilers for GPUs spell it out, those for processors had better not
+        with stmts.loop(tile.depth, "k") as k:  # compilers for GPUs unroll it, those for processors should not
             left, right = stmts.local("left", (tile.tall,), a.dtype), stmts.local("right", (tile.wide,), b.dtype)
             for buffer, held, place, extent in ((a, left, y, tile.rows), (b, right, x, tile.columns)):
                 for start, first in _pieces(held.shape[0], extent):

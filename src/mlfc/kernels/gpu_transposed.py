@@ -14,10 +14,10 @@ from math import gcd, prod
 import numpy as np
 
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.gpu_groups import below, unraveled
-from mlfc.kernels.gpu_product import finished, operands
-from mlfc.kernels.gpu_sources import Packed, Patches
-from mlfc.kernels.gpu_tile import Sizes, TiledProduct, choose
+from mlfc.kernels.gpu_groups import each_result, unraveled
+from mlfc.kernels.gpu_product import finished, multiply, operands
+from mlfc.kernels.gpu_sources import Patches
+from mlfc.kernels.gpu_tile import Sizes
 from mlfc.kernels.plain import accumulator_dtype, bias_values
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
@@ -39,7 +39,7 @@ class _Phase:
     dilation: int  # elements from one tap's to the next one's
 
     def padding(self, size: int) -> tuple[int, int]:
-        """Return what the windows need before and behind an input of `size`; less than 0 where they leave some out."""
+        """Return the padding of an input of `size` before and behind; negative where windows leave some of it out."""
         last = self.start + self.count - 1 + (len(self.taps) - 1) * self.dilation
         return -self.start, last - (size - 1)
 
@@ -93,30 +93,22 @@ def _product(
     )
     patches = Patches(ctx, windows, found.elements)
     sizes = Sizes(groups, windows.batch * prod(windows.output), made, patches.depth)
-    schedule = choose(ctx.features, sizes)
 
-    def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
+    def place(layer: Expr, row: Expr, column: Expr) -> list[Expr]:
         channel = layer * made + column
         image, *at = unraveled(row, (windows.batch, *windows.output))
-        place = [image, *_spread(conv, phases, at), channel]
-        out.store(place, finished(ctx, total, found.start, channel, out))
+        return [image, *_spread(conv, phases, at), channel]
 
-    sources = patches, Packed(ctx, found.weights, schedule.tile)
-    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+    multiply(ctx, sizes, patches, found, out, place)
 
 
 def _nothing(ctx: Context, conv: Conv, phases: Sequence[_Phase], out: Output) -> None:
     """Write the launch of a phase that no tap reaches."""
-    stmts, items = ctx.stmts, ctx.features.group_items
     shape = conv.batch, *(phase.count for phase in phases), conv.channels
-    results = prod(shape)
-    with stmts.launch((-(-results // items),), (items,)) as ((group,), (item,)):
-        number = stmts.let("number", group * items + item)
-        with below(ctx, number, results, items):
-            image, *at, channel = (stmts.let("at", index) for index in unraveled(number, shape))
-            place = [image, *_spread(conv, phases, at), channel]
-            zero = tb.const(0, accumulator_dtype(out))
-            out.store(place, finished(ctx, zero, bias_values(out), channel, out))
+    with each_result(ctx, shape) as (image, *at, channel):
+        place = [image, *_spread(conv, phases, at), channel]
+        zero = tb.const(0, accumulator_dtype(out))
+        out.store(place, finished(ctx, zero, bias_values(out), channel, out))
 
 
 def _spread(conv: Conv, phases: Sequence[_Phase], at: Sequence[Expr]) -> list[Expr]:

@@ -9,7 +9,7 @@ sums keep the references' order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from math import prod
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
@@ -135,7 +136,7 @@ class FilterSums:
                 self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
 
     def _totals(self, sums: Buffer) -> tuple[Buffer | None, Callable[[], None]]:
-        """Return the array of finished pieces, None where sums are short, and what writes the end of a piece."""
+        """Return the array of finished pieces, None where sums are short, and the writer of the end of a piece."""
         stmts = self.ctx.stmts
         if not self.long:
             return None, lambda: None
@@ -157,15 +158,6 @@ class FilterSums:
             with self.ctx.stmts.loop(count, "c") as offset:
                 yield first + offset
             end_piece()
-
-
-@contextmanager
-def nest(ctx: Context, extents: Sequence[int | Expr], prefix: str) -> Iterator[tuple[Expr, ...]]:
-    """Open one serial loop an extent."""
-    with ExitStack() as stack:
-        yield tuple(
-            stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)
-        )
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
 @contextmanager
 def _windows(ctx: Context, conv: Conv, ranges: Sequence[_Taps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
     """Open the loops over taps that read inside the input; yield where in the input and which tap."""
-    with nest(ctx, [taps.count for taps in ranges], "k") as offsets:
+    with serial_loops(ctx, [taps.count for taps in ranges], "k") as offsets:
         both = list(zip(ranges, offsets, strict=True))
         positions = [taps.first + offset * step for (taps, offset), step in zip(both, conv.dilation, strict=True)]
         with _when(ctx, _inside(positions, conv)):
@@ -212,7 +204,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     stmts = ctx.stmts
     centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
     sums = FilterSums(ctx, centered, out)
-    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+    with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
             with _windows(ctx, conv, ranges) as (positions, taps), sums.steps(conv.group_channels, end_piece) as c:
@@ -225,7 +217,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
     multiplier = conv.filters // conv.channels
     sums = FilterSums(ctx, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
-    with nest(ctx, (conv.batch, *conv.output), "o") as place:
+    with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
             channels = [(first + lane) // multiplier for lane in range(sums.width)]
@@ -241,8 +233,8 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     made = conv.channels // conv.groups
     grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
     sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
-    with nest(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
-        with sums.over(group, place) as (_, add, end_piece), nest(ctx, conv.kernel, "k") as taps:
+    with serial_loops(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
+        with sums.over(group, place) as (_, add, end_piece), serial_loops(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
             with _when(ctx, tb.land(*checks)), sums.steps(inner, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * inner + c])
@@ -278,7 +270,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     rows = weights.centered()[:, None, :]
     sums = FilterSums(ctx, rows, out)
-    with nest(ctx, data.shape[:-1], "row") as place:
+    with serial_loops(ctx, data.shape[:-1], "row") as place:
         with sums.over(tb.const(0), place) as (_, add, end_piece), sums.steps(rows.shape[0], end_piece) as k:
             add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
 
@@ -300,7 +292,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     table = None if bias is None else ctx.constant("bias", bias)
     bias_last = dtypes.is_float(dtype)
     long = is_long(dtype, sizes.reduction)
-    with nest(ctx, out.shape[:-2], "batch") as batch:
+    with serial_loops(ctx, out.shape[:-2], "batch") as batch:
         with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
             total = stmts.local("total", (1,), dtype)
             stmts.store(total, [0], 0 if table is None or bias_last else tb.load(table, [column]))

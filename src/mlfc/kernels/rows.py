@@ -1,4 +1,4 @@
-"""Loops over rows: what is normalized together is read, folded and written a row at a time.
+"""Loops over rows: elements that are normalized together are read, folded and written a row at a time.
 
 Hosts take one row after another. On a device a row is the work of a group of work-items.
 """
@@ -65,7 +65,7 @@ class GroupRows:
     def __init__(self, ctx: Context, length: int) -> None:
         self._ctx = ctx
         self._items = max(WARP, power_of_two(-(-length // 4), ctx.features.group_items))
-        self._shared = ctx.features.shared_bytes - 4096  # less what folds take
+        self._shared = ctx.features.shared_bytes - 4096  # less the share of folds
         self._item: Expr = tb.const(0)
         self._row: Expr = tb.const(0)
         self._rows = 1

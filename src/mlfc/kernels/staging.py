@@ -41,6 +41,24 @@ class Channels:
     source: Callable[[Expr], Expr]
 
 
+def inside(index: Expr, size: int, padding: tuple[int, int]) -> list[Expr]:
+    """Return the conditions under which an index is inside a range that is padded before and behind."""
+    before, behind = padding
+    checks = [tb.binary("ge", index, 0)] * bool(before)
+    return checks + [tb.binary("lt", index, size)] * bool(behind)
+
+
+def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Write `then` where the condition holds, and `otherwise` elsewhere; only one of them where it is a literal."""
+    if isinstance(condition, Const):
+        (then if condition.value else otherwise)()
+        return
+    with ctx.stmts.when(condition):
+        then()
+    with ctx.stmts.when(tb.binary("eq", condition, tb.const(False, "bool"))):
+        otherwise()
+
+
 class _Rows:
     """Scratch of some rows, pixels side by side, each with its borders."""
 
@@ -51,19 +69,13 @@ class _Rows:
 
     def write(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
         """Write the row `slot` of the copy from ``(image, input row)``; a row outside the input is all border."""
-        stmts, conv = self.ctx.stmts, self.conv
-        top, bottom = conv.padding[0]
-        _, inside = place
-        checks = [tb.binary("ge", inside, 0)] * bool(top)
-        checks += [tb.binary("lt", inside, conv.spatial[0])] * bool(bottom)
-        valid = tb.land(*checks)
-        if isinstance(valid, Const):
-            self._copy(buffer, slot, place, channels) if valid.value else self._pad(buffer, slot, 0, self.length)
-            return
-        with stmts.when(valid):
-            self._copy(buffer, slot, place, channels)
-        with stmts.when(tb.binary("eq", valid, tb.const(False, "bool"))):
-            self._pad(buffer, slot, 0, self.length)
+        conv = self.conv
+        choose(
+            self.ctx,
+            tb.land(*inside(place[1], conv.spatial[0], conv.padding[0])),
+            lambda: self._copy(buffer, slot, place, channels),
+            lambda: self._pad(buffer, slot, 0, self.length),
+        )
 
     def _pad(self, buffer: Buffer, slot: Expr, start: int, stop: int) -> None:
         if stop > start:
@@ -73,7 +85,7 @@ class _Rows:
     def _copy(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
         stmts, conv, pixel = self.ctx.stmts, self.conv, self.form.pixel
         data, seen = self.source
-        image, inside = place
+        image, row = place
         left = min(conv.padding[1][0], self.columns)
         inner = min(conv.spatial[1], self.columns - left)
         self._pad(buffer, slot, 0, left * pixel)
@@ -81,7 +93,7 @@ class _Rows:
             with stmts.loop(inner, "column") as column:
                 at = (column + left) * pixel
                 with stmts.loop(channels.count, "c", "vectorized") as c:
-                    value = tb.load(data, seen(image, inside, column, channels.source(c)))
+                    value = tb.load(data, seen(image, row, column, channels.source(c)))
                     stmts.store(buffer, [slot, at + c], self.form.convert(value))
                 if pixel > channels.count:
                     with stmts.loop(pixel - channels.count, "c", "vectorized") as c:
@@ -111,16 +123,16 @@ class Band(_Rows):
         return next((rows for rows in divisors if self._input_rows(rows) <= most), 1)
 
     def fill(self, image: Expr, first: Expr) -> None:
-        """Write the loops that copy what the output rows from `first` on need."""
+        """Write the loops that copy the input of the output rows from `first` on."""
         conv = self.conv
         channels = Channels(conv.channels, lambda c: c)
         with self.ctx.stmts.loop(self.buffer.shape[0], "row") as row:
-            inside = first * conv.strides[0] + row - conv.padding[0][0]
-            self.write(self.buffer, row, (image, inside), channels)
+            place = image, first * conv.strides[0] + row - conv.padding[0][0]
+            self.write(self.buffer, row, place, channels)
 
 
 class StagedWindow(_Rows):
-    """The copy of the input rows that one output row needs: row r lies in slot ``r % (rows of the window)``."""
+    """The copy of the input rows that one output row needs: row r is in slot ``r % (rows of the window)``."""
 
     def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
         super().__init__(ctx, conv, source, form)
@@ -139,11 +151,11 @@ class StagedWindow(_Rows):
         """Write the loop that copies the rows that output row `row` sees first."""
         with self.ctx.stmts.loop(self.fresh, "fresh") as fresh:
             reach = fresh + (self.rows - self.fresh)
-            inside = row * self.conv.strides[0] + reach - self.conv.padding[0][0]
-            self.write(self.buffer, self.slot(row, reach), (image, inside), channels)
+            place = image, row * self.conv.strides[0] + reach - self.conv.padding[0][0]
+            self.write(self.buffer, self.slot(row, reach), place, channels)
 
     def slot(self, row: Expr, reach: Expr) -> Expr:
-        """Return where input row `reach` of the window of output row `row` lies."""
+        """Return the slot of input row `reach` of the window of output row `row`."""
         if self.fresh == self.rows:
             return reach
         return self.ctx.stmts.let("slot", (row * self.conv.strides[0] + reach) % self.rows)

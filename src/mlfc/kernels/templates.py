@@ -1,4 +1,4 @@
-"""The seam between operators and kernels: which template writes the loops of which operator for which target.
+"""Between operators and kernels: which template writes the loops of which operator for which target.
 
 A template is found by the kind of work and the target's families, the best one first. Every kind has a ``plain``
 template; what no other family has or takes gets the plain one.
@@ -49,14 +49,14 @@ class Weights:
 class KernelTemplate:
     """A way to write loops."""
 
-    accepts: Callable[..., bool]  # gets what `emit` gets and tells whether this template serves it
+    accepts: Callable[..., bool]  # whether this template serves the arguments, which `emit` gets then
     emit: Callable[..., None]
 
 
 TEMPLATES: Registry[list[KernelTemplate]] = Registry("kernel template", "mlfc.isa", "templates")
 
 FITTING: Registry[Callable[[Stmt], Stmt]] = Registry("fitting pass", "mlfc.isa", "templates")
-"""By instruction set, what writes the shorter forms that it has into a finished kernel."""
+"""By instruction set, the pass that writes its shorter forms into a finished kernel."""
 
 
 def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
@@ -118,5 +118,5 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
-    """Write a product of matrices, or a batch of them, of which neither operand need be known at compile time."""
+    """Write a product of matrices, or a batch of them; neither operand need be known at compile time."""
     emit("product", ctx, sizes, a, b, out)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
-MOST_PIXELS = 8  # pixels lie a power of two apart where channels are: more of them than cache ways evict each other
+MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 
 

@@ -1,4 +1,4 @@
-"""What a target can do, as the templates need to know it."""
+"""The abilities of targets, for templates and printers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INSTRUCTION_SETS: Registry[InstructionSet] = Registry("instruction set", "mlfc.i
 
 
 def leading(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the families that no other one of them replaces."""
+    """Return the families that none of the others replaces."""
     found = tuple(names)
     replaced = {other for name in found for other in INSTRUCTION_SETS.get(name).replaces}
     return tuple(name for name in found if name not in replaced)

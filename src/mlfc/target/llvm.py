@@ -1,4 +1,4 @@
-"""Targets of the kind ``llvm``: what triple and processor their options mean, as LLVM itself knows them."""
+"""Targets of the kind ``llvm``: the triple and processor of their options, as LLVM itself knows them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TRIPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}")
 _ATTRIBUTES = re.compile(r"[+-][A-Za-z0-9_.-]+(,[+-][A-Za-z0-9_.-]+)*")
 _FLOAT_ABIS = {"soft": "eabi", "softfp": "eabi", "hard": "eabihf"}
 _RV32 = "riscv32-unknown-elf"
-# what LLVM calls processors that have other names here, by the first word of the triple
+# LLVM's names of processors that have other names here, by the first word of the triple
 _NAMES = {
     ("x86_64", GENERIC): "x86-64",
     ("riscv32", GENERIC): "generic-rv32",
     ("riscv64", GENERIC): "generic-rv64",
 }
-# what code for plain processors may take for granted: what every system with them has
+# features of plain processors that every system with them has
 _PLAIN = {"riscv32": "+m,+a,+c", "riscv64": "+m,+a,+f,+d,+c"}
 # dot products of bytes, which processors of one level have or not
 _DOT_PRODUCTS = ("avx512vnni", "avxvnni")
@@ -140,7 +140,7 @@ def _triple(mcpu: str, options: dict[str, str]) -> str:
 
 
 def _spelled(triple: str) -> str:
-    """Return a triple as LLVM reads it: it takes other spellings of Windows and macOS for systems with ELF objects."""
+    """Return a triple as LLVM spells it: with other spellings of Windows and macOS it would make ELF objects."""
     try:
         machine = parse_platform(triple)
     except OptionError:  # a machine without a system
@@ -174,7 +174,7 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
-    """Return what the templates may use of a processor."""
+    """Return the features of a processor for the templates."""
     if mcpu in CPUS and mcpu != GENERIC:
         return CPUS.get(mcpu).features
     arch = architecture(triple)

@@ -11,12 +11,12 @@ from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.target.features import CPUS, LLVM_OPTIONS, Features, native_cpu
 
-# what TVM's options say that the compiler has no use for
+# options of TVM's that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
 
 MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
 """Options of devices: most work-items of a group, and most bytes that they have together; kernels take no more."""
-# what templates need
+# the least that templates need
 _FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
 
 
@@ -41,11 +41,11 @@ def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str],
 def _read_device(
     kind: str, features: Features, mcpu: str, options: dict[str, str]
 ) -> tuple[str, dict[str, str], Features]:
-    """Lower what kernels may take of a device to what the options say that it has."""
+    """Lower the limits of kernels to those that the options give the device."""
     if mcpu != "generic":
         raise OptionError(
-            f"code of the kind {kind} is for a device, not for the processor '{mcpu}'",
-            next_step=f'Give what the code beside it is for as the host\'s target: "c -mcpu={mcpu}"',
+            f"target {kind} is a device and has no option -mcpu, got '{mcpu}'",
+            next_step=f'Give the processor in the host target: "c -mcpu={mcpu}"',
         )
     most_items = _at_least(options, MOST_ITEMS, _FEWEST_ITEMS, features.group_items)
     found = replace(
@@ -61,7 +61,7 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
     """Return the number of an option, or `usual` if that is less."""
     text = options.get(option, str(usual))
     if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
-        raise OptionError(f"the option {option}={text} is no number of {least} or more")
+        raise OptionError(f"expected a number of at least {least}, got {option}={text}")
     return min(usual, int(text[:9]))
 
 
@@ -104,18 +104,18 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     ----------
     text : str
         A kind of KINDS, ``-mcpu=NAME`` or ``-mcpu=native``, and the kind's own options; other options of TVM's
-        (``-keys``, ``-model``, ``-march``) are accepted and say nothing to the compiler.
+        (``-keys``, ``-model``, ``-march``) are accepted and ignored.
     optimize : str
         ``speed`` or ``size``.
 
     Raises
     ------
     OptionError
-        For an unknown kind, cpu or option; the message lists what there is.
+        For an unknown kind, cpu or option; the message lists the known ones.
     """
     if not isinstance(text, str):
         raise OptionError(
-            f"expected a target as text, got {type(text).__name__}",
+            f"expected a target string, got {type(text).__name__}",
             next_step="The order is build(module, target, params): build(module, 'c', params)",
         )
     if optimize not in ("speed", "size"):

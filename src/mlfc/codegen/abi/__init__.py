@@ -1,6 +1,6 @@
-"""What libraries have beside a module's own code: functions that other programs find and call by a convention.
+"""Functions of libraries that other programs find and call by a convention, beside a module's own code.
 
-Two conventions, whose symbols do not clash, may stand in one library: ``classic``, TVM's packed functions, and ``ffi``,
+Two conventions, whose symbols do not clash, may be in one library: ``classic``, TVM's packed functions, and ``ffi``,
 those of tvm-ffi.
 """
 
@@ -15,7 +15,7 @@ from mlfc.codegen.abi.ffi_entries import ffi_entries, operator_entries
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.unit import Unit
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.support.content import Data, to_bytes
 
 ABIS = ("classic", "ffi")
@@ -37,7 +37,7 @@ def library_files(
     """
     for name in abi:
         if name not in ABIS:
-            raise OptionError(f"there is no calling convention '{name}'", next_step=f"Known: {', '.join(ABIS)}")
+            raise OptionError(unknown("calling convention", name, ABIS))
     own = files if files is not None else {path: data for code in codes for path, data in code.files.items()}
     beside: dict[str, Data] = {}
     shares = [code.workspace_peers != () for code in codes]

@@ -40,7 +40,7 @@ class Slot:
 class RunFunction:
     """A C function that gets the addresses of all tensors of a module, and passes them to its C interface."""
 
-    prefix: str  # what the module's symbols start with
+    prefix: str  # of the module's symbols
     entry: str  # the C interface's function
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
@@ -114,14 +114,14 @@ class AotEntry:
 
     unit: Unit
     code: GeneratedCode
-    defines_gate: bool = False  # whether this file defines what modules that share their workspace wait at
+    defines_gate: bool = False  # whether this file defines the gate of modules that share their workspace
 
     def __post_init__(self) -> None:
         require_no_loaded(self.code.loaded, self.unit.module)
 
     @property
     def prefix(self) -> str:
-        """What every symbol of the module starts with."""
+        """The start of every symbol of the module."""
         return f"tvmgen_{self.unit.module}"
 
     @cached_property
@@ -140,7 +140,7 @@ class AotEntry:
         return max(1, len(self.all_tensors))
 
     def file_start(self) -> str:
-        """Return the file up to what each convention adds."""
+        """Return the part of the file that both conventions use."""
         writer = Writer()
         writer.lines([f"/* target: {comment_text(self.unit.target_text)} */", f"/* {LICENCE} */"])
         writer.lines(["#include <stddef.h>", "#include <stdint.h>", "#include <string.h>"])
@@ -173,7 +173,7 @@ class AotEntry:
         writer.line()
 
     def _gate(self, writer: Writer) -> str:
-        """Write what calls wait at; return its address."""
+        """Write the gate at which calls wait; return its address."""
         if self.code.external_workspace:
             return _NO_GATE
         if self.code.workspace_peers:

@@ -67,7 +67,7 @@ def ffi_head(name: str) -> str:
 
 
 def _metadata(entry: AotEntry) -> str:
-    """Return what the function takes: the types in tvm-ffi's form, and the tensors."""
+    """Return the description of the arguments: the types in tvm-ffi's form, and the tensors."""
     types = [{"type": "None"}, *({"type": "ffi.Tensor"} for _ in entry.all_tensors)]
     inputs, outputs = entry.tensors
     described = {
@@ -84,7 +84,7 @@ def _described(tensor: InterfaceTensor) -> dict[str, Any]:
 
 
 def _doc(entry: AotEntry) -> str:
-    """Return what a person reads about the function."""
+    """Return the documentation of the function for people."""
     inputs, outputs = entry.tensors
     lines = [f"Run the model {entry.unit.module} once, on contiguous tensors of the CPU."]
     lines += ["", "Parameters", "----------"]

@@ -1,1 +1,1 @@
-"""What is on the host around kernels: the graph that executors read, and the functions that call kernels."""
+"""The host's part around kernels: the graph that executors read, and the functions that call kernels."""

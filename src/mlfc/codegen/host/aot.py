@@ -68,7 +68,7 @@ class AotFunctions:
 
     @cached_property
     def _tensor_parameters(self) -> dict[Value, Name]:
-        """What the main function takes of inputs and outputs that the caller passes, by what they hold."""
+        """The main function's parameters for inputs and outputs that the caller passes, by value."""
         if self.interface.workspace_io:
             return {}
         named = {item.value.root: f"input_{item.field}" for item in self.interface.inputs}
@@ -194,7 +194,7 @@ def main_function_name(prefix: str) -> str:
 
 
 def kernel_declaration(name: str, count: int) -> Function:
-    """Return the declaration of a kernel that takes so many pointers."""
+    """Return the declaration of a kernel with so many pointers."""
     return host.declaration(name, INT32, *[_ADDRESS] * count)
 
 

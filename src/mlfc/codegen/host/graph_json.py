@@ -1,4 +1,4 @@
-"""The graph executor's JSON of a program: what TVM's executors, its C runtime and Netron read."""
+"""The graph executor's JSON of a program, as TVM's executors, its C runtime and Netron read it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _format(value: Any, indent: str, key: str) -> str:
 
 
 def input_names(names: Sequence[str]) -> list[str]:
-    """Return what a graph calls inputs of these names: without control characters, of bounded length, all different."""
+    """Return a graph's names of inputs: without control characters, of bounded length, all different."""
     taken: dict[str, None] = {}
     for name in names:
         taken[_unused(_text(name), taken)] = None
@@ -168,5 +168,5 @@ def _unused(name: str, taken: Container[str]) -> str:
 def _text(name: str) -> str:
     """Return a name that the simple JSON readers of TVM take: no escapes but of quotation marks and backslashes."""
     plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
-    # what is cut is made of single bytes first, so that its length is one of bytes
+    # long names are made of single bytes first, because their length is limited in bytes
     return plain if len(plain.encode()) <= MAX_NODE_NAME else bounded(re.sub(r"[^ -~]", "_", plain))

@@ -94,7 +94,7 @@ LAUNCHES = (CALL, ENTER_DEVICE, LAUNCH)
 
 
 def launch_extents(kernel: DeviceKernel) -> Mapping[str, int]:
-    """Return what follows a kernel's arguments in a call: the extents of its launch by their tags, in order."""
+    """Return the extents of a kernel's launch by their tags, in the order in which they follow its arguments."""
     sizes = tuple(zip(kernel.grid, kernel.block, strict=True))
     used = 1 + max((axis for axis, pair in enumerate(sizes) if pair != (1, 1)), default=0)
     blocks = {f"blockIdx.{_AXES[axis]}": kernel.grid[axis] for axis in range(used)}

@@ -34,7 +34,7 @@ from mlfc.tir.host import (
 from mlfc.tir.ir import PrimFunc
 
 ARGUMENT = host.struct("struct mlf_argument", code=host.UINT8, bytes=host.UINT8, elements=host.UINT64)
-"""What an argument must be: kind and bytes of an element, number of elements."""
+"""The checked properties of an argument: kind and bytes of an element, number of elements."""
 
 BOOL_CODE = Number(host.INT, 6, "MLF_DLPACK_BOOL")
 _TENSOR = pointer(const(tvm.TENSOR))
@@ -139,12 +139,12 @@ CHECKS = (REFUSE, IS_COMPACT, ARGUMENTS)
 
 
 def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -> Call:
-    """Return the call by which the packed function `name` checks what it is given."""
+    """Return the call by which the packed function `name` checks its arguments."""
     return ARGUMENTS(name, *tvm.PACKED_PARAMETERS[:3], expected, count, device, data)
 
 
 def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
-    """Add the table ``expected`` of what tensors a packed function takes, each by dtype and bytes."""
+    """Add the table ``expected`` of a packed function's tensors, each by dtype and bytes."""
     rows: list[tuple[Expr, ...]] = []
     for dtype, nbytes in tensors:
         element = dtypes.element(dtype)

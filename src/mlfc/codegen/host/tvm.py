@@ -1,4 +1,4 @@
-"""What host functions take from TVM's and DLPack's headers: structs, enumerators, and functions of the runtime."""
+"""The declarations of TVM and DLPack that host functions use: structs, enumerators, and functions of the runtime."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _from_integer(context: Context, value: Value, before: str, target: str) -> V
 
 
 def divide(context: Context, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval) -> Value:
-    """Return quotient or remainder, rounded down or towards zero as the operator says.
+    """Return quotient or remainder, rounded down or towards zero, depending on the operator.
 
     What C leaves undefined is zero, and the quotient that overflows wraps. `dividend` and `divisor` are known of a and
     b.
@@ -85,7 +85,7 @@ def _unless_zero(context: Context, b: Value, *, is_quotient: bool, a: Value) -> 
 
 
 def _signed(context: Context, a: Value, b: Value, *, is_quotient: bool, rounds_down: bool) -> Value:
-    """Divide by what is neither 0 nor -1."""
+    """Divide by a number other than 0 and -1."""
     builder = context.builder
     rest = builder.srem(a, b)
     if not rounds_down:

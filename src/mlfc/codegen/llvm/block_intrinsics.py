@@ -17,20 +17,20 @@ from mlfc.tir.forms import LLVM_FORMS, LlvmForm, RunWriter
 
 
 class Addresses(Protocol):
-    """What is needed of the printer of expressions."""
+    """What block intrinsics need of the printer of expressions."""
 
     def value(self, expr: ir.Expr) -> Value:
         """Return the value of an expression."""
 
     def address(self, load: ir.Load) -> Value:
-        """Return the address of what is loaded."""
+        """Return the address of a load."""
 
     def index(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Value:
         """Return a flat index."""
 
 
 def is_block_intrinsic(value: ir.Expr) -> bool:
-    """Tell whether what is stored is a run."""
+    """Tell whether a stored value is a run."""
     return isinstance(value, ir.Call) and value.name in block_intrinsics.NAMES
 
 
@@ -58,14 +58,14 @@ def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
 
 
 def _forms(context: Context) -> Iterator[LlvmForm]:
-    """Yield the forms of what the machine has."""
+    """Yield the forms of the machine's instruction sets."""
     for name in context.machine.instruction_sets:
         if name in LLVM_FORMS:
             yield LLVM_FORMS.get(name)
 
 
 def _own_writer(context: Context, name: str, count: int) -> RunWriter | None:
-    """Return what writes a run in instructions of the machine, if it has them."""
+    """Return the writer of a run in the machine's own instructions, if it has them."""
     return next((write for form in _forms(context) if (write := form.run(context, name, count)) is not None), None)
 
 
@@ -89,7 +89,7 @@ def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) 
 
 
 def _copied(context: Context, exprs: Addresses, source: ir.Expr) -> Value:
-    """Return the address of what is copied, or a chunk of what fills."""
+    """Return the address of a copy's source, or a chunk of the value of a fill."""
     if isinstance(source, ir.Broadcast):
         return context.splat(exprs.value(source.value), block_intrinsics.CHUNK)
     assert isinstance(source, ir.Load)
@@ -143,7 +143,7 @@ def _at(context: Context, base: Value, index: Value, kind: Value = INT8) -> Valu
 
 
 def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
-    """Write the sums of four filters at a time; their weights lie by chunks, each filter's one behind the other."""
+    """Write the sums of four filters at a time; of each chunk, their weights are one behind the other."""
     start, *rows, weights = addresses
     chunks, fours, half = numbers
     size = chunks * block_intrinsics.CHUNK + half * block_intrinsics.HALF_CHUNK
@@ -168,7 +168,7 @@ def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[
 
 
 def _chunks(context: Context, count: int, operands: list[Value], sums: list[Value]) -> tuple[list[Value], list[Value]]:
-    """Return what `_chunk` makes of sums in a loop over so many chunks, and the addresses behind them.
+    """Return the sums after a loop of `_chunk` over so many chunks, and the addresses behind them.
 
     The loop goes by its addresses, hidden where a machine has no register left to count in.
     """

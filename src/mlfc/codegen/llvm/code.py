@@ -1,4 +1,4 @@
-"""From a planned program to the objects of a module: what `codegen.emit` does in C, by LLVM."""
+"""From a planned program to the objects of a module, by LLVM; `codegen.emit` does the same in C."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ if TYPE_CHECKING:
 
 
 def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
-    """Return the objects of what modules share, under the names that it has in C."""
+    """Return the objects of the parts that modules share, under the names of the C files."""
     machine, optimize = machine_of(target), target.features.optimize
     files: dict[str, Data] = {}
 

@@ -1,8 +1,8 @@
-"""What the printers of one kernel's statements and expressions share."""
+"""The state that the printers of one kernel's statements and expressions share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ class Context:
     builder: Value  # an llvmlite.ir.IRBuilder, at the next instruction
     machine: Machine
     contracts: bool  # a product and a sum of floats become one fused multiply-add where the machine has it
-    ranges: Ranges = field(default_factory=Ranges)  # what is known of variables at the next instruction
+    ranges: Ranges = field(default_factory=Ranges)  # known intervals of variables at the next instruction
     variables: dict[int, Value] = field(default_factory=dict)  # by the id of the variable
     buffers: dict[int, Value] = field(default_factory=dict)  # pointers, by the id of the buffer
     # by the id of a buffer that overlaps no other: metadata of the scope of its accesses, and of the others'
@@ -94,10 +94,6 @@ class Context:
         """Return a literal of the type of `like`."""
         return splat_constant(value, like.type)
 
-    def numbers(self, like: Value) -> Callable[[float], Value]:
-        """Return a maker of literals of the type of `like`."""
-        return lambda value: self.number(value, like)
-
     # memory ---------------------------------------------------------------------------------------------
 
     def address(self, buffer: ir.Buffer, index: Value) -> Value:
@@ -106,7 +102,7 @@ class Context:
         return self.builder.gep(self.buffers[id(buffer)], [index], inbounds=True, source_etype=kind)
 
     def access(self, instruction: Value, buffer: ir.Buffer) -> Value:
-        """Say of a load or store what memory it touches and what it does not."""
+        """Declare which memory a load or store touches and which it does not."""
         scope = self.scopes.get(id(buffer))
         if scope is not None:
             instruction.set_metadata("alias.scope", scope[0])
@@ -118,7 +114,7 @@ class Context:
 
     @contextmanager
     def block(self, block: Value) -> Iterator[None]:
-        """Write into a block, and know afterwards what was known before."""
+        """Write into a block; ranges learnt in it are forgotten afterwards."""
         self.builder.position_at_end(block)
         with self.ranges.scope():
             yield

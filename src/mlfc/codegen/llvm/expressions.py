@@ -33,7 +33,7 @@ _SPECULATED = 24  # nodes of an arm of a select that is computed whether or not 
 
 
 class ExprEmitter:
-    """Writes the instructions of expressions where the context's builder stands."""
+    """Writes the instructions of expressions at the context's builder."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -85,7 +85,7 @@ class ExprEmitter:
 
     def _summed(self, table: ExprTable, total: Affine) -> Value:
         builder = self._context.builder
-        # what is positive comes first: then no partial sum leaves the buffer further than the whole may
+        # positive terms come first: then no partial sum is further outside the buffer than the whole
         terms = sorted(total.terms.items(), key=lambda term: term[1] < 0)
         found = None
         for number, coefficient in terms:
@@ -98,7 +98,7 @@ class ExprEmitter:
         return builder.add(found, ll.Constant(INT32, total.constant), flags=["nsw"]) if total.constant else found
 
     def address(self, load: ir.Load) -> Value:
-        """Return the address of what is loaded."""
+        """Return the address of a load."""
         return self.place(load.buffer, load.indices)
 
     def place(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
@@ -262,7 +262,7 @@ class ExprEmitter:
         return arithmetic.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
 
     def _inlined(self, body: Body, args: Sequence[Value]) -> Value:
-        """Return the result of a body, all of which may be computed, with no branch around what is not selected."""
+        """Return the result of a body. All of it may be computed, so there is no branch around unselected values."""
         variables, outer = self._context.variables, self._in_body
         self._in_body = True
         variables.update((id(param), arg) for param, arg in zip(body.params, args, strict=True))

@@ -71,7 +71,7 @@ def emit_kernel(
 
 
 def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
-    """Say what is known of the arguments: how far they reach, and which of them nothing else overlaps."""
+    """Declare the known properties of the arguments: their sizes, and which do not overlap others."""
     function.attributes.add("nounwind")
     function.attributes.add("nobuiltin")  # no call of the mathematics library becomes another formula
     aliased = aliased.union(prim.inplace)
@@ -138,5 +138,5 @@ def emit_kernels(
         if internal:
             function.linkage = "internal"
         else:
-            # others may call it, so a copy of it in its caller would be code twice
+            # others may call it, so inlining it would only duplicate code
             function.attributes.add("noinline")

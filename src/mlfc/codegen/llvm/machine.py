@@ -1,4 +1,4 @@
-"""The processor that LLVM code is made for, and what it has that LLVM does not find by itself.
+"""The processor of LLVM code, and the abilities that LLVM does not find by itself.
 
 What it has is asked of LLVM: a few functions are compiled for the processor and their assembly is looked at, so there
 is no second table of processors and features to fall behind LLVM's own.
@@ -12,6 +12,7 @@ from functools import cache, cached_property
 
 import llvmlite.binding as llvm
 
+from mlfc.codegen.writer import text_beside
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
 from mlfc.target.features import VECTORS, leading
@@ -85,7 +86,7 @@ def machine_of(target: Target) -> Machine:
     Raises
     ------
     OptionError
-        For a triple that LLVM does not know, or of a processor whose numbers start with their highest byte.
+        For a triple unknown to LLVM, or of a big-endian processor.
     """
     triple = target.options.get(TRIPLE) or host_triple()
     find_target(triple)
@@ -99,10 +100,10 @@ def machine_of(target: Target) -> Machine:
 @cache
 def _target_machine(triple: str, cpu: str, features: str, abi: str, level: int) -> llvm.TargetMachine:
     arch = architecture(triple)
-    # firmware is linked to fixed addresses; what else there is may be loaded anywhere
+    # firmware is linked to fixed addresses; everything else may be loaded anywhere
     words = triple.split("-")
     reloc = "static" if len(words) > 2 and words[-1] in _FREESTANDING else "pic"
-    # RISC-V's small model reaches the lowest 2 GiB only, where the memory of few boards lies
+    # RISC-V's small model reaches the lowest 2 GiB only, where few boards have memory
     model = "medium" if arch.startswith("riscv") else "default"
     return find_target(triple).create_target_machine(
         cpu=cpu, features=features, opt=level, reloc=reloc, codemodel=model, abiname=abi
@@ -114,23 +115,6 @@ def _data_layout(triple: str, cpu: str, features: str, abi: str) -> str:
     return str(_target_machine(triple, cpu, features, abi, 3).target_data)
 
 
-_PROBES = """
-define float @single(float %a, float %b, float %c) {{
-  %r = call float @llvm.fma.f32(float %a, float %b, float %c)
-  ret float %r
-}}
-define double @double(double %a, double %b, double %c) {{
-  %r = call double @llvm.fma.f64(double %a, double %b, double %c)
-  ret double %r
-}}
-define void @lanes(ptr %to, ptr %from) {{
-  %a = load <{halves} x i16>, ptr %from, align 2
-  %b = load <{halves} x i16>, ptr %to, align 2
-  %r = mul <{halves} x i16> %a, %b
-  store <{halves} x i16> %r, ptr %to, align 2
-  ret void
-}}
-"""
 _WIDEST = 64
 _LIBRARY = {"float32": "fmaf", "float64": "fma"}
 
@@ -141,13 +125,13 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
     layout = str(compiler.target_data)
     if layout.startswith("E"):
         raise OptionError(
-            f"code for '{triple}' is not supported: its numbers begin with their highest byte, packed weights do not",
+            f"expected a little-endian machine, as packed weights are, got '{triple}'",
             next_step="Use the target 'c'",
         )
     arch = architecture(triple)
     widths = next((entry.widths for entry in map(VECTORS.get, VECTORS) if re.match(entry.machines, arch)), ())
     size = widths[0].nbytes if widths else 16
-    text = _assembly(compiler, triple, _PROBES.format(halves=size // 2))
+    text = _assembly(compiler, triple, text_beside(__file__, "probes.ll").replace("$halves", str(size // 2)))
     lanes = _function(text, "lanes")
     vector_bytes = next((width.nbytes for width in widths if re.search(width.shows, lanes)), 0)
     calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}

@@ -1,4 +1,4 @@
-"""Metadata that tell LLVM what the loop-level code knows: which accesses never meet, which loops stay loops."""
+"""Metadata from which LLVM learns what the loop-level code knows: accesses that never meet, loops that stay loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlfc.codegen.llvm.llvm_types import Value
 
 _UNROLL_DISABLE = "llvm.loop.unroll.disable"
 _IS_VECTORIZED = "llvm.loop.isvectorized"
-_OF_VECTORS = "llvm.loop.vectorize.followup_all"  # what is said of the loops that vectorization makes, and no more
+_OF_VECTORS = "llvm.loop.vectorize.followup_all"  # properties of the loops that vectorization makes
 _VECTORIZE = "llvm.loop.vectorize.enable"
 _PARALLEL_ACCESSES = "llvm.loop.parallel_accesses"
 
@@ -42,7 +42,7 @@ def access_group(module: Value) -> Value:
 def loop_properties(
     module: Value, *, rolled: bool = False, lanes: bool = False, scalar: bool = False, group: Value | None = None
 ) -> Value | None:
-    """Return what the branch that closes a loop says of it; None for nothing.
+    """Return the properties of a loop, for the branch that closes it; None if there are none.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ class CompiledObject:
 
     @property
     def assembly(self) -> str:
-        """What the processor runs, as text."""
+        """The machine code as text."""
         parsed = parse(self.text, self.machine)
         optimize_module(parsed, self.machine, self.optimize)
         return str(self.machine.target_machine().emit_assembly(parsed))
@@ -161,7 +161,7 @@ class ConstantsObject:
     def _object(self) -> Data:
         module = ir.Module("constants")
         form = str(llvm.get_object_format(self.machine.triple))
-        # an object without anything: what its header says of the machine is true of this one too
+        # an empty object, whose header describes the same machine
         head = compile_object(module, self.machine, "size")
         if form == "ELF":
             return elf_object(self.pieces, elf_machine_of(head), hidden=True, stack_note=True)

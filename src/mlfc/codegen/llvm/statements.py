@@ -19,11 +19,11 @@ from mlfc.tir.independence import Independence, has_wrapping_address
 from mlfc.tir.ir import Stmt
 
 _VECTORIZABLE = 8
-"""Iterations from which on vectors are worth while."""
+"""Fewer iterations are not worth vectors."""
 
 
 class StmtEmitter:
-    """Writes the instructions of statements where the context's builder stands."""
+    """Writes the instructions of statements at the context's builder."""
 
     def __init__(self, context: Context, independence: Independence) -> None:
         self._context = context
@@ -69,7 +69,7 @@ class StmtEmitter:
         self.run(stmt.body)
 
     def _allocate(self, buffer: ir.Buffer) -> None:
-        """Give a buffer its place on the stack, in the first block: what lies there may become registers."""
+        """Allocate a buffer on the stack, in the first block, where LLVM may turn it into registers."""
         context = self._context
         with context.builder.goto_entry_block():
             place = context.builder.alloca(ll.ArrayType(memory_type(buffer.dtype), max(buffer.size, 1)))
@@ -92,7 +92,7 @@ class StmtEmitter:
         builder.position_at_end(after)
 
     def _loop(self, stmt: ir.For) -> None:
-        """Write a loop that asks at its end; before it where it may have no iteration."""
+        """Write a loop that tests at its end, and before it where it may have no iteration."""
         context, builder = self._context, self._context.builder
         places = reducible_addresses(stmt, context.machine.fills_registers)
         if places:

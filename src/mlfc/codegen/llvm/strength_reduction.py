@@ -28,7 +28,7 @@ def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, A
 
 @dataclass(frozen=True, eq=False)
 class AddressTerms:
-    """Where accesses are, but for what each of them adds as a constant."""
+    """The place of accesses, without the constant that each of them adds."""
 
     buffer: ir.Buffer
     terms: Mapping[ir.Var, int]  # coefficients of the flat index
@@ -51,7 +51,7 @@ def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms
 
 
 def reducible_addresses(loop: ir.For, fills_registers: Collection[str]) -> list[AddressTerms]:
-    """Return the places that a loop moves on, the best to end it by first; none for a loop that had better count.
+    """Return the places that a loop moves on, the best to end it by first; none for a loop that should count.
 
     Those are loops without one of the intrinsics whose sums fill the registers.
     """

@@ -1,6 +1,6 @@
 """Sums of four products of bytes: VNNI of x86, the dot products of AArch64.
 
-Loops are written with ``dot4_u8s8`` wherever there are vectors, so this says only how it is printed.
+Loops are written with ``dot4_u8s8`` wherever there are vectors, so only its printed forms are here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ define i32 @{kind}(ptr %p, ptr %q) {{
   ret i32 %r
 }}
 """
-# what multiplies unsigned bytes comes first, so that it is found first
+# instructions for unsigned bytes come first, so that they are found first
 _PROBE = "".join(_FUNCTION.format(kind=kind) for kind in ("zext", "sext"))
 INSTRUCTION_SETS.add("dot4", InstructionSet("dot4", "x86_64|i386|i686|aarch64", _PROBE, "vpdpbusd|usdot|sdot"))

@@ -106,7 +106,7 @@ def _usdot(context: Context, total: Value, a: Value, b: Value) -> Value:
 
 
 def _sdot(context: Context, total: Value, a: Value, b: Value) -> Value:
-    """Subtract 128 from what is unsigned; 128 times the sum of the other, in two steps of 64, makes up for it."""
+    """Subtract 128 from the unsigned factor and add 128 times the sum of the other one, in two steps of 64."""
     factor = _bytes(context, b)
     signed = _bytes(context, context.builder.xor(a, context.number(-0x7F7F7F80, a)))
     half = context.number(64, factor)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlfc.isa.dsp import weights as dsp_weights
-from mlfc.isa.dsp.patch import STACK_BYTES, choose, widen
+from mlfc.isa.dsp.patch import STACK_BYTES, widen
 from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.staging import choose
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -41,7 +42,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 @dataclass(frozen=True)
 class _Term:
-    """A product of one result: `halves` says which halves of the words of data and weights, or is empty for both."""
+    """A product of one result, of these halves of the words of data and weights; empty for both."""
 
     data: int
     weight: int
@@ -140,7 +141,7 @@ class _Depthwise:
                 self._rows(image, channel * multiplier + copy, first, rows)
 
     def _fill(self, image: Expr, channel: Expr, first: Expr, *, whole: bool) -> None:
-        """Write the copy of what the output rows from `first` on need; of a `whole` plane only what is not border."""
+        """Write the copy of the input of the output rows from `first` on; of a `whole` plane without borders."""
         stmts, conv = self.ctx.stmts, self.conv
         top, height = conv.padding[0][0], conv.spatial[0]
         if whole:
@@ -153,7 +154,7 @@ class _Depthwise:
             choose(self.ctx, valid, lambda: self._copy(row, (image, y, channel)), lambda: self._pad(row))
 
     def _pad(self, row: Expr) -> None:
-        """Write what fills a row with the zero point; its borders hold it anyway."""
+        """Write the code that fills a row with the zero point, which its borders have already."""
         with self.ctx.stmts.loop(self._columns, "column") as column:
             self.ctx.stmts.store(self.plane, [row, column + self.conv.padding[1][0]], self.zero)
 
@@ -208,7 +209,7 @@ class _Depthwise:
         return [found[row * pairs : (row + 1) * pairs] for row in range(self.conv.kernel[0])]
 
     def _pair(self, index: Expr, row: int, low: int, high: int) -> Expr:
-        """Write what makes a word of two taps; of one, if the second is -1."""
+        """Write the code that makes a word of two taps, or of one if the second is -1."""
         taps = [
             tb.cast(tb.load(self.weights, [index, row * self.conv.kernel[1] + tap]), "int32") for tap in (low, high)
         ]

@@ -1,4 +1,4 @@
-"""What a few pixels of a convolution see, widened to pairs of 16-bit numbers.
+"""The windows of a few pixels of a convolution, widened to pairs of 16-bit numbers.
 
 A patch is made once for all filters. Padding is filled in with the zero point, so the reduction has no tests.
 """
@@ -12,12 +12,13 @@ from typing import TypeAlias
 import numpy as np
 
 from mlfc.kernels.geometry import Conv, Frame
+from mlfc.kernels.staging import choose
 from mlfc.kernels.templates import Array
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
-# more than this lies in the workspace, not on the stack
+# more than this is in the workspace, not on the stack
 STACK_BYTES = 1024
 _COPIED_AT_ONCE, _COPIED_IN_SMALL_CODE = 8, 2
 _WIDENED_AT_ONCE = 4
@@ -51,17 +52,6 @@ def _repeat_loop(ctx: Context, extent: int, most: int, name: str, body: Callable
             body(index * size + offset)
 
 
-def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """Write `then` where the condition holds, and `otherwise` elsewhere; only one of them where it is a literal."""
-    if isinstance(condition, Const):
-        (then if condition.value else otherwise)()
-        return
-    with ctx.stmts.when(condition):
-        then()
-    with ctx.stmts.when(tb.binary("eq", condition, tb.const(False, "bool"))):
-        otherwise()
-
-
 def signed_byte(load: Expr) -> Expr:
     """Return a byte as an int16; an unsigned one less 128."""
     value = tb.cast(load, "int16")
@@ -77,7 +67,7 @@ def signed_word(load: Expr) -> Expr:
 def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callable[[Expr, Expr], None]) -> None:
     """Write the copy of `extent` neighbouring bytes to neighbouring int16; few of them without a loop.
 
-    Each store stands alone: gcc joins two of them by more instructions than they are.
+    Each store is separate: gcc joins two of them with more instructions than they need apart.
     """
 
     def some(first: Expr, count: int) -> None:
@@ -134,7 +124,7 @@ class Patch:
         return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
 
     def fill(self, pixel: Expr | int, place: Place) -> None:
-        """Write what makes the patch of the output pixel at `place`."""
+        """Write the code that fills the patch of the output pixel at `place`."""
         stmts, conv = self._ctx.stmts, self._conv
         image, y, x = place
         top = stmts.let("top", y * conv.strides[0] - conv.padding[0][0])
@@ -149,7 +139,7 @@ class Patch:
         )
 
     def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
-        """Return the conditions that elements from `start` on lie inside the input."""
+        """Return the conditions under which elements from `start` on are inside the input."""
         checks = []
         for first, extent, size, pads in zip(start, extents, self._conv.spatial, self._conv.padding, strict=True):
             if any(pads):
@@ -174,7 +164,7 @@ class Patch:
             choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
 
     def _kernel_rows(self, pixel: Expr | int, corner: Place) -> None:
-        """Write what widens short rows of the kernel, taps and channels at once."""
+        """Write the code that widens short rows of the kernel, taps and channels at once."""
         stmts, conv, (image, top, left) = self._ctx.stmts, self._conv, corner
         extent = conv.kernel[1] * conv.channels
         with stmts.loop(conv.kernel[0], "ky") as ky:
@@ -200,7 +190,7 @@ class Patch:
         )
 
     def _copy(self, pixel: Expr | int, tap: Expr, place: Place) -> None:
-        """Write what widens the channels of one tap."""
+        """Write the code that widens the channels of one tap."""
         stmts, channels = self._ctx.stmts, self._conv.channels
 
         def word(index: Expr) -> None:
@@ -219,7 +209,7 @@ class Patch:
             widen(self._ctx, channels, lambda index: tb.load(self._data, self._seen(*place, index)), element)
 
     def _pad(self, pixel: Expr | int, tap: Expr) -> None:
-        """Write what fills one tap with the zero point."""
+        """Write the code that fills one tap with the zero point."""
         count = self._conv.channels // 2 if self._by_words else self._conv.channels
         value = (self._zero & 0xFFFF) * 0x10001 if self._by_words else self._zero
         signed = value - (1 << 32) if value >= 1 << 31 else value

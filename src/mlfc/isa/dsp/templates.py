@@ -27,7 +27,7 @@ def narrow(stmt: Stmt) -> Stmt:
 
 
 class _ScaledRanges(Ranges):
-    """Knows besides how large the result of `requantize_down` by literals is: at most what is scaled, rounded up."""
+    """Also knows the range of `requantize_down` by literals: at most the scaled range, rounded up."""
 
     def term(self, expr: Expr, depth: int) -> Interval:
         if not isinstance(expr, ir.Call) or expr.name != "requantize_down":

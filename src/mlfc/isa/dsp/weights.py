@@ -18,7 +18,7 @@ from mlfc.kernels.templates import Array, Weights
 _LARGEST_SUM = (2**31 - 1) // 257
 BYTES = ("int8", "uint8")
 LARGEST_INPUT = 128
-NARROW = 2**30 - 1  # what `isa.dsp.narrow` asks for
+NARROW = 2**30 - 1  # the limit of `isa.dsp.templates.narrow`
 
 
 def fits(weights: Weights) -> bool:
@@ -68,7 +68,7 @@ def pack(rows: Array, order: Array, pairs: int) -> Array:
 
 
 def start(weights: Weights, bias: Array | None) -> tuple[Array, bool]:
-    """Return what is added to each filter's sum, and whether no result exceeds NARROW in magnitude."""
+    """Return the number to add to each filter's sum, and whether no result exceeds NARROW in magnitude."""
     centered = weights.centered()
     sums = centered.astype(np.int64).reshape(-1, centered.shape[-1]).sum(axis=0)
     total = (0 if bias is None else bias.astype(np.int64)) - weights.data_zero * sums

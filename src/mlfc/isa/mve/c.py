@@ -1,4 +1,4 @@
-"""The C of what ARM's vector extension for microcontrollers (MVE, Helium) has instructions for.
+"""C forms for ARM's vector extension for microcontrollers (MVE, Helium).
 
 Every helper has the form that the machine runs, chosen by ``__ARM_FEATURE_MVE``, and a portable one beside it that
 computes the same. Block intrinsics (`tir.block_intrinsics`) are printed as statements that take addresses; vectors of
@@ -67,7 +67,7 @@ def _narrowed(value: Expr) -> tuple[str, Expr] | None:
 
 
 def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
-    """Return what is limited to `limits` to give `value`, or None where that is not all that is done."""
+    """Return the operand that `value` limits to `limits`; None if `value` is something else."""
     for op, limit in zip(("min", "max"), reversed(limits), strict=True):
         if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
             return None

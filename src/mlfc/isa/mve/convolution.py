@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlfc.isa.mve.strip import Strip
+from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, frame_of
-from mlfc.kernels.plain import nest
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
@@ -26,7 +26,7 @@ Place = Sequence[Expr]
 
 
 def start_of(out: Output, weights: Array, zero: int, filters: int) -> Array:
-    """Return what the sums of each filter start with, for weights (..., filters), filled up with zeros."""
+    """Return the start of each filter's sums, for weights (..., filters), filled up with zeros."""
     count = weights.shape[-1]
     total = np.zeros(filters, np.int64)
     if out.bias is not None:
@@ -36,7 +36,7 @@ def start_of(out: Output, weights: Array, zero: int, filters: int) -> Array:
 
 
 def serves(data: Buffer, weights: Weights, out: Output) -> bool:
-    """Tell whether operands and result are what the instructions take."""
+    """Tell whether the instructions serve these operands and this result."""
     return data.dtype == "int8" and weights.centered().dtype == np.int8 and out.dtype == "int32"
 
 
@@ -101,7 +101,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 
 def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution whose windows are pixels: pairs lie side by side, or where that leaves fewer, above."""
+    """Write a convolution of single pixels: pairs are side by side, or above one another if that leaves fewer."""
     seen, conv = frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(conv.channels, conv.filters)
     fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
@@ -175,7 +175,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     fours = -(-columns // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
     copy = ctx.scratch("row", (size,), "int8") if size > reduction else None
-    with nest(ctx, data.shape[:-1], "row") as place:
+    with serial_loops(ctx, data.shape[:-1], "row") as place:
         source: tuple[Buffer, Place] = (data, [*place, tb.const(0)])
         if copy is not None:
             load = tb.load(data, source[1], lanes=reduction)

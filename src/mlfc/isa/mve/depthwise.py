@@ -1,6 +1,6 @@
 """Depthwise convolutions of int8 by ``taps``: sixteen channels at a time, over a strip that holds only these.
 
-A strip of sixteen channels is small, so it lies on the stack whatever the layer's size. A layer whose channels are no
+A strip of sixteen channels is small, so it fits on the stack whatever the layer's size. A layer whose channels are no
 multiple of sixteen has a last block of fewer; what the strip holds behind them is not used.
 """
 

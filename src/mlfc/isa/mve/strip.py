@@ -1,4 +1,4 @@
-"""Copies of what a strip of output pixels sees, laid out so that each pixel's window is one run of bytes.
+"""Copies of the input of a strip of output pixels, laid out so that each pixel's window is one run of bytes.
 
 The strip holds columns of the input: of each, one pixel of every kernel row. Windows of neighbouring output pixels
 overlap in whole columns, so a column is copied once for all of them. Borders are filled with the zero point: nothing
@@ -8,12 +8,13 @@ that reads the strip tests for them.
 from __future__ import annotations
 
 from mlfc.kernels.geometry import Conv, Frame
+from mlfc.kernels.staging import choose, inside
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
-from mlfc.tir.ir import Buffer, Const, Expr
+from mlfc.tir.ir import Buffer, Expr
 
 STACK_BYTES, SCRATCH_BYTES = 640, 2048
-"""What a strip may take of the stack, and where that is good for few pixels only, of the workspace."""
+"""Most bytes of a strip on the stack, and in the workspace, if the stack has room for few pixels only."""
 
 FEW_PIXELS, MOST_PIXELS = 8, 16
 
@@ -72,7 +73,7 @@ class Strip:
         return tb.as_expr(pixel) * (self.step * self.column)
 
     def fill(self, image: Expr, row: Expr, first: Expr, channel: Expr) -> None:
-        """Write the loops that copy what the output pixels of `row` from `first` on see, from `channel` on."""
+        """Write the loops that copy the windows of the output pixels of `row` from `first` on, from `channel` on."""
         stmts, conv = self.ctx.stmts, self.conv
         with stmts.loop(conv.kernel[0], "ky", "rolled") as ky:
             y = stmts.let("y", row * conv.strides[0] + ky - conv.padding[0][0])
@@ -86,24 +87,15 @@ class Strip:
                 self._copy(ky, pixel * conv.kernel[1] + kx, (image, y, x), channel)
 
     def _copy(self, ky: Expr, column: Expr, place: tuple[Expr, Expr, Expr], channel: Expr) -> None:
-        stmts, conv = self.ctx.stmts, self.conv
+        conv = self.conv
         image, y, x = place
         to = column * self.column + ky * self.pitch
-        checks = []
-        for index, size, (before, after) in zip((y, x), conv.spatial, conv.padding, strict=True):
-            checks += [tb.binary("ge", index, 0)] * bool(before)
-            checks += [tb.binary("lt", index, size)] * bool(after)
-        inside = tb.land(*checks)
+        places = zip((y, x), conv.spatial, conv.padding, strict=True)
+        valid = tb.land(*(check for each in places for check in inside(*each)))
         dtype = f"int8x{self.channels}" if self.channels > 1 else "int8"
         load = tb.load(self.data, self.seen(image, y, x, channel), lanes=self.channels)
         blank = tb.const(self.zero, dtype)
-        if isinstance(inside, Const):
-            self._run(to, load)
-            return
-        with stmts.when(inside):
-            self._run(to, load)
-        with stmts.when(tb.binary("eq", inside, tb.const(False, "bool"))):
-            self._run(to, blank)
+        choose(self.ctx, valid, lambda: self._run(to, load), lambda: self._run(to, blank))
 
     def _run(self, to: Expr, value: Expr) -> None:
         single = self.channels == 1

@@ -20,7 +20,7 @@ from mlfc.tir.visitor import same_expr, walk_expr
 LANES = 4
 _VECTOR = f"int32x{LANES}"
 _NARROW = ("int8", "uint8", "int16", "uint16")
-_ANY_WIDTH = frozenset({"min", "max"})  # of narrow operands these are what they are of the same numbers as int32
+_ANY_WIDTH = frozenset({"min", "max"})  # narrow operands give the same results as int32
 _OPERATORS = _ANY_WIDTH | {"add", "sub", "mul"}
 _ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at once where they shift far to the right
 _CALLS = frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)})
@@ -90,7 +90,7 @@ class _Vectorizer:
         self._ranges = Ranges()
         self._ranges.enter_loop(loop)
         self._varying: set[int] = {id(loop.var)}  # variables that differ between iterations
-        self._vectors: dict[int, Var] = {}  # vectors that stand for variables
+        self._vectors: dict[int, Var] = {}  # vectors that replace variables
 
     def run(self) -> Stmt:
         return self._stmt(self._loop.body)

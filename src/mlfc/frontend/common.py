@@ -108,32 +108,12 @@ def finish(
     quantization: Mapping[str, Quantization],
     source: Mapping[str, str],
 ) -> tuple[IRModule, Params]:
-    """Make the module of an imported graph; every weight becomes a parameter.
+    """Make the module of an imported graph, in which every weight becomes a parameter of ``main``.
 
-    Parameters
-    ----------
-    inputs : sequence of Var
-        The model's inputs, in its own order.
-    outputs : sequence of Expr
-        The model's results; one stands alone as the body of ``main``, several make a tuple.
-    output_names : sequence of str
-        The model's own names of the results.
-    quantization : dict of str to Quantization
-        For inputs and outputs whose integers stand for real numbers.
-    source : dict of str to str
-        Facts about the file.
-
-    Returns
-    -------
-    module : IRModule
-        ``main`` takes the inputs, then the weights in the order in which they are first used.
-    params : dict of str to ndarray
-        Values of the weights by parameter name.
-
-    Raises
-    ------
-    UnsupportedError
-        If a tensor is too large for the indices of the generated code.
+    `outputs` are the body of ``main``: one alone, several as a tuple; `output_names` are the model's own. `source`
+    holds facts about the file. The parameters follow the inputs in the order in which they are first used; the second
+    result has their values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated
+    code.
     """
     lifted: dict[int, Var] = {}
     params: Params = {}

@@ -38,19 +38,7 @@ def declare_unary(
 ) -> None:
     """Register an operator that maps each element by `rule`.
 
-    Parameters
-    ----------
-    name : str
-    rule : callable
-        Element in, element out.
-    doc : str
-        One line.
-    takes : str
-        A class of `rules.DTYPE_CLASSES`.
-    result : str, optional
-        Dtype of the result, where it is not the argument's.
-    contract : str
-        Numeric contract.
+    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's.
     """
     _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, contract=contract)
 

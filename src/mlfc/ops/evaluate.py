@@ -32,23 +32,10 @@ _PART_ELEMENTS = 1 << 20
 
 
 def evaluate(call: relay.Call) -> Array | None:
-    """Return the value of an operator call whose arguments are constants.
+    """Return the value of an operator call on Constants or Tuples of Constants.
 
-    Parameters
-    ----------
-    call : Call
-        Of an operator, on Constants or Tuples of Constants.
-
-    Returns
-    -------
-    ndarray or None
-        None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the
-        work is too much to interpret.
-
-    Raises
-    ------
-    LimitError
-        If the model whose part this is has used up what its constants may cost.
+    None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the work is
+    too much to interpret. Raises LimitError if the model has used up what its constants may cost.
     """
     values = _constant_args(call)
     operator, kind = call.op, call.type

@@ -37,28 +37,14 @@ def spatial_axes(name: str, layout: str, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Resize:
-    """How a tensor is resized: which axes, to what, and by which rule.
-
-    Attributes
-    ----------
-    axes : tuple of int
-    target : tuple of int
-        New extents of `axes`.
-    method, mode, rounding : str
-        As in the attributes of ``image.resize2d``.
-    roi : tuple of float
-        Starts of all axes, then their ends.
-    alpha : float
-    exclude_outside : bool
-    extrapolation : float
-    """
+    """How a tensor is resized: which axes, to what, and by which rule, as in the attributes of ``image.resize2d``."""
 
     axes: tuple[int, ...]
-    target: tuple[int, ...]
+    target: tuple[int, ...]  # new extents of `axes`
     method: str
     mode: str
     rounding: str = ""
-    roi: tuple[float, ...] = ()
+    roi: tuple[float, ...] = ()  # starts of all axes, then their ends
     alpha: float = -0.5
     exclude_outside: bool = False
     extrapolation: float = 0.0

@@ -36,16 +36,10 @@ def _widened(index: Expr) -> Expr:
 
 
 def in_bounds(index: Expr, extent: int, mode: str) -> Expr:
-    """Return an int32 index inside [0, extent).
+    """Return an index of any integer dtype as an int32 index inside [0, extent).
 
-    Parameters
-    ----------
-    index : Expr
-        Of any integer dtype.
-    extent : int
-    mode : str
-        ``clip`` limits; ``wrap`` counts modulo the extent; ``negative`` counts negative values from the
-        end, then limits.
+    `mode`: ``clip`` limits; ``wrap`` counts modulo the extent; ``negative`` counts negative values from the end, then
+    limits.
     """
     index = _widened(index)
     if mode == "wrap":

@@ -34,18 +34,10 @@ _CHANNELS = 64
 
 @dataclass(frozen=True)
 class Pooling:
-    """How elements of a window become one.
+    """How elements of a window become one."""
 
-    Attributes
-    ----------
-    average : bool
-        The mean; else the largest.
-    dtype : str
-        Of the elements.
-    """
-
-    average: bool
-    dtype: str
+    average: bool  # the mean; else the largest
+    dtype: str  # of the elements
 
     @property
     def wide(self) -> str:

@@ -22,40 +22,22 @@ Integers = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """For each element of a resized axis, the input elements that it is made of.
+    """For each element of a resized axis, the input elements that it is made of."""
 
-    Attributes
-    ----------
-    indices : ndarray of int32, shape (output, taps)
-    weights : ndarray of float32, shape (output, taps), or None
-        None for a copy of the one tap.
-    outside : ndarray of bool, shape (output,), or None
-        Elements that lie outside the input and take the extrapolation value.
-    """
-
-    indices: Integers
-    weights: Floats | None = None
+    indices: Integers  # shape (output, taps)
+    weights: Floats | None = None  # shape (output, taps); None for a copy of the one tap
+    # shape (output,): elements outside the input, which take the extrapolation value
     outside: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
 class AxisResize:
-    """How one axis is resized.
+    """How one axis is resized."""
 
-    Attributes
-    ----------
-    extent, target : int
-        Input and output elements.
-    mode : str
-        ONNX's coordinate transformation mode.
-    start, end : float
-        Region of interest of ``tf_crop_and_resize``, in units of the input.
-    """
-
-    extent: int
-    target: int
-    mode: str
-    start: float = 0.0
+    extent: int  # input elements
+    target: int  # output elements
+    mode: str  # ONNX's coordinate transformation mode
+    start: float = 0.0  # of the region of ``tf_crop_and_resize``, in units of the input
     end: float = 1.0
 
     def coordinates(self) -> Floats:

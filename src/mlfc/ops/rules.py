@@ -42,18 +42,9 @@ def declare(
 ) -> None:
     """Register an operator of tensors.
 
-    Parameters
-    ----------
-    name : str
-    num_inputs : int
-    infer : callable ``(name, attrs, *tensor types) -> Type``
-        The type rule. Arguments that are not tensors are refused before it sees them.
-    kind : Kind
-    attrs : tuple of Attr
-    element : callable ``(Element, *tensors) -> Expr``, optional
-        The rule for one element, of operators that have no loops of their own.
-    **rest
-        Other fields of `mlfc.relay.op.Operator`.
+    `infer` is the type rule ``(name, attrs, *tensor types) -> Type``: arguments that are not tensors are refused before
+    it sees them. `element` is the rule ``(Element, *tensors) -> Expr`` of one element, for operators that have no loops
+    of their own. `rest` are other fields of `mlfc.relay.op.Operator`.
     """
 
     def infer_tensors(types: Sequence[Type], given: Attrs) -> Type:

@@ -130,14 +130,9 @@ def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
 
 
 def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
-    """Return the indices that `strided_slice` keeps of each dimension, in order.
+    """Return the indices that `strided_slice` keeps of each dimension of data of `shape`, in order.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the data.
-    attrs : mapping
-        ``begin``, ``end``, ``strides`` (one entry a dimension, or a single one), ``slice_mode``, ``axes``.
+    ``begin``, ``end`` and ``strides`` have one entry a dimension (of ``axes``), or ``strides`` a single one.
     """
     name, begin, end = "strided_slice", attrs["begin"], attrs["end"]
     axes = attrs["axes"] if attrs["axes"] is not None else tuple(range(len(begin)))

@@ -12,21 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Window:
-    """What one output index of one axis sees.
+    """What one output index of one axis sees."""
 
-    Attributes
-    ----------
-    first : int
-        First input index.
-    taps : int
-        Input elements, `dilation` apart.
-    divisor : int
-        What the axis contributes to the divisor of an average.
-    """
-
-    first: int
-    taps: int
-    divisor: int
+    first: int  # first input index
+    taps: int  # input elements, `dilation` apart
+    divisor: int  # what the axis contributes to the divisor of an average
 
 
 @dataclass(frozen=True)
@@ -43,16 +33,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a pooling operator.
+    """One spatial axis of a pooling operator."""
 
-    Attributes
-    ----------
-    windows : tuple of Window
-        One for each output index.
-    dilation : int
-    """
-
-    windows: tuple[Window, ...]
+    windows: tuple[Window, ...]  # one for each output index
     dilation: int = 1
 
     @property
@@ -72,16 +55,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Slide:
-    """A window that slides along one axis.
+    """A window that slides along one axis, with padding before and after.
 
-    Attributes
-    ----------
-    size, kernel, stride, dilation : int
-    before, after : int
-        Padding.
-    ceil_mode : bool
-        Whether a last window that reaches beyond the padded input counts; it must begin inside the input
-        or the padding before it.
+    With `ceil_mode`, a last window that reaches beyond the padded input counts; it must begin inside the input or the
+    padding before it.
     """
 
     size: int

@@ -18,11 +18,8 @@ from mlfc.relay.visitor import substitute
 class BindParams:
     """Turn the parameters of ``main`` that have a value into constants named after them.
 
-    Attributes
-    ----------
-    params : dict of str to ndarray
-        Values by parameter name; parameters that are not named here stay inputs of the model. A name that is no
-        parameter's is an InputError: these are values of another model, or of a graph executor.
+    Parameters that `params` does not name stay inputs of the model. A name that is no parameter's is an InputError:
+    these are values of another model, or of a graph executor.
     """
 
     params: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)

@@ -25,21 +25,11 @@ SMALL_WORK = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class DevicePlacement:
-    """What of a module lies on a device.
+    """Which parts of a module run on a device."""
 
-    Attributes
-    ----------
-    device : str
-        The kind of device.
-    groups : mapping of Call to LoweredGroup
-        The groups that run there, lowered for it.
-    inputs : frozenset of Var
-        The inputs that lie there: those that such a group reads.
-    """
-
-    device: str
-    groups: Mapping[relay.Call, LoweredGroup]
-    inputs: frozenset[relay.Expr]
+    device: str  # the kind of device
+    groups: Mapping[relay.Call, LoweredGroup]  # that run there, lowered for it
+    inputs: frozenset[relay.Expr]  # that are there: those that such a group reads
 
     def device_of(self, expr: relay.Expr) -> str | None:
         """Return the kind of device where an input or the result of a group lies; None for the host."""
@@ -47,17 +37,7 @@ class DevicePlacement:
 
 
 def place_on_device(module: relay.IRModule, device: str, features: Features) -> DevicePlacement:
-    """Choose where the groups of a fused module run.
-
-    Parameters
-    ----------
-    module : IRModule
-        The result of fusion.
-    device : str
-        The kind of device.
-    features : Features
-        What it can do.
-    """
+    """Choose where the groups of a fused module run, beside a device of a kind that has these features."""
     flow = _Flow(module.main)
     known: dict[relay.Function, LoweredGroup | None] = {}
     groups: dict[relay.Call, LoweredGroup] = {}
@@ -85,21 +65,13 @@ def _lowered(function: relay.Function, device: str, features: Features) -> Lower
 
 @dataclass(eq=False)
 class _Flow:
-    """Which groups read which tensors; a view is the tensor that it is a view of.
-
-    Attributes
-    ----------
-    groups : dict of Call to Function
-        In the order of the graph.
-    sources : dict of Call to list of Expr
-        The inputs and groups whose results a group reads, each once.
-    readers : dict of Expr to list of Call
-        The groups that read an input or the result of a group.
-    """
+    """Which groups read which tensors; a view is the tensor that it is a view of."""
 
     main: relay.Function
-    groups: dict[relay.Call, relay.Function] = field(default_factory=dict)
+    groups: dict[relay.Call, relay.Function] = field(default_factory=dict)  # in the order of the graph
+    # the inputs and groups whose results a group reads, each once
     sources: dict[relay.Call, list[relay.Expr]] = field(default_factory=dict)
+    # the groups that read an input or the result of a group
     readers: dict[relay.Expr, list[relay.Call]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -15,14 +15,7 @@ from mlfc.transform.matching import flat_args
 def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Function, tuple[Expr, ...]]:
     """Return a function that computes `last`, and the expressions outside that its parameters stand for.
 
-    Parameters
-    ----------
-    members : sequence of Call
-        The calls, what is read before what reads it; constants that they read go with them.
-    last : Call
-        The member whose value is the function's.
-    attrs : dict of str to value
-        Of the function.
+    `members` are the calls, what is read before what reads it; constants that they read go with them.
     """
     inner = set(members)
     params: dict[Expr, Var] = {}

@@ -14,18 +14,10 @@ from mlfc.transform.matching import flat_args
 
 @dataclass(frozen=True)
 class FoldConstant:
-    """Replace calls whose arguments are all constants by their value.
+    """Replace calls whose arguments are all constants by their value."""
 
-    Attributes
-    ----------
-    max_growth : int
-        Largest ratio of a result's bytes to its arguments' that is still stored as data.
-    always_bytes : int
-        Results up to this size are stored whatever their ratio is.
-    """
-
-    max_growth: int = 4
-    always_bytes: int = 1 << 20
+    max_growth: int = 4  # largest ratio of a result's bytes to its arguments' that is still stored as data
+    always_bytes: int = 1 << 20  # results up to this size are stored whatever their ratio is
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those calls replaced."""

@@ -18,16 +18,11 @@ from mlfc.transform.grouping import Group, Grouping, kind_of
 class FuseOps:
     """Group operators into Primitive functions; only those and VIEW operators stay in ``main``.
 
-    Constants move into the functions. An output that is an input, a constant, or storage that another
-    output has already, becomes a copy.
-
-    Attributes
-    ----------
-    max_depth : int
-        Most operators of a group.
+    Constants move into the functions. An output that is an input, a constant, or storage that another output has
+    already, becomes a copy.
     """
 
-    max_depth: int = 64
+    max_depth: int = 64  # most operators of a group
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the fused module."""

@@ -40,28 +40,15 @@ _MAX_COPIES = 32
 
 @dataclass(eq=False)
 class Group:
-    """Calls that become one function.
+    """Calls that become one function."""
 
-    Attributes
-    ----------
-    exit : Call
-        The member whose value is the group's.
-    members : list of Call
-    master : Call or None
-        The one member with loops of its own.
-    evaluations : dict of Call to float
-        How many elements of a member are computed.
-    at_store : set of Call
-        Members of which each element is computed once, into a local, where the result is stored.
-    copies, index_copies : dict of Call to int
-        How often the group's text names a member computed elsewhere, and an index in one such place.
-    """
-
-    exit: Call
+    exit: Call  # the member whose value is the group's
     members: list[Call]
-    master: Call | None = None
-    evaluations: dict[Call, float] = field(default_factory=dict)
+    master: Call | None = None  # the one member with loops of its own
+    evaluations: dict[Call, float] = field(default_factory=dict)  # how many elements of a member are computed
+    # members of which each element is computed once, into a local, where the result is stored
     at_store: set[Call] = field(default_factory=set)
+    # how often the group's text names a member computed elsewhere, and an index in one such place
     copies: dict[Call, int] = field(default_factory=dict)
     index_copies: dict[Call, int] = field(default_factory=dict)
 
@@ -78,14 +65,8 @@ def kind_of(call: Call) -> Kind:
 class Grouping:
     """Finds the groups of a graph.
 
-    Parameters
-    ----------
-    calls : sequence of Call
-        Every operator call, what is read before what reads it.
-    outputs : sequence of Expr
-        What must exist in memory in any case.
-    max_depth : int
-        Most members of a group.
+    `calls` is every operator call, what is read before what reads it; `outputs` must exist in memory in any case;
+    `max_depth` is the most members of a group.
     """
 
     def __init__(self, calls: Sequence[Call], outputs: Sequence[Expr], max_depth: int) -> None:

@@ -20,18 +20,10 @@ from mlfc.transform.matching import flat_args, value_of
 
 @dataclass(frozen=True)
 class InlineCost:
-    """What one element of a call's result is written as.
+    """How one element of a call's result is written."""
 
-    Attributes
-    ----------
-    names : dict of Expr to int
-        How often each argument is named.
-    index_growth : int
-        How often, at most, a read of an argument names one index of the result.
-    """
-
-    names: dict[relay.Expr, int]
-    index_growth: int
+    names: dict[relay.Expr, int]  # how often each argument is named
+    index_growth: int  # how often, at most, a read of an argument names one index of the result
 
 
 def inline_cost(call: relay.Call) -> InlineCost:

@@ -36,28 +36,12 @@ def lower(
     cache: dict[relay.Function, LoweredGroup] | None = None,
     placement: DevicePlacement | None = None,
 ) -> Program:
-    """Lower a module whose ``main`` holds only Primitive functions and VIEW operators.
+    """Lower a module whose ``main`` holds only Primitive functions and VIEW operators: the result of fusion.
 
-    Parameters
-    ----------
-    module : IRModule
-        The result of fusion.
-    features : Features
-        What the target can do; that of the host, where there is a device beside it.
-    name : str
-        The program's name.
-    tiled : TiledChain, optional
-        Layers that are tiled by rows.
-    cache : dict, optional
-        What groups of the same module and features were lowered to, to be used and added to.
-    placement : DevicePlacement, optional
-        What runs on a device, if there is one.
-
-    Returns
-    -------
-    Program
-        Equal kernels appear once. Before a kernel reads a tensor that lies elsewhere, a call copies it: each tensor
-        once. Constants lie wherever they are read.
+    `features` are those of the target, or of the host where there is a device beside it, on which `placement` runs
+    groups. `tiled` are layers that are tiled by rows. `cache` holds what groups of the same module and features were
+    lowered to, to be used and added to. Equal kernels appear once. Before a kernel reads a tensor that is elsewhere, a
+    call copies it: each tensor once. Constants are wherever they are read.
     """
     return _ProgramBuilder(features, tiled, {} if cache is None else cache, placement).build(module, name)
 

@@ -14,20 +14,11 @@ from mlfc.transform.row_tiling import RowTile, TiledLayer, schedule, tiled_funct
 
 @dataclass(frozen=True, eq=False)
 class TiledChain:
-    """Layers to be tiled by rows.
-
-    Attributes
-    ----------
-    layers : tuple of Layer
-        A chain; see `row_tiling.find_chains`.
-    rows : int
-        Rows of the last layer that a tile computes.
-    functions : dict
-        Functions on row tiles that have been made, which chains of the same layers share.
-    """
+    """Layers to be tiled by rows: a chain; see `row_tiling.find_chains`."""
 
     layers: tuple[TiledLayer, ...]
-    rows: int
+    rows: int  # rows of the last layer that a tile computes
+    # functions on row tiles that exist already, which chains of the same layers share
     functions: dict[tuple[TiledLayer | None, int, int, int], relay.Function] = field(default_factory=dict)
 
     def function(self, layer: TiledLayer, tile: RowTile) -> relay.Function:
@@ -49,16 +40,10 @@ class TiledChain:
 
 @dataclass(eq=False)
 class TiledLowering:
-    """Writes the calls of one chain.
-
-    Attributes
-    ----------
-    tiled : TiledChain
-    emit : callable ``(function, input, output, nodes)``
-        Adds a call of the kernel of a fused group.
-    """
+    """Writes the calls of one chain."""
 
     tiled: TiledChain
+    # (function, input, output, nodes): adds a call of the kernel of a fused group
     emit: Callable[[relay.Function, Value, Value, tuple[str, ...]], None]
     _carried: dict[int, Value] = field(default_factory=dict)
 

@@ -31,16 +31,11 @@ class _Region:
 class PartitionGraph:
     """Make a function of each part that a generator takes; it has the attributes ``Compiler`` and ``Composite``.
 
-    Attributes
-    ----------
-    generators : tuple of Generator
-        Asked in this order. The calls nearest to the outputs are looked at first.
-    features : Features
-        Of the target.
+    The generators are asked in their order. The calls nearest to the outputs are looked at first.
     """
 
     generators: tuple[Generator, ...]
-    features: Features = field(default_factory=Features)
+    features: Features = field(default_factory=Features)  # of the target
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the partitioned module."""

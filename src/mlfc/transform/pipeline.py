@@ -59,23 +59,11 @@ def run(
     partition: PartitionGraph | None = None,
     after_each: Callable[[str, IRModule], None] | None = None,
 ) -> IRModule:
-    """Return the module with its parameters bound and all passes applied.
+    """Return the module with its parameters bound and all passes applied, as `transform.lower` takes it.
 
-    Parameters
-    ----------
-    module : IRModule
-        A model as a frontend made it.
-    params : dict of str to ndarray, optional
-        Values of parameters of ``main``.
-    partition : PartitionGraph, optional
-        Which external code generators take what they can before the rest is fused.
-    after_each : callable ``(name, module) -> None``, optional
-        Called after each pass with the name of its class, to verify or print.
-
-    Returns
-    -------
-    IRModule
-        What `transform.lower` takes: Primitive functions and VIEW operators.
+    `params` are values of parameters of ``main``. `partition` lets external code generators take what they can before
+    the rest is fused. `after_each` is called as ``(name, module)`` after each pass, named by its class, to verify or
+    print.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])

@@ -27,28 +27,14 @@ _AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
 
 @dataclass(frozen=True, eq=False)
 class TiledLayer:
-    """A layer that can be tiled by rows: what its rows need of the rows before.
+    """A layer that can be tiled by rows: what its rows need of the rows before."""
 
-    Attributes
-    ----------
-    call : relay.Call
-        Of a Primitive function with one argument.
-    in_rows, out_rows : int
-        Of the whole tensors, (1, rows, columns, channels).
-    window : int
-        Input rows that an output row needs.
-    stride : int
-        Input rows from one output row to the next; at most `window`.
-    top : int
-        Rows of padding before the input.
-    """
-
-    call: ir.Call
-    in_rows: int
-    out_rows: int
-    window: int = 1
-    stride: int = 1
-    top: int = 0
+    call: ir.Call  # of a Primitive function with one argument
+    in_rows: int  # of the whole input, (1, rows, columns, channels)
+    out_rows: int  # of the whole output
+    window: int = 1  # input rows that an output row needs
+    stride: int = 1  # input rows from one output row to the next; at most `window`
+    top: int = 0  # rows of padding before the input
 
     @property
     def input(self) -> ir.TensorType:
@@ -73,23 +59,13 @@ class TiledLayer:
 
 @dataclass(frozen=True)
 class RowTile:
-    """What a layer does in one tile.
-
-    Attributes
-    ----------
-    first, end : int
-        Output rows.
-    needs_first, needs_end : int
-        Input rows.
-    carried_end : int
-        The input rows before this one are carried over from the tile before.
-    """
+    """What a layer does in one tile: output rows, and the input rows that they need."""
 
     first: int
     end: int
     needs_first: int
     needs_end: int
-    carried_end: int
+    carried_end: int  # the input rows before this one are carried over from the tile before
 
     @property
     def carried(self) -> int:
@@ -182,15 +158,7 @@ def _is_by_row(call: ir.Call) -> bool:
 
 
 def schedule(layers: Sequence[TiledLayer], rows: int) -> tuple[tuple[RowTile | None, ...], ...]:
-    """Return, tile by tile, what each layer does; None where it has nothing to do.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        A chain.
-    rows : int
-        Rows of the last layer that a tile computes.
-    """
+    """Return what each layer of a chain does, tile by tile of `rows` rows of the last; None where it is idle."""
     height = layers[-1].out_rows
     done = [0] * len(layers)  # output rows that each layer has computed
     known = [0] * len(layers)  # input rows that have reached each layer

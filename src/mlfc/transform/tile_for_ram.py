@@ -24,23 +24,10 @@ _MOST_TRIALS = 8
 def tile_for_ram(
     module: ir.IRModule, lower: Callable[[TiledChain], Program], whole: Planned, limit: int, planner: memory.Planner
 ) -> Planned:
-    """Return a program with some layers tiled by rows, so that the workspace is at most `limit` bytes, and its plan.
+    """Return a program with layers tiled by rows so that the workspace is at most `limit` bytes, and its plan.
 
-    Parameters
-    ----------
-    module : IRModule
-        The fused module.
-    lower : callable ``(tiled) -> program``
-        Lowers the module with a tiled chain.
-    whole : (Program, Plan)
-        Untiled; the workspace is larger than the limit.
-    limit : int
-    planner : callable ``(program, limit) -> (program, plan)``
-
-    Returns
-    -------
-    Program, Plan
-        Those with the fewest calls that fit; where none do, those with the smallest workspace.
+    `lower` lowers the fused module with a tiled chain; `whole` is untiled, with a workspace larger than the limit. The
+    result has the fewest calls of those that fit; where none does, the smallest workspace.
     """
     best = whole
     for tiled in _candidates(module, whole, limit):

@@ -30,27 +30,12 @@ def external_calls(
     declared: Mapping[str, onnx.ValueInfoProto],
     name: str,
 ) -> list[Expr | None]:
-    """Return the outputs of a node as calls of ``onnx.call``; None for one that nobody wants.
+    """Return the outputs of a node as calls of ``onnx.call``, None for unused ones.
 
-    Parameters
-    ----------
-    proto : onnx.NodeProto
-    operands : sequence of Expr or None
-        Its inputs, None for those left out.
-    captured : mapping of str to Expr
-        What its graphs read besides, by name.
-    opsets : mapping of str to int
-        Versions by domain.
-    declared : mapping of str to onnx.ValueInfoProto
-        What the model says of its tensors. It is believed of loops, of which ONNX's inference does not look whether
-        they keep the shapes of what they carry, and of domains that it does not know; whoever runs the node checks it.
-    name : str
-        Of the node.
-
-    Raises
-    ------
-    UnsupportedError
-        If the node has attributes of a function, or the shape of an output depends on data.
+    `operands` has None for inputs left out; `captured` is what its graphs read besides, by name. `opsets` are versions
+    by domain. `declared` is what the model says of its tensors. It is trusted for loops, where ONNX's inference does
+    not check that carried tensors keep their shapes, and for unknown domains; the runtime of the node checks it. Raises
+    UnsupportedError if the node has attributes of a function, or the shape of an output depends on data.
     """
     place = f"node '{name}'"
     if refers_to_function(proto):

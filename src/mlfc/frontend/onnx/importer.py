@@ -39,33 +39,13 @@ def import_onnx(
     external: bool = False,
     on_host: bool = True,
 ) -> tuple[IRModule, Params]:
-    """Import a serialized ONNX model.
+    """Import a serialized ONNX model; return the module, and the weights by tensor name.
 
-    Parameters
-    ----------
-    data : bytes
-        The model file.
-    name : str
-        What to call the model in messages and in the module's source facts.
-    shapes : dict of str to sequence of int, optional
-        Shapes of inputs whose dimensions the model leaves open.
-    folder : Path, optional
-        The model's folder; external data are read from files in it and nowhere else.
-    external : bool
-        Whether nodes that cannot be compiled stay ONNX nodes, for ONNX Runtime, where they can.
-    on_host : bool
-        Whether ONNX Runtime may be where the model is to run, so that messages may offer it.
-
-    Returns
-    -------
-    module : IRModule
-    params : dict of str to ndarray
-        The weights by tensor name.
-
-    Raises
-    ------
-    ModelError, UnsupportedError, ProblemsError
-        What is wrong, or what cannot be compiled: all of it at once.
+    `name` is what messages and the module's source facts call the model; `shapes` are of inputs whose dimensions the
+    model leaves open. External data are read from files in `folder` and nowhere else. With `external`, nodes that
+    cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says whether ONNX Runtime may exist
+    where the model is to run, so that messages may offer it. Raises ModelError, UnsupportedError, or ProblemsError with
+    all that is wrong.
     """
     model = _parse(data, name)
     give_nodes(_tensor_count(model))
@@ -107,28 +87,15 @@ def _tensor_count(model: onnx.ModelProto) -> int:
 
 @dataclass
 class _Scope:
-    """What one graph, branch or function body sees.
+    """What one graph, branch or function body sees."""
 
-    Attributes
-    ----------
-    values : dict
-        Expression of every tensor; None where a problem left a tensor without one.
-    opsets : dict
-        Version of every domain.
-    references : dict
-        Attributes that a function's body refers to by name.
-    prefix : str
-        Goes before the names of nodes, to tell calls of one function apart.
-    declared : dict
-        What the graph says of its tensors, by name.
-    """
-
-    values: dict[str, Expr | None]
-    opsets: Mapping[str, int]
+    values: dict[str, Expr | None]  # expression of every tensor; None where a problem left a tensor without one
+    opsets: Mapping[str, int]  # version of every domain
+    # attributes that a function's body refers to by name
     references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    prefix: str = ""
+    prefix: str = ""  # of the names of nodes: tells calls of one function apart
     depth: int = 0
-    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph states, by name
 
 
 class _Importer:

@@ -36,15 +36,8 @@ def input_variables(
 ) -> dict[str, Var]:
     """Return the variable of every input of the model that is not a weight, in the model's order.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-    shapes : dict of str to sequence of int
-        Shapes given by the user.
-    weights : set of str
-        Names of initializers; before IR version 4 these are listed as inputs too.
-    problems : Problems
-        Receives what is wrong with the inputs.
+    `shapes` are the user's. `weights` are the names of initializers, which are inputs too before IR version 4.
+    `problems` receives what is wrong with the inputs.
     """
     inputs = [item for item in graph.input if item.name not in weights]
     missing = sorted(set(shapes) - {item.name for item in inputs})
@@ -162,13 +155,7 @@ def open_dimensions(
 ) -> ModelError:
     """Return the error that names every input with open dimensions and the options that fix them.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-    names : sequence of str
-        Of the inputs.
-    guessed : mapping of str to sequence of int, optional
-        Shapes with which the model can be imported.
+    `guessed` are shapes with which the model can be imported, if there are any.
     """
     described, options = [], []
     inputs = [item for item in graph.input if item.name in names]

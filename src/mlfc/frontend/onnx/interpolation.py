@@ -27,21 +27,11 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a Resize.
+    """One axis of a Resize; the region of interest has its begin and end in parts of the axis."""
 
-    Attributes
-    ----------
-    size, out : int
-        Extent before and after.
-    scale : Fraction
-        What the model says, exactly; `out` may be rounded from it.
-    roi : tuple of float
-        Begin and end of the region of interest, in parts of the axis.
-    """
-
-    size: int
-    out: int
-    scale: Fraction
+    size: int  # extent before
+    out: int  # extent after
+    scale: Fraction  # as the model gives it, exactly; `out` may be rounded from it
     roi: tuple[float, float] = (0.0, 1.0)
 
 

@@ -22,35 +22,16 @@ TENSOR_LIMIT = 1 << 34
 
 @dataclass(eq=False)
 class Node:
-    """One node of an ONNX graph with its inputs as Relay expressions.
+    """One node of an ONNX graph with its inputs as Relay expressions."""
 
-    Attributes
-    ----------
-    name : str
-        The node's name, or ``Operator #index`` where it has none.
-    operator : str
-        The operator, with its domain if that is not ONNX's own.
-    opset : int
-        The version of the operator's domain.
-    inputs : list of Expr or None
-        None stands for an optional input left out.
-    outputs : list of str
-        Names of the output tensors; an empty one is not wanted.
-    attributes : dict
-        Decoded values by name: int, float, bytes, tuples of these, ndarray, GraphProto.
-    folds : bool
-        Whether `call` evaluates at once where all arguments are known.
-    note_quantization : callable
-        Remembers how the integers of an expression stand for real numbers.
-    """
-
-    name: str
-    operator: str
-    opset: int
-    inputs: list[Expr | None]
-    outputs: list[str]
-    attributes: dict[str, Any]
-    folds: bool
+    name: str  # the node's name, or ``Operator #index`` where it has none
+    operator: str  # with its domain if that is not ONNX's own
+    opset: int  # version of the operator's domain
+    inputs: list[Expr | None]  # None stands for an optional input left out
+    outputs: list[str]  # names of the output tensors; an empty one is not wanted
+    attributes: dict[str, Any]  # decoded: int, float, bytes, tuples of these, ndarray, GraphProto
+    folds: bool  # whether `call` evaluates at once where all arguments are known
+    # remembers how the integers of an expression stand for real numbers
     note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
     read_attributes: set[str] = field(default_factory=set)
 
@@ -99,14 +80,7 @@ class Node:
         return found.data if isinstance(found, Constant) else None
 
     def value(self, index: int, what: str) -> npt.NDArray[Any]:
-        """Return the value of input `index`, which must be known at compile time.
-
-        Parameters
-        ----------
-        index : int
-        what : str
-            The input's name in ONNX's documentation, for the message.
-        """
+        """Return input `index`, which must be known at compile time; `what` is its name in ONNX's documentation."""
         if not isinstance(self.input(index), Constant):
             raise UnsupportedError(
                 f"{self.operator} with an input '{what}' that is not constant is not supported",

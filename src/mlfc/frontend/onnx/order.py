@@ -60,20 +60,10 @@ def subgraph_reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place: str) -> list[NodeProto]:
-    """Return the nodes so that each comes after what it reads; otherwise in the order of the file.
+    """Return the nodes so that each comes after what it reads, otherwise in the order of the file.
 
-    Parameters
-    ----------
-    nodes : sequence of onnx.NodeProto
-    known : set of str
-        Tensors that exist without these nodes.
-    place : str
-        What to call the graph in messages.
-
-    Raises
-    ------
-    ModelError
-        If two nodes make one tensor, a node reads what nothing makes, or nodes wait for each other.
+    `known` are tensors that exist without these nodes; `place` is what messages call the graph. Raises ModelError if
+    two nodes make one tensor, a node reads what nothing makes, or nodes wait for each other.
     """
     items = [NodeProto(proto, index) for index, proto in enumerate(nodes)]
     maker = _makers(items, known, place)

@@ -24,24 +24,12 @@ C = TypeVar("C", bound="Callable[[Node], Expr | Sequence[Expr]]")
 
 @dataclass(frozen=True)
 class Importer:
-    """How one operator, from one opset on, becomes Relay.
+    """How one operator, from one opset on, becomes Relay."""
 
-    Attributes
-    ----------
-    convert : callable
-        Takes the node, returns the expression of its output, or those of its outputs in order.
-    since : int
-        The first opset of the domain for which this holds.
-    ignores : frozenset of str
-        Attributes that cannot change the result of inference.
-    folds : bool
-        Whether the node is evaluated at import when all its inputs are known.
-    """
-
-    convert: Convert
-    since: int
-    ignores: frozenset[str]
-    folds: bool
+    convert: Convert  # returns the expression of the node's output, or those of its outputs in order
+    since: int  # first opset of the domain for which this holds
+    ignores: frozenset[str]  # attributes that cannot change the result of inference
+    folds: bool  # whether the node is evaluated at import when all its inputs are known
 
 
 IMPORTERS: Registry[Importer] = Registry("ONNX importer")
@@ -99,11 +87,7 @@ def supported(domain: str = "") -> list[str]:
 def advice(domain: str, operator: str, *, offer_runtime: bool = False) -> str:
     """Return what a user can do about an unsupported operator: the nearest supported form, and ONNX Runtime.
 
-    Parameters
-    ----------
-    domain, operator : str
-    offer_runtime : bool
-        Whether ONNX Runtime can run the node where the model is to run.
+    `offer_runtime` says whether ONNX Runtime can run the node where the model is to run.
     """
     own = _own_advice(domain, operator)
     return f"{_RUN_IT}. {own}" if offer_runtime else own

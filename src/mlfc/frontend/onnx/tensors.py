@@ -54,20 +54,10 @@ def dtype_name(code: int, place: str) -> str:
 
 
 def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> npt.NDArray[Any]:
-    """Return the value of a tensor.
+    """Return the value of a tensor, which messages call `place`.
 
-    Parameters
-    ----------
-    tensor : onnx.TensorProto
-    place : str
-        What to call it in messages.
-    folder : Path, optional
-        The model's folder, where the files of external data lie. None refuses external data.
-
-    Raises
-    ------
-    ModelError
-        If the data do not fit the shape, or an external file is missing or outside `folder`.
+    External data are read from the model's `folder`; without one they are refused. Raises ModelError if the data do not
+    fit the shape, or an external file is missing or outside `folder`.
     """
     dtype = dtype_name(tensor.data_type, place)
     shape = tuple(tensor.dims)

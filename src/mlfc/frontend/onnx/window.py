@@ -12,27 +12,15 @@ _SIZE_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class WindowAttributes:
-    """A window over spatial dimensions, everything explicit.
-
-    Attributes
-    ----------
-    kernel, strides, dilations : tuple of int
-        One number a dimension.
-    begin, end : tuple of int
-        Padding before and after.
-    overhang : tuple of int
-        What windows reach beyond the padding at the end (`ceil_mode`).
-    out : tuple of int
-        Extents of the result.
-    """
+    """A window over spatial dimensions, everything explicit: one number a dimension."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    overhang: tuple[int, ...]
-    out: tuple[int, ...]
+    begin: tuple[int, ...]  # padding before
+    end: tuple[int, ...]  # padding after
+    overhang: tuple[int, ...]  # what windows reach beyond the padding at the end (`ceil_mode`)
+    out: tuple[int, ...]  # extents of the result
 
     @property
     def padding(self) -> tuple[int, ...]:
@@ -50,15 +38,9 @@ class WindowAttributes:
 
 
 def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None) -> WindowAttributes:
-    """Return the window that the node's attributes describe.
+    """Return the window that the node's attributes describe on an input of spatial extents `sizes`.
 
-    Parameters
-    ----------
-    node : Node
-    sizes : sequence of int
-        Spatial extents of the input.
-    kernel : sequence of int, optional
-        Spatial extents of the weights; a pool states them in `kernel_shape` alone.
+    `kernel` are the spatial extents of the weights; a pool states them in `kernel_shape` alone.
     """
     rank = len(sizes)
     taps = node.integers("kernel_shape", kernel)

@@ -67,11 +67,8 @@ def requantized(
 ) -> Expr:
     """Return int32 sums as codes of the first output, behind the fused activation function.
 
-    Parameters
-    ----------
-    in_scale : ndarray
-        The scale of the sums, one or one for each index of `axis`; float64 where the reference multiplies
-        the scales of data and weights in double.
+    `in_scale` is the scale of the sums, one or one for each index of `axis`; float64 where the reference multiplies the
+    scales of data and weights in double.
     """
     output = node.output()
     scale = in_scale.reshape(()) if in_scale.size == 1 else in_scale

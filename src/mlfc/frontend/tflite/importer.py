@@ -31,34 +31,13 @@ _RECURRENT = ("LSTM", "RNN", "GRU")
 def import_tflite(
     data: bytes, name: str, *, shapes: Mapping[str, Sequence[int]] | None = None, numerics: str = "litert"
 ) -> tuple[IRModule, Params]:
-    """Import a TFLite model.
+    """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
-    Parameters
-    ----------
-    data : bytes
-        Contents of the file.
-    name : str
-        The model's name, for messages and the module's `source`.
-    shapes : dict of str to sequence of int, optional
-        Shapes of inputs by name. Without one, an open dimension takes the extent that the file has for it.
-    numerics : str
-        ``litert`` or ``tflm``: whose integer rounding the model gets.
-
-    Returns
-    -------
-    module : IRModule
-        NHWC throughout; the last expression of each operator has the name of its output tensor.
-    params : dict of str to ndarray
-        Weights by tensor name.
-
-    Raises
-    ------
-    ModelError
-        If the file is damaged or contradicts itself.
-    UnsupportedError
-        If it has an operator or a form of one that cannot be compiled.
-    ProblemsError
-        If there are several such problems; it lists all.
+    The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
+    `source` call the model. `shapes` are of inputs, by name; without one, an open dimension takes the extent in the
+    file. `numerics` is whose integer rounding the model gets: ``litert`` or ``tflm``. Raises ModelError if the file is
+    damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such
+    problems.
     """
     with_place = Problems()
     try:

@@ -33,23 +33,12 @@ def converts(*codes: str) -> Callable[[Converter], Converter]:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator of the file, being converted.
-
-    Attributes
-    ----------
-    record : OperatorRecord
-    tensors : tuple of TfliteTensor
-        All tensors of the file.
-    exprs : dict of int to Expr
-        What every tensor that is known so far is, by tensor index.
-    numerics : str
-        ``litert`` or ``tflm``: whose rounding fully connected layers follow.
-    """
+    """One operator of the file, being converted."""
 
     record: OperatorRecord
-    tensors: tuple[TfliteTensor, ...]
-    exprs: Mapping[int, Expr]
-    numerics: str
+    tensors: tuple[TfliteTensor, ...]  # all tensors of the file
+    exprs: Mapping[int, Expr]  # every tensor that is known so far, by tensor index
+    numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
 
     @property
     def label(self) -> str:

@@ -109,19 +109,10 @@ def guarded(place: str) -> Iterator[None]:
 
 
 def read_model(data: bytes) -> ModelFile:
-    """Read the file.
+    """Read the contents of a .tflite file.
 
-    Parameters
-    ----------
-    data : bytes
-        Contents of a .tflite file.
-
-    Raises
-    ------
-    ModelError
-        If it is not a TFLite model or is damaged; the place names the part.
-    UnsupportedError
-        If it has several subgraphs (control flow).
+    Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
+    several subgraphs (control flow).
     """
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"

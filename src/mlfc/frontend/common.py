@@ -6,7 +6,8 @@ lifts the weights (constants that have a name and at least one dimension) into p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -99,6 +100,17 @@ def numbered(names: Sequence[str]) -> list[str]:
         taken.add(candidate)
         result.append(candidate)
     return result
+
+
+def gelu(call: Callable[..., Expr], number: Callable[[float], Expr], x: Expr, *, tanh: bool) -> Expr:
+    """Return ``x * Phi(x)``, Phi by erf or by its usual approximation with tanh; `call` applies an operator."""
+    if tanh:
+        cubed = call("multiply", call("multiply", x, x), x)
+        inner = call("add", x, call("multiply", cubed, number(0.044715)))
+        curve = call("tanh", call("multiply", inner, number(math.sqrt(2 / math.pi))))
+    else:
+        curve = call("erf", call("multiply", x, number(math.sqrt(0.5))))
+    return call("multiply", call("multiply", x, number(0.5)), call("add", curve, number(1.0)))
 
 
 def finish(

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-for _family in (
-    "elementwise",
-    "arithmetic",
-    "reduce",
-    "views",
-    "shape",
-    "indexing",
-    "creation",
-    "nn",
-    "normalization",
-    "pool",
-    "qnn",
-    "qnn_arithmetic",
-    "qnn_dynamic",
-    "qnn_unary",
-    "qnn_image",
-    "qnn_reduce",
-    "image",
-    "conv",
-    "dense",
-    "qnn_linear",
-    "external",
-):
-    import_module(f"mlfc.ops.{_family}")
-for _templates in (
-    "plain",
-    "conv_tile",
-    "depthwise",
-    "product_tile",
-    "gpu_fold",
-    "gpu_product",
-    "gpu_transposed",
+_FAMILIES = (
+    "elementwise", "arithmetic", "reduce", "views", "shape", "indexing", "creation", "nn", "normalization", "pool",
+    "qnn", "qnn_arithmetic", "qnn_dynamic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
+    "qnn_linear", "external",
+)  # fmt: skip
+_TEMPLATES = (
+    "plain", "conv_tile", "depthwise", "product_tile", "gpu_fold", "gpu_product", "gpu_transposed",
     "gpu_depthwise",
-):
-    import_module(f"mlfc.kernels.{_templates}")
+)  # fmt: skip
+for _name in (*(f"ops.{name}" for name in _FAMILIES), *(f"kernels.{name}" for name in _TEMPLATES)):
+    import_module(f"mlfc.{_name}")

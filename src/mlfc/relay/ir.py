@@ -240,6 +240,11 @@ class IRModule(Displayed):
         """Return the module with another ``main``."""
         return replace(self, functions={**self.functions, "main": main})
 
+    def with_body(self, body: Expr) -> IRModule:
+        """Return the module with another body of ``main``."""
+        main = self.main
+        return self if body is main.body else self.with_main(Function(main.params, body, main.attrs, main.span))
+
 
 def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: Span = NO_SPAN, **more: Any) -> Call:
     """Apply the operator `name`, checking attributes and types.

@@ -132,13 +132,6 @@ def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     return Rewriter(rule)(expr)
 
 
-def rewrite_body(function: Function, rule: Callable[[Expr], Expr]) -> Function:
-    """Return `function` with its body rewritten and its parameters untouched."""
-    params = set(function.params)
-    body = rewrite(function.body, lambda node: node if node in params else rule(node))
-    return function if body is function.body else Function(function.params, body, function.attrs, function.span)
-
-
 def substitute(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """Return `expr` with some of its expressions, mostly variables, replaced by others of the same type."""
     return rewrite(expr, lambda node: values.get(node, node))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Tuple, TupleGetItem
+from mlfc.relay.ir import Call, Expr, IRModule, Tuple, TupleGetItem
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, with_children
-from mlfc.transform.layout_forms import Forms
-from mlfc.transform.layout_rules import convert_call
-from mlfc.transform.matching import Array, Rule, apply_rules, match_call, reshaped, scalar_of, shape_of, value_of
+from mlfc.transform.layout_rules import Forms, convert_call
+from mlfc.transform.matching import (
+    Array,
+    Rule,
+    apply_rules,
+    changed_constant,
+    match_call,
+    reshaped,
+    scalar_of,
+    shape_of,
+    value_of,
+)
 
 
 @dataclass(frozen=True)
@@ -23,19 +32,19 @@ class ConvertLayout:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the converted module."""
-        return apply_rules(module.with_main(_converted(module.main)), _RULES)
+        return apply_rules(module.with_body(_converted(module.main.body)), _RULES)
 
 
-def _converted(function: Function) -> Function:
+def _converted(body: Expr) -> Expr:
     forms = Forms()
-    for node in post_order(function.body):
+    for node in post_order(body):
         if isinstance(node, Call):
             convert_call(forms, node)
         elif isinstance(node, TupleGetItem):
             forms.put(node, with_children(node, [forms.logical(node.value)]))
         elif not isinstance(node, Tuple):
             forms.put(node, node)
-    return Function(function.params, forms.logical(function.body), function.attrs, function.span)
+    return forms.logical(body)
 
 
 def _flattened_dense(call: Call) -> Expr | None:
@@ -53,9 +62,7 @@ def _flattened_dense(call: Call) -> Expr | None:
     result = reshaped(turned.args[0], shape_of(view), view.span)
     for step in reversed(chain):
         result = with_children(step, [result, *step.args[1:]])
-    columns = _reordered_columns(weights, shape, axes)
-    name = call.args[1].name if isinstance(call.args[1], Constant) else None
-    packed = Constant(columns, name, call.args[1].span)
+    packed = changed_constant(call.args[1], _reordered_columns(weights, shape, axes))
     return with_children(call, [result, packed, *call.args[2:]])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, TupleGetItem, op_name
-from mlfc.relay.visitor import rewrite_body
+from mlfc.relay.visitor import rewrite
 from mlfc.transform.matching import dtype_of, reshaped, shape_of, value_of
 
 
@@ -18,7 +18,7 @@ class Decompose:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module without these operators."""
-        return module.with_main(rewrite_body(module.main, _visit))
+        return module.with_body(rewrite(module.main.body, _visit))
 
 
 def _visit(node: Expr) -> Expr:

@@ -8,7 +8,7 @@ from mlfc.errors import UnsupportedError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType
 from mlfc.relay.op import Operator
-from mlfc.relay.visitor import rewrite_body
+from mlfc.relay.visitor import rewrite
 from mlfc.transform.matching import flat_args
 
 
@@ -21,7 +21,7 @@ class FoldConstant:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those calls replaced."""
-        return module.with_main(rewrite_body(module.main, self._visit))
+        return module.with_body(rewrite(module.main.body, self._visit))
 
     def _visit(self, node: Expr) -> Expr:
         if not isinstance(node, Call) or not isinstance(node.op, Operator) or not isinstance(node.type, TensorType):

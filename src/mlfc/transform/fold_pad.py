@@ -8,7 +8,7 @@ from mlfc.ops.conv_types import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
 from mlfc.relay.op import Operator
-from mlfc.transform.matching import Rule, apply_rules, match_call, scalar_of
+from mlfc.transform.matching import Rule, apply_rules, joined_span, match_call, scalar_of
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,8 @@ def _folded(call: Call, layout: str, fill: float | None, changed: dict[str, bool
         return None
     own = pad_pairs(call.op.name, call.attrs["padding"], 2)
     padding = (own[0][0] + top, own[1][0] + left, own[0][1] + bottom, own[1][1] + right)
-    span = ir.Span(pad.span.nodes).merged(call.span)
     args = [pad.args[0], *call.args[1:]]
-    return ir.call(
-        call.op.name, args, {**call.attrs, "padding": padding, **changed}, span=ir.Span(span.nodes, call.span.tensor)
-    )
+    return ir.call(call.op.name, args, {**call.attrs, "padding": padding, **changed}, span=joined_span(pad, call))
 
 
 _RULES: dict[str, Rule] = {

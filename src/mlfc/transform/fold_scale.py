@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlfc.ops.conv_types import is_depthwise_hwoi
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import Operator
@@ -13,7 +14,9 @@ from mlfc.support import dtypes
 from mlfc.transform.matching import (
     Array,
     RuleRewriter,
+    changed_constant,
     dtype_of,
+    joined_span,
     match_call,
     per_channel,
     shape_of,
@@ -35,21 +38,15 @@ class FoldScale:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those operators folded."""
-        return module.with_main(_Folding().function(module.main))
+        return module.with_body(_Folding()(module.main.body))
 
 
 class _Folding(RuleRewriter):
     """The rules. What is read by others too is left alone: folding would compute it twice."""
 
     def __init__(self) -> None:
-        super().__init__(
-            {
-                "multiply": self.multiply,
-                "add": self.add,
-                "subtract": self.subtract,
-                "nn.bias_add": self.bias_add,
-            }
-        )
+        rules = {"multiply": self.multiply, "add": self.add, "subtract": self.subtract, "nn.bias_add": self.bias_add}
+        super().__init__(rules)
 
     def _alone(self, expr: Expr) -> bool:
         return self.reads(expr) <= 1
@@ -67,7 +64,7 @@ class _Folding(RuleRewriter):
         if inner is None or known is None:
             return None
         if match_call(data, "multiply"):
-            return _binary("multiply", inner, _product(known, factor), _joined(data, call))
+            return _binary("multiply", inner, _product(known, factor), joined_span(data, call))
         product = self.apply(_binary("multiply", inner, factor, ir.Span(data.span.nodes)))
         return _binary("add", product, _product(known, factor), call.span)
 
@@ -82,7 +79,9 @@ class _Folding(RuleRewriter):
         scaled = _scaled_anchor(anchor, scale, data.span)
         if scaled is None:
             return None
-        return ir.call("nn.bias_add", [scaled, Constant(_product(bias, scale))], axis=axis, span=_joined(data, call))
+        return ir.call(
+            "nn.bias_add", [scaled, Constant(_product(bias, scale))], axis=axis, span=joined_span(data, call)
+        )
 
     def add(self, call: Call) -> Expr | None:
         data, shift = _split(call)
@@ -92,12 +91,12 @@ class _Folding(RuleRewriter):
             bias_add = match_call(data, "nn.bias_add")
             axis = bias_add.attrs["axis"] % len(shape_of(data)) if bias_add else _channel_axis(data)
             vector = per_channel(shift, shape_of(data), axis)
-            return (
-                None if vector is None else ir.call("nn.bias_add", [data, Constant(vector)], axis=axis, span=call.span)
-            )
+            if vector is None:
+                return None
+            return ir.call("nn.bias_add", [data, Constant(vector)], axis=axis, span=call.span)
         inner, known = _split(data)
         if inner is not None and known is not None and match_call(data, "add") and self._alone(data):
-            return _binary("add", inner, _sum(known, shift), _joined(data, call))
+            return _binary("add", inner, _sum(known, shift), joined_span(data, call))
         return None
 
     def subtract(self, call: Call) -> Expr | None:
@@ -116,12 +115,7 @@ class _Folding(RuleRewriter):
         if first is None or inner.attrs["axis"] % rank != call.attrs["axis"] % rank:
             return None
         total = Constant(_sum(first, bias))
-        return ir.call("nn.bias_add", [inner.args[0], total], call.attrs, span=_joined(inner, call))
-
-
-def _joined(inner: Expr, outer: Expr) -> ir.Span:
-    """Return the span of both, in order, with the tensor of the outer one."""
-    return ir.Span(inner.span.merged(outer.span).nodes, outer.span.tensor)
+        return ir.call("nn.bias_add", [inner.args[0], total], call.attrs, span=joined_span(inner, call))
 
 
 def _split(expr: Expr) -> tuple[Expr | None, Array | None]:
@@ -162,8 +156,7 @@ def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
     shape = None if weights is None else _scale_shape(anchor, weights)
     if weights is None or shape is None or not isinstance(anchor.op, Operator):
         return None
-    name = anchor.args[1].name if isinstance(anchor.args[1], Constant) else None
-    scaled = Constant(_product(weights, scale.reshape(shape)), name, anchor.args[1].span)
+    scaled = changed_constant(anchor.args[1], _product(weights, scale.reshape(shape)))
     joined = ir.Span(anchor.span.merged(span).nodes, span.tensor)
     return ir.call(anchor.op.name, [anchor.args[0], scaled], anchor.attrs, span=joined)
 
@@ -177,12 +170,6 @@ def _scale_shape(anchor: Call, weights: Array) -> list[int] | None:
     if match_call(anchor, *_TRANSPOSED):
         if groups != 1:
             return None
-    elif is_depthwise(anchor):
+    elif is_depthwise_hwoi(anchor.attrs, shape_of(anchor.args[0])[anchor.attrs["data_layout"].index("C")]):
         channel_letters = "OI"  # O counts the input channels, I the filters of each
     return [extent if letter in channel_letters else 1 for letter, extent in zip(layout, weights.shape, strict=True)]
-
-
-def is_depthwise(conv: Call) -> bool:
-    """Tell whether a convolution has a kernel of the form HWOI: O counts input channels, I filters of each."""
-    channels = shape_of(conv.args[0])[conv.attrs["data_layout"].index("C")]
-    return bool(conv.attrs["groups"] == channels > 1 and conv.attrs["kernel_layout"].endswith("OI"))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from mlfc.errors import UnsupportedError
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Tuple, TupleGetItem, Var
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, TupleGetItem, Var
 from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order, with_children
-from mlfc.transform.extract import as_function
 from mlfc.transform.grouping import Group, Grouping, kind_of
+from mlfc.transform.matching import as_function
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class FuseOps:
         body = Tuple(outputs, main.body.span) if isinstance(main.body, Tuple) else outputs[0]
         calls = _operator_calls(body)
         groups = Grouping(calls, outputs, self.max_depth).find()
-        exits = {group.exit: group for group in groups}
-        rewriter = _GroupRewriter(exits)
-        return module.with_main(Function(main.params, rewriter(body), main.attrs, main.span))
+        return module.with_body(_GroupRewriter({group.exit: group for group in groups})(body))
 
 
 def _own_storage(outputs: Sequence[Expr]) -> tuple[Expr, ...]:

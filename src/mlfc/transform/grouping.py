@@ -6,14 +6,17 @@ keeps the graph of groups free of cycles: a path that left a group and came back
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mlfc.errors import InternalError
-from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name
+from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name, tensor_type
 from mlfc.relay.op import Kind, Operator
-from mlfc.transform.inline_cost import InlineCost, inline_cost
-from mlfc.transform.matching import flat_args, shape_of
+from mlfc.target.features import Features
+from mlfc.tir import ir, visitor
+from mlfc.tir.context import Context, Indices, Tensor
+from mlfc.transform.matching import flat_args, shape_of, value_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
@@ -219,3 +222,41 @@ def _reads(reader: Call, source: Call) -> float:
     if any(isinstance(arg, Tuple) for arg in reader.args):
         return _size(source)
     return _size(reader) * _SAMPLES.get(name, 1)
+
+
+@dataclass(frozen=True)
+class InlineCost:
+    """How one element of a call's result is written."""
+
+    names: dict[Expr, int]  # how often each argument is named
+    index_growth: int  # how often, at most, a read of an argument names one index of the result
+
+
+def inline_cost(call: Call) -> InlineCost:
+    """Return the counts of a call whose operator computes element by element."""
+    operator = call.op
+    if not isinstance(operator, Operator) or operator.compute is None:
+        raise InternalError("only operators that compute element by element can be spelled out")
+    out = tensor_type(call)
+    bound: dict[ir.Var, Expr] = {}
+    growth = 1
+
+    def placeholder(arg: Expr) -> Tensor:
+        kind = tensor_type(arg)
+
+        def read(indices: Indices) -> ir.Expr:
+            nonlocal growth
+            seen = Counter(node for index in indices for node in visitor.walk_expr(index) if isinstance(node, ir.Var))
+            growth = max(growth, *(seen[var] for var in own))
+            var = ir.Var("element", kind.dtype)
+            bound[var] = arg
+            return var
+
+        own = (*result_indices, ir.Var("none"))
+        return Tensor(kind.shape, kind.dtype, read, None, value_of(arg))
+
+    result_indices = tuple(ir.Var(f"i{axis}") for axis in range(len(out.shape)))
+    inputs = [placeholder(arg) for arg in flat_args(call)]
+    element = operator.compute(Context(Features()), inputs, call.attrs, out)(result_indices)
+    named = Counter(bound[node] for node in visitor.walk_expr(element) if isinstance(node, ir.Var) and node in bound)
+    return InlineCost(dict(named), growth)

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
+from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.support import dtypes
-from mlfc.transform.matching import apply_rules, dtype_of, match_call, per_channel, scalar_of, shape_of, value_of
+from mlfc.transform.matching import (
+    apply_rules,
+    dtype_of,
+    joined_span,
+    match_call,
+    per_channel,
+    scalar_of,
+    shape_of,
+    value_of,
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +47,9 @@ def _normalization(call: Call) -> Expr | None:
         return None
     ones = np.ones(shape_of(data)[axis], dtype_of(data))
     attrs = {"axis": axis, "epsilon": epsilon, "center": False, "scale": False}
-    span = _joined(mean, distance, variance.args[0], variance, inside, root, call)
+    assert root is not None  # it has the argument `inside`
+    span = joined_span(mean, distance, variance.args[0], variance, inside, root, call)
     return ir.call("nn.layer_norm", [data, Constant(ones), Constant(0 * ones)], attrs, span=span)
-
-
-def _joined(*exprs: Expr | None) -> Span:
-    """Return a span of the nodes of all expressions that has the last one's tensor."""
-    spans = [expr.span for expr in exprs if expr is not None]
-    nodes = [name for span in spans for name in span.nodes]
-    return Span(tuple(dict.fromkeys(nodes)), spans[-1].tensor)
 
 
 def _single_axis(mean: Call) -> int | None:
@@ -100,5 +103,5 @@ def _absorbed(call: Call, name: str, position: int, unused: tuple[str, ...]) -> 
         if vector is not None:
             args = list(found.args)
             args[position] = Constant(np.ascontiguousarray(vector))
-            return ir.call("nn.layer_norm", args, {**found.attrs, name: True}, span=_joined(found, call))
+            return ir.call("nn.layer_norm", args, {**found.attrs, name: True}, span=joined_span(found, call))
     return None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlfc.byoc.generator import generated, generator_of, subgraph_of
 from mlfc.errors import InternalError, MlfcError, UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind, Operator
@@ -20,10 +21,9 @@ from mlfc.target.features import Features
 from mlfc.tir import visitor
 from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, Value
 from mlfc.transform.device_placement import DevicePlacement
-from mlfc.transform.lower_external import lower_external
 from mlfc.transform.lower_group import LoweredGroup, lower_group
-from mlfc.transform.lower_tiled import TiledChain, TiledLowering
-from mlfc.transform.matching import operator_of, storage_owner
+from mlfc.transform.matching import macs_of, operator_of, storage_owner
+from mlfc.transform.row_tiling import TiledChain, TiledLowering
 
 _MAX_ELEMENTS = dtypes.limits("int32")[1]
 
@@ -251,3 +251,23 @@ class _ProgramBuilder:
 
 def _digest(array: npt.NDArray[Any]) -> bytes:
     return sha256(np.ascontiguousarray(array).data).digest()
+
+
+def lower_external(function: relay.Function, features: Features) -> LoweredGroup:
+    """Let the external code generator of a subgraph make its code."""
+    generator = generator_of(function)
+    if generator is None:
+        raise InternalError("a subgraph of no external code generator")
+    subgraph = subgraph_of(function, features)
+    body = generated(generator, subgraph)
+    prim = PrimFunc(
+        name=f"{generator.name}_{subgraph.name}",
+        inputs=subgraph.inputs,
+        constants=tuple(buffer for buffer, _ in subgraph.constants),
+        output=subgraph.output,
+        scratch=tuple(subgraph.scratch_buffers),
+        body=body,
+        macs=sum(map(macs_of, subgraph.calls())),
+    )
+    used = tuple(range(len(subgraph.inputs)))
+    return LoweredGroup(prim, subgraph.name, used, tuple(array for _, array in subgraph.constants))

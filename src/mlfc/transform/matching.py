@@ -11,9 +11,22 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.relay import ir
-from mlfc.relay.ir import NO_SPAN, Call, Constant, Expr, Function, IRModule, Span, TensorType, Tuple, op_name
+from mlfc.relay.ir import (
+    NO_SPAN,
+    Attrs,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    Span,
+    TensorType,
+    Tuple,
+    Var,
+    op_name,
+)
 from mlfc.relay.op import Kind, Operator
-from mlfc.relay.visitor import Rewriter
+from mlfc.relay.visitor import Rewriter, with_span
 
 Array: TypeAlias = npt.NDArray[Any]
 Rule: TypeAlias = Callable[[Call], "Expr | None"]
@@ -36,6 +49,17 @@ def scalar_of(expr: Expr) -> float | None:
         return None
     first = data.reshape(-1)[0]
     return first.item() if data.size == 1 or bool(np.all(data == first)) else None
+
+
+def changed_constant(expr: Expr, data: Array) -> Constant:
+    """Return new data under the name of a Constant."""
+    return Constant(data, expr.name if isinstance(expr, Constant) else None, expr.span)
+
+
+def joined_span(*exprs: Expr) -> Span:
+    """Return a span of the nodes of all expressions, in order, with the tensor of the last one."""
+    nodes = [name for expr in exprs for name in expr.span.nodes]
+    return Span(tuple(dict.fromkeys(nodes)), exprs[-1].span.tensor)
 
 
 def shape_of(expr: Expr) -> tuple[int, ...]:
@@ -163,12 +187,39 @@ class RuleRewriter(Rewriter):
             node = found
         return node
 
-    def function(self, function: Function) -> Function:
-        """Return `function` with its body rewritten."""
-        body = self(function.body)
-        return function if body is function.body else Function(function.params, body, function.attrs, function.span)
-
 
 def apply_rules(module: IRModule, rules: Mapping[str, Rule]) -> IRModule:
     """Return `module` with the rules applied to ``main``."""
-    return module.with_main(RuleRewriter(rules).function(module.main))
+    return module.with_body(RuleRewriter(rules)(module.main.body))
+
+
+def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Function, tuple[Expr, ...]]:
+    """Return a function that computes `last`, and the expressions outside that its parameters stand for.
+
+    `members` are the calls, what is read before what reads it; constants that they read go with them.
+    """
+    inner = set(members)
+    params: dict[Expr, Var] = {}
+    for call in members:
+        for arg in flat_args(call):
+            if arg not in inner and arg not in params and not isinstance(arg, Constant):
+                params[arg] = Var(f"p{len(params)}", ir.tensor_type(arg), arg.span)
+    body = _computation(members, last, params)
+    return Function(tuple(params.values()), body, attrs, body.span), tuple(params)
+
+
+def _computation(members: Sequence[Call], last: Call, params: dict[Expr, Var]) -> Expr:
+    done: dict[Expr, Expr] = dict(params)
+
+    def inside(arg: Expr) -> Expr:
+        if isinstance(arg, Tuple):
+            return Tuple(tuple(done.get(item, item) for item in arg.fields), arg.span)
+        return done.get(arg, arg)
+
+    nodes: list[str] = []
+    for call in members:
+        if not isinstance(call.op, Operator):
+            raise InternalError("what is taken out holds something that is not an operator")
+        done[call] = ir.call(call.op.name, [inside(arg) for arg in call.args], call.attrs, span=call.span)
+        nodes += [name for name in call.span.nodes if name not in nodes]
+    return with_span(done[last], ir.Span(tuple(nodes), last.span.tensor))

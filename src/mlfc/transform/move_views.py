@@ -8,7 +8,7 @@ from math import prod
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
 from mlfc.relay.op import Kind, Operator
-from mlfc.relay.visitor import rewrite_body
+from mlfc.relay.visitor import rewrite
 from mlfc.transform.matching import match_call, matching_axes, reshaped, shape_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -24,7 +24,7 @@ class MoveViews:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those reshapes moved."""
-        return module.with_main(rewrite_body(module.main, _moved))
+        return module.with_body(rewrite(module.main.body, _moved))
 
 
 def _moved(node: Expr) -> Expr:

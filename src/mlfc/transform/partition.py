@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from mlfc.byoc.generator import Composite, Generator
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Expr, Function, IRModule, Tuple
+from mlfc.relay.ir import Call, Expr, IRModule, Tuple
 from mlfc.relay.visitor import children, post_order, users, with_children
 from mlfc.target.features import Features
-from mlfc.transform.extract import as_function
+from mlfc.transform.matching import as_function
 
 
 @dataclass(eq=False)
@@ -46,9 +46,7 @@ class PartitionGraph:
         regions = self._regions(order, readers, outputs)
         if not regions:
             return module
-        merged = _merged(regions, order, readers, outputs)
-        main = module.main
-        return module.with_main(Function(main.params, _rewritten(body, order, merged), main.attrs, main.span))
+        return module.with_body(_rewritten(body, order, _merged(regions, order, readers, outputs)))
 
     def _regions(
         self, order: Sequence[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]

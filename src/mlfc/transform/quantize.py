@@ -24,6 +24,7 @@ from mlfc.transform.matching import (
     apply_rules,
     dtype_of,
     flat_args,
+    joined_span,
     match_call,
     per_channel,
     same_quantization,
@@ -221,7 +222,7 @@ def _requantize(call: Call) -> Expr | None:
         return None
     zero, zero_point = ir.const(0), _scalar(call.args[2], "int32")
     scales = sums.args[1], _scalar(call.args[1], "float32")
-    span = ir.Span(_nodes([*reversed(limits), call], sums), call.span.tensor)
+    span = joined_span(sums, *reversed(limits), call)
     result: Expr = ir.call(
         "qnn.requantize", [sums.args[0], scales[0], zero, scales[1], zero_point],
         axis=sums.attrs["axis"], rounding="TONEVEN", out_dtype=dtype_of(call), span=span,
@@ -229,13 +230,6 @@ def _requantize(call: Call) -> Expr | None:
     for limited in reversed(limits):
         result = _limited(result, limited, call)
     return result
-
-
-def _nodes(calls: list[Call], first: Call) -> tuple[str, ...]:
-    span = first.span
-    for call in calls:
-        span = span.merged(call.span)
-    return span.nodes
 
 
 def _limited(result: Expr, limited: Call, quantize: Call) -> Expr:
@@ -264,7 +258,7 @@ def _quantize_parts(call: Call) -> Expr | None:
     if scalar_of(call.args[1]) is None or not any(match_call(part, "qnn.dequantize") for part in parts):
         return None
     quantized = [_quantized_part(part, call) for part in parts]
-    return ir.call("concatenate", [Tuple(tuple(quantized))], joined.attrs, span=_merged(joined, call))
+    return ir.call("concatenate", [Tuple(tuple(quantized))], joined.attrs, span=joined_span(joined, call))
 
 
 def _quantized_part(part: Expr, quantize: Call) -> Expr:
@@ -274,10 +268,6 @@ def _quantized_part(part: Expr, quantize: Call) -> Expr:
     nodes = ir.Span(quantize.span.nodes)
     call = ir.call("qnn.quantize", [part, *quantize.args[1:]], quantize.attrs, span=nodes)
     return _quantize(call) or call
-
-
-def _merged(inner: Call, outer: Call) -> ir.Span:
-    return ir.Span(inner.span.merged(outer.span).nodes, outer.span.tensor)
 
 
 def _movement(call: Call) -> Expr | None:

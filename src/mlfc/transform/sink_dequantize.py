@@ -20,10 +20,8 @@ class SinkDequantize:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those operators repeated."""
-        main = module.main
         rewriter = Rewriter(lambda node: self._visit(rewriter, node))
-        body = rewriter(main.body)
-        return module if body is main.body else module.with_main(type(main)(main.params, body, main.attrs, main.span))
+        return module.with_body(rewriter(module.main.body))
 
     def _visit(self, rewriter: Rewriter, node: Expr) -> Expr:
         fuses = isinstance(node, Call) and isinstance(node.op, Operator) and node.op.kind not in _IN_MEMORY

@@ -14,8 +14,7 @@ from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.module_info import RowTilingInfo
 from mlfc.tir.ir import Program
-from mlfc.transform.lower_tiled import TiledChain
-from mlfc.transform.row_tiling import RowTile, TiledLayer, find_chains, schedule
+from mlfc.transform.row_tiling import RowTile, TiledChain, TiledLayer, find_chains, schedule
 
 # how many chains are lowered and planned before the smallest workspace found so far is taken
 _MOST_TRIALS = 8

@@ -1,14 +1,102 @@
-"""Convolutions. One spatial dimension is computed as two with a first extent of 1."""
+"""Convolutions and pools: one spatial dimension is computed as two with a first extent of 1."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
-from mlfc.frontend.onnx.window import WindowAttributes, window
 from mlfc.relay.ir import Expr
+
+_SIZE_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True)
+class WindowAttributes:
+    """A window over spatial dimensions, everything explicit: one number a dimension."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]  # padding before
+    end: tuple[int, ...]  # padding after
+    overhang: tuple[int, ...]  # what windows reach beyond the padding at the end (`ceil_mode`)
+    out: tuple[int, ...]  # extents of the result
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """All begins, then all ends, as Relay has it; the overhang belongs to the end."""
+        return (*self.begin, *(pad + more for pad, more in zip(self.end, self.overhang, strict=True)))
+
+    def as_image(self) -> WindowAttributes:
+        """Return the window over two dimensions: one is preceded by a dimension of extent 1."""
+        if len(self.kernel) != 1:
+            return self
+        return WindowAttributes(
+            (1, *self.kernel), (1, *self.strides), (1, *self.dilations),
+            (0, *self.begin), (0, *self.end), (0, *self.overhang), (1, *self.out),
+        )  # fmt: skip
+
+
+def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None) -> WindowAttributes:
+    """Return the window that the node's attributes describe on an input of spatial extents `sizes`.
+
+    `kernel` are the spatial extents of the weights; a pool states them in `kernel_shape` alone.
+    """
+    rank = len(sizes)
+    taps = node.integers("kernel_shape", kernel)
+    strides = node.integers("strides", (1,) * rank)
+    dilations = node.integers("dilations", (1,) * rank)
+    if kernel is not None and taps != tuple(kernel):
+        node.wrong(f"kernel_shape {taps} differs from the weights' {tuple(kernel)}")
+    for what, values in (("kernel_shape", taps), ("strides", strides), ("dilations", dilations)):
+        if len(values) != rank or any(not 1 <= value < _SIZE_LIMIT for value in values):
+            node.wrong(f"{what} {values} must be {rank} positive integers")
+    reach = [(count - 1) * dilation + 1 for count, dilation in zip(taps, dilations, strict=True)]
+    begin, end = _pads(node, sizes, reach, strides)
+    ceil = node.integer("ceil_mode", 0) != 0
+    out, overhang = [], []
+    for size, length, stride, before, after in zip(sizes, reach, strides, begin, end, strict=True):
+        room = size + before + after - length
+        count = room // stride + 1
+        # a last window that would start behind the input and its left padding is dropped
+        if ceil and room % stride and count * stride < size + before:
+            count += 1
+        out.append(count)
+        overhang.append(max(0, (count - 1) * stride - room))
+    return WindowAttributes(taps, strides, dilations, tuple(begin), tuple(end), tuple(overhang), tuple(out))
+
+
+def _halves(total: Sequence[int], auto_pad: str) -> tuple[list[int], list[int]]:
+    """Return what is before and after of padding in total; the larger half is at the end for SAME_UPPER."""
+    small = [pad // 2 for pad in total]
+    large = [pad - half for pad, half in zip(total, small, strict=True)]
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+
+
+def _pads(
+    node: Node, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the padding before and after each dimension."""
+    rank = len(sizes)
+    auto_pad = node.string("auto_pad", "NOTSET")
+    pads = node.integers("pads", (0,) * 2 * rank)
+    if len(pads) != 2 * rank or any(not 0 <= pad < _SIZE_LIMIT for pad in pads):
+        node.wrong(f"pads {pads} must be {2 * rank} integers that are not negative")
+    if auto_pad in ("NOTSET", ""):
+        return pads[:rank], pads[rank:]
+    if auto_pad == "VALID":
+        return (0,) * rank, (0,) * rank
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        node.wrong(f"auto_pad '{auto_pad}' is not known")
+    total = [
+        max(0, (-(-size // stride) - 1) * stride + length - size)
+        for size, length, stride in zip(sizes, reach, strides, strict=True)
+    ]
+    return _halves(total, auto_pad)
 
 
 @importer("Conv")
@@ -134,6 +222,83 @@ def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[li
     if len(wanted) != spatial:
         node.wrong(f"output_shape {wanted} does not fit {spatial} spatial dimensions")
     total = [whole - size for whole, size in zip(full, wanted, strict=True)]
-    small = [pad // 2 for pad in total]
-    large = [pad - half for pad, half in zip(total, small, strict=True)]
-    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+    return _halves(total, auto_pad)
+
+
+@importer("MaxPool", ignores=("storage_order",))
+def _max_pool(node: Node) -> Expr:
+    if node.wants(1):
+        node.unsupported("with the output Indices is not supported")
+    return _pooled(node, node.input(0), "max", pool_window(node))
+
+
+@importer("AveragePool")
+def _average_pool(node: Node) -> Expr:
+    return average_pool(node, node.input(0))
+
+
+def average_pool(node: Node, x: Expr) -> Expr:
+    """Return the average pool of `x` that the attributes of the node describe."""
+    shape = pool_window(node)
+    counted = node.integer("count_include_pad", 0) != 0
+    if counted and any(shape.overhang):
+        # padding counts, what hangs over it does not: so the padding becomes part of the input
+        widths = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True))
+        x = node.call("nn.pad", x, node.like(0.0, x), pad_width=widths, pad_mode="constant")
+        none = (0,) * len(shape.begin)
+        shape = WindowAttributes(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
+        counted = False
+    return _pooled(node, x, "avg", shape, count_include_pad=counted)
+
+
+def pool_window(node: Node) -> WindowAttributes:
+    """Return the window of a pool over input 0; refuse unsupported ranks."""
+    if node.rank(0) not in (3, 4, 5):
+        node.unsupported(
+            f"of a tensor of {node.rank(0)} dimensions is not supported",
+            "Pools over one, two and three spatial dimensions are supported",
+        )
+    shape = window(node, node.shape(0)[2:])
+    if any(out < 1 for out in shape.out):
+        node.wrong(f"the kernel {shape.kernel} does not fit into the input")
+    return shape
+
+
+def _pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes: Any) -> Expr:
+    image = shape.as_image()
+    rank = len(image.kernel)
+    result = node.call(
+        f"nn.{kind}_pool{rank}d",
+        as_image(node, x),
+        pool_size=image.kernel,
+        strides=image.strides,
+        dilation=image.dilations,
+        padding=image.padding,
+        layout="NC" + "DHW"[-rank:],
+        **attributes,
+    )
+    return node.reshape(result, (*shape_of(result)[:2], *shape.out))
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(node: Node) -> Expr:
+    return global_pool(node, node.input(0), "avg" if node.operator == "GlobalAveragePool" else "max")
+
+
+def global_pool(node: Node, x: Expr, kind: str) -> Expr:
+    """Return `x` pooled (``avg``, ``max``) over all its spatial dimensions, each of which keeps the extent 1."""
+    rank = len(shape_of(x))
+    if rank == 4:
+        return node.call(f"nn.global_{kind}_pool2d", x, layout="NCHW")
+    return node.call("mean" if kind == "avg" else "max", x, axis=tuple(range(2, rank)), keepdims=True)
+
+
+@importer("LpPool")
+def _lp_pool(node: Node) -> Expr:
+    power = node.integer("p", 2)
+    x, shape = node.input(0), pool_window(node)
+    size = prod(shape.kernel)
+    magnitude = node.call("abs", x)
+    raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
+    total = node.call("multiply", _pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
+    return total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))

@@ -25,27 +25,23 @@ _BINARY = {
     "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
     "Xor": "logical_xor",
 }  # fmt: skip
+_TERNARY = {"Where": "where"}
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
-def _unary(operator: str) -> Convert:
-    return lambda node: node.call(operator, node.input(0))
+def _of_inputs(operator: str, count: int) -> Convert:
+    return lambda node: node.call(operator, *(node.input(index) for index in range(count)))
 
 
-def _binary(operator: str) -> Convert:
-    return lambda node: node.call(operator, node.input(0), node.input(1))
-
-
-def _variadic(operator: str) -> Convert:
+def _folded(operator: str) -> Convert:
     return lambda node: reduce(lambda left, right: node.call(operator, left, right), node.all_inputs())
 
 
-for _name, _operator in _UNARY.items():
-    add_importer(_name, _unary(_operator))
-for _name, _operator in _BINARY.items():
-    add_importer(_name, _binary(_operator))
+for _count, _table in enumerate((_UNARY, _BINARY, _TERNARY), 1):
+    for _name, _operator in _table.items():
+        add_importer(_name, _of_inputs(_operator, _count))
 for _name, _operator in _VARIADIC.items():
-    add_importer(_name, _variadic(_operator))
+    add_importer(_name, _folded(_operator))
 
 
 @importer("Mean")
@@ -122,16 +118,9 @@ def _is_inf(node: Node) -> Expr:
     return result
 
 
-@importer("Where")
-def _where(node: Node) -> Expr:
-    return node.call("where", node.input(0), node.input(1), node.input(2))
-
-
 @importer("Clip")
 def _clip_attributes(node: Node) -> Expr:
-    low = node.real("min", float("-inf"))
-    high = node.real("max", float("inf"))
-    return clip(node, node.input(0), low, high)
+    return clip(node, node.input(0), node.real("min", -np.inf), node.real("max", np.inf))
 
 
 @importer("Clip", since=11)
@@ -139,11 +128,8 @@ def _clip(node: Node) -> Expr:
     x = node.input(0)
     low, high = node.known(1), node.known(2)
     if (low is not None or not node.has(1)) and (high is not None or not node.has(2)) and is_float(x):
-        bounds = [
-            float("-inf") if low is None else float(low.reshape(())),
-            float("inf") if high is None else float(high.reshape(())),
-        ]
-        return clip(node, x, *bounds)
+        least = -np.inf if low is None else float(low.reshape(()))
+        return clip(node, x, least, np.inf if high is None else float(high.reshape(())))
     if node.has(1):
         x = node.call("maximum", x, node.reshape(node.input(1), ()))
     return node.call("minimum", x, node.reshape(node.input(2), ())) if node.has(2) else x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Params, Problems, finish, numbered
-from mlfc.frontend.onnx import families, table
+from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import OpenShapesError, guessed_shapes, input_variables, open_dimensions
 from mlfc.frontend.onnx.node import Node
@@ -23,7 +24,12 @@ from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend
 
-families.load()
+import_module("mlfc.ops")
+for _family in (
+    "activation", "conv", "elementwise", "image", "index", "linear", "microsoft", "ml", "normalization", "quantized",
+    "reduce", "shape",
+):  # fmt: skip
+    import_module(f"mlfc.frontend.onnx.{_family}")
 
 NESTING_LIMIT = 50
 # What hostile attribute values can make numpy, Python or an importer stumble over.

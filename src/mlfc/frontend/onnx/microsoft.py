@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfc.frontend.onnx.conv import convolution
+from mlfc.frontend.onnx.conv import average_pool, convolution, global_pool
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.pool import average_pool, global_pool
-from mlfc.frontend.onnx.quantized import fixed_scale, integer_matmul, note, requantized, zero_point_of
+from mlfc.frontend.onnx.quantized import integer_matmul, note, requantized, scale_and_zero
 from mlfc.frontend.onnx.table import MICROSOFT, importer
-from mlfc.relay.ir import Constant, Expr
+from mlfc.relay.ir import Expr
 
 
 def _real(node: Node, index: int) -> Expr:
     """Return input `index`, followed by its scale and zero point, as real numbers."""
-    scale = fixed_scale(node, index + 1, "scale")
-    zero_point = zero_point_of(node, index + 2, scale)
+    scale, zero_point = scale_and_zero(node, index + 1, index + 2, "scale")
     note(node, node.input(index), scale, zero_point)
-    return _dequantized(node, node.input(index), scale, zero_point)
-
-
-def _dequantized(node: Node, x: Expr, scale: Constant, zero_point: Constant) -> Expr:
-    return node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=-1)
+    return node.call("qnn.dequantize", node.input(index), scale, zero_point, out_dtype="float32", axis=-1)
 
 
 def _integers(node: Node, x: Expr, index: int, like: int = 0) -> Expr:
     """Return `x` as integers whose scale and zero point are the inputs from `index` on."""
-    scale = fixed_scale(node, index, "Y_scale")
-    zero_point = zero_point_of(node, index + 1, scale)
+    scale, zero_point = scale_and_zero(node, index, index + 1, "Y_scale")
     dtype = node.dtype(index + 1) if node.has(index + 1) else node.dtype(like)
     result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=-1, rounding="TONEVEN")
     note(node, result, scale, zero_point)
     return result
 
 
-@importer("QLinearAdd", domain=MICROSOFT)
-def _qlinear_add(node: Node) -> Expr:
-    return _integers(node, node.call("add", _real(node, 0), _real(node, 3)), 6)
-
-
-@importer("QLinearMul", domain=MICROSOFT)
-def _qlinear_mul(node: Node) -> Expr:
-    return _integers(node, node.call("multiply", _real(node, 0), _real(node, 3)), 6)
+@importer("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def _qlinear_pair(node: Node) -> Expr:
+    operator = "add" if node.operator.endswith("Add") else "multiply"
+    return _integers(node, node.call(operator, _real(node, 0), _real(node, 3)), 6)
 
 
 @importer("QLinearSigmoid", domain=MICROSOFT)
@@ -62,21 +51,12 @@ def _qlinear_softmax(node: Node) -> Expr:
     return _integers(node, node.call("nn.softmax", _real(node, 0), axis=axis), 3)
 
 
-@importer("QLinearGlobalAveragePool", domain=MICROSOFT)
-def _qlinear_global_average_pool(node: Node) -> Expr:
-    _channels_first(node)
-    return _integers(node, global_pool(node, _real(node, 0), "nn.global_avg_pool2d", "mean"), 3)
-
-
-@importer("QLinearAveragePool", domain=MICROSOFT)
-def _qlinear_average_pool(node: Node) -> Expr:
-    _channels_first(node)
-    return _integers(node, average_pool(node, _real(node, 0)), 3)
-
-
-def _channels_first(node: Node) -> None:
+@importer("QLinearGlobalAveragePool", "QLinearAveragePool", domain=MICROSOFT)
+def _qlinear_pool(node: Node) -> Expr:
     if node.integer("channels_last", 0):
         node.unsupported("with channels_last is not supported", "Quantize the model before layout optimization")
+    x = _real(node, 0)
+    return _integers(node, global_pool(node, x, "avg") if "Global" in node.operator else average_pool(node, x), 3)
 
 
 @importer("QLinearConcat", domain=MICROSOFT)
@@ -95,26 +75,24 @@ def _qgemm(node: Node) -> Expr:
         node.unsupported("with alpha is not supported", "Fold alpha into the scale of the weights")
     a = node.transpose(a, (1, 0)) if node.integer("transA", 0) else a
     b = node.transpose(b, (1, 0)) if node.integer("transB", 0) else b
-    scales = fixed_scale(node, 1, "a_scale"), fixed_scale(node, 4, "b_scale")
-    zeros = zero_point_of(node, 2, scales[0]), zero_point_of(node, 5, scales[1])
-    note(node, node.input(0), scales[0], zeros[0])
-    sums = integer_matmul(node, a, b, zeros, scales)
+    a_pair, b_pair = scale_and_zero(node, 1, 2, "a_scale"), scale_and_zero(node, 4, 5, "b_scale")
+    note(node, node.input(0), *a_pair)
+    sums = integer_matmul(node, a, b, a_pair, b_pair)
     if node.has(6):
         sums = node.call("nn.bias_add", sums, node.reshape(node.input(6), (shape_of(sums)[1],)), axis=1)
-    unit = np.asarray(scales[0].data * scales[1].data)
+    unit = np.asarray(a_pair[0].data * b_pair[0].data)
     if not node.has(7):
         real = node.constant(unit, "float32")
         return node.call("multiply", node.cast(sums, dtype_of(real)), real)
-    out_scale = fixed_scale(node, 7, "y_scale")
-    return requantized(node, sums, unit, 1, out_scale, zero_point_of(node, 8, out_scale), node.dtype(8))
+    return requantized(node, sums, unit, 1, *scale_and_zero(node, 7, 8, "y_scale"), node.dtype(8))
 
 
 @importer("MatMulIntegerToFloat", domain=MICROSOFT)
 def _matmul_integer_to_float(node: Node) -> Expr:
-    scales = fixed_scale(node, 2, "a_scale"), fixed_scale(node, 3, "b_scale")
-    zeros = zero_point_of(node, 4, scales[0]), zero_point_of(node, 5, scales[1])
-    sums = integer_matmul(node, node.input(0), node.input(1), zeros, scales)
-    real = node.call("multiply", node.cast(sums, "float32"), node.constant(scales[0].data * scales[1].data, "float32"))
+    a_pair, b_pair = scale_and_zero(node, 2, 4, "a_scale"), scale_and_zero(node, 3, 5, "b_scale")
+    sums = integer_matmul(node, node.input(0), node.input(1), a_pair, b_pair)
+    unit = node.constant(a_pair[0].data * b_pair[0].data, "float32")
+    real = node.call("multiply", node.cast(sums, "float32"), unit)
     return node.call("add", real, node.input(6)) if node.has(6) else real
 
 

@@ -66,15 +66,8 @@ def _quantize_linear(node: Node) -> Expr:
     if scale is None:
         return _quantized_at_run_time(node, x)
     zero_point = zero_point_of(node, 2, scale)
-    result = node.call(
-        "qnn.quantize",
-        x,
-        scale,
-        zero_point,
-        out_dtype=_stored_dtype(node),
-        axis=_channel_axis(node, len(shape_of(x)), scale, zero_point),
-        rounding="TONEVEN",
-    )
+    axis, dtype = _channel_axis(node, len(shape_of(x)), scale, zero_point), _stored_dtype(node)
+    result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=axis, rounding="TONEVEN")
     note(node, result, scale, zero_point)
     return result
 
@@ -169,12 +162,12 @@ def _dynamic_quantize_linear(node: Node) -> list[Expr]:
     return [_saturated(node, node.call("divide", x, scale), zero_point, "uint8"), scale, zero_point]
 
 
-def fixed_scale(node: Node, index: int, what: str) -> Constant:
-    """Return a scale that must be known at compile time."""
+def scale_and_zero(node: Node, index: int, zero_index: int, what: str) -> tuple[Constant, Constant]:
+    """Return a scale, which must be known at compile time, and its zero point."""
     node.value(index, what)
     scale = scale_of(node, index, what)
     assert scale is not None
-    return scale
+    return scale, zero_point_of(node, zero_index, scale)
 
 
 def requantized(
@@ -183,47 +176,35 @@ def requantized(
     """Return int32 sums, whose unit is `scale`, as integers of the output's scale."""
     if out_scale.data.ndim or out_zero.data.ndim:
         node.unsupported("with an output scale for each channel is not supported", "Quantize outputs per tensor")
+    unit, zero = node.constant(scale.astype(np.float32), "float32"), node.constant(0, "int32")
     result = node.call(
-        "qnn.requantize",
-        sums,
-        node.constant(scale.astype(np.float32), "float32"),
-        node.constant(0, "int32"),
-        out_scale,
-        out_zero,
-        axis=axis if scale.ndim else -1,
-        rounding="TONEVEN",
-        compute_dtype="float32",
-        out_dtype=dtype,
-    )
+        "qnn.requantize", sums, unit, zero, out_scale, out_zero, axis=axis if scale.ndim else -1, rounding="TONEVEN",
+        compute_dtype="float32", out_dtype=dtype,
+    )  # fmt: skip
     note(node, result, out_scale, out_zero)
     return result
 
 
 @importer("QLinearConv")
 def _qlinear_conv(node: Node) -> Expr:
-    x_scale, w_scale, y_scale = (
-        fixed_scale(node, index, what) for index, what in ((1, "x_scale"), (4, "w_scale"), (6, "y_scale"))
-    )
-    x_zero, w_zero, y_zero = (
-        zero_point_of(node, index, scale) for index, scale in ((2, x_scale), (5, w_scale), (7, y_scale))
-    )
-    note(node, node.input(0), x_scale, x_zero)
-    sums, shape = _integer_conv(node, node.input(0), node.input(3), x_zero, w_zero, x_scale, w_scale)
+    x_pair, w_pair = scale_and_zero(node, 1, 2, "x_scale"), scale_and_zero(node, 4, 5, "w_scale")
+    y_pair = scale_and_zero(node, 6, 7, "y_scale")
+    note(node, node.input(0), *x_pair)
+    sums, shape = _integer_conv(node, node.input(0), node.input(3), x_pair, w_pair)
     if node.has(8):
         sums = node.call("nn.bias_add", sums, node.input(8), axis=1)
-    unit = x_scale.data * w_scale.data
-    result = requantized(node, sums, np.asarray(unit), 1, y_scale, y_zero, node.dtype(7))
-    return node.reshape(result, shape)
+    unit = np.asarray(x_pair[0].data * w_pair[0].data)
+    return node.reshape(requantized(node, sums, unit, 1, *y_pair, node.dtype(7)), shape)
 
 
 def _integer_conv(
-    node: Node, x: Expr, weight: Expr, x_zero: Constant, w_zero: Constant, x_scale: Constant, w_scale: Constant
+    node: Node, x: Expr, weight: Expr, x_pair: tuple[Constant, Constant], w_pair: tuple[Constant, Constant]
 ) -> tuple[Expr, tuple[int, ...]]:
     """Return int32 sums of a convolution over two dimensions, and the shape that the result should have."""
     geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
-        "qnn.conv2d", as_image(node, x), as_image(node, weight), x_zero, w_zero, x_scale, w_scale,
+        "qnn.conv2d", as_image(node, x), as_image(node, weight), x_pair[1], w_pair[1], x_pair[0], w_pair[0],
         out_dtype="int32", **attributes,
     )  # fmt: skip
     return sums, (*shape_of(sums)[:2], *geometry.out)
@@ -232,37 +213,32 @@ def _integer_conv(
 @importer("ConvInteger")
 def _conv_integer(node: Node) -> Expr:
     one = node.constant(1.0, "float32")
-    zeros = [zero_point_of(node, index, one) for index in (2, 3)]
-    sums, shape = _integer_conv(node, node.input(0), node.input(1), zeros[0], zeros[1], one, one)
+    x_pair, w_pair = ((one, zero_point_of(node, index, one)) for index in (2, 3))
+    sums, shape = _integer_conv(node, node.input(0), node.input(1), x_pair, w_pair)
     return node.reshape(sums, shape)
 
 
 @importer("QLinearMatMul")
 def _qlinear_matmul(node: Node) -> Expr:
-    a_scale, b_scale, y_scale = (
-        fixed_scale(node, index, what) for index, what in ((1, "a_scale"), (4, "b_scale"), (6, "y_scale"))
-    )
-    a_zero, b_zero, y_zero = (
-        zero_point_of(node, index, scale) for index, scale in ((2, a_scale), (5, b_scale), (7, y_scale))
-    )
-    note(node, node.input(0), a_scale, a_zero)
-    sums = integer_matmul(node, node.input(0), node.input(3), (a_zero, b_zero), (a_scale, b_scale))
-    unit = np.asarray(a_scale.data * b_scale.data)
-    axis = len(shape_of(sums)) - 1
-    return requantized(node, sums, unit, axis, y_scale, y_zero, node.dtype(7))
+    a_pair, b_pair = scale_and_zero(node, 1, 2, "a_scale"), scale_and_zero(node, 4, 5, "b_scale")
+    y_pair = scale_and_zero(node, 6, 7, "y_scale")
+    note(node, node.input(0), *a_pair)
+    sums = integer_matmul(node, node.input(0), node.input(3), a_pair, b_pair)
+    unit = np.asarray(a_pair[0].data * b_pair[0].data)
+    return requantized(node, sums, unit, len(shape_of(sums)) - 1, *y_pair, node.dtype(7))
 
 
 def integer_matmul(
-    node: Node, a: Expr, b: Expr, zeros: tuple[Constant, Constant], scales: tuple[Constant, Constant]
+    node: Node, a: Expr, b: Expr, a_pair: tuple[Constant, Constant], b_pair: tuple[Constant, Constant]
 ) -> Expr:
-    """Return the int32 product of quantized matrices; `b` may have one zero point a column."""
+    """Return the int32 product of quantized matrices with scale and zero point; `b` may have one pair a column."""
     if len(shape_of(a)) < 2 or len(shape_of(b)) < 2 or shape_of(a)[-1] != shape_of(b)[-2]:
         node.unsupported(
             f"of shapes {shape_of(a)} and {shape_of(b)} is not supported", "Give matrices or stacks of them"
         )
-    if zeros[0].data.ndim or scales[0].data.ndim:
+    if any(number.data.ndim for number in a_pair):
         node.unsupported("with one scale or zero point a row is not supported", "Quantize the first input per tensor")
-    numbers = (*zeros, *scales)
+    numbers = (a_pair[1], b_pair[1], a_pair[0], b_pair[0])
     if len(shape_of(b)) == 2:
         weight = node.transpose(b, (1, 0))
         return node.call("qnn.dense", a, weight, *numbers, units=shape_of(weight)[0], out_dtype="int32")
@@ -276,8 +252,8 @@ def _matmul_integer(node: Node) -> Expr:
     one = node.constant(1.0, "float32")
     fixed = all(not node.has(index) or node.known(index) is not None for index in (2, 3))
     if fixed:
-        zeros = zero_point_of(node, 2, one), zero_point_of(node, 3, one)
-        return integer_matmul(node, node.input(0), node.input(1), zeros, (one, one))
+        a_pair, b_pair = ((one, zero_point_of(node, index, one)) for index in (2, 3))
+        return integer_matmul(node, node.input(0), node.input(1), a_pair, b_pair)
     return matmul(node, *(_centred(node, index) for index in (0, 1)))
 
 

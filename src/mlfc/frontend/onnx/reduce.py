@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.shape import axes_of
-from mlfc.frontend.onnx.table import Convert, add_importer, importer
+from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 
 
@@ -27,55 +25,29 @@ def _axes(node: Node, x: Expr) -> tuple[int, ...]:
     return tuple(range(rank)) if no_axes_is_all else ()
 
 
-def _plain(operator: str) -> Convert:
-    return lambda node: reduced(node, operator, node.input(0))
+@importer("ReduceMean", "ReduceProd", "ReduceSum")
+def _reduce(node: Node) -> Expr:
+    return reduced(node, node.operator.removeprefix("Reduce").lower(), node.input(0))
 
 
-def _of(before: Callable[[Node, Expr], Expr], after: str | None = None) -> Convert:
-    """Return the importer of a sum of elements changed `before`; the sum is changed by `after`."""
-
-    def convert(node: Node) -> Expr:
-        total = reduced(node, "sum", before(node, node.input(0)))
-        return node.call(after, total) if after else total
-
-    return convert
-
-
-def _squared(node: Node, x: Expr) -> Expr:
-    return node.call("multiply", x, x)
+@importer("ReduceMax", "ReduceMin")
+def _extreme(node: Node) -> Expr:
+    x, operator = node.input(0), node.operator.removeprefix("Reduce").lower()
+    if dtype_of(x) == "bool":
+        # the largest of truth values is whether any is true, the smallest whether all are
+        operator = "any" if operator == "max" else "all"
+    return reduced(node, operator, x)
 
 
-def _magnitude(node: Node, x: Expr) -> Expr:
-    return node.call("abs", x)
-
-
-def _same(_: Node, x: Expr) -> Expr:
-    return x
-
-
-def _extreme(operator: str) -> Convert:
-    def convert(node: Node) -> Expr:
-        x = node.input(0)
-        if dtype_of(x) == "bool":
-            # the largest of truth values is whether any is true, the smallest whether all are
-            return reduced(node, "any" if operator == "max" else "all", x)
-        return reduced(node, operator, x)
-
-    return convert
-
-
-for _name, _convert in {
-    "ReduceMax": _extreme("max"),
-    "ReduceMin": _extreme("min"),
-    "ReduceMean": _plain("mean"),
-    "ReduceProd": _plain("prod"),
-    "ReduceSum": _plain("sum"),
-    "ReduceL1": _of(_magnitude),
-    "ReduceL2": _of(_squared, "sqrt"),
-    "ReduceSumSquare": _of(_squared),
-    "ReduceLogSum": _of(_same, "log"),
-}.items():
-    add_importer(_name, _convert)
+@importer("ReduceL1", "ReduceLogSum", "ReduceL2", "ReduceSumSquare")
+def _reduced_sum(node: Node) -> Expr:
+    """Sum elements, magnitudes or squares; the sum may be changed at last."""
+    x = node.input(0)
+    if node.operator != "ReduceLogSum":
+        x = node.call("abs", x) if node.operator == "ReduceL1" else node.call("multiply", x, x)
+    total = reduced(node, "sum", x)
+    after = {"ReduceLogSum": "log", "ReduceL2": "sqrt"}.get(node.operator)
+    return node.call(after, total) if after else total
 
 
 @importer("ReduceLogSumExp")
@@ -94,39 +66,18 @@ def _reduce_log_sum_exp(node: Node) -> Expr:
     return node.reshape(result, [extent for axis, extent in enumerate(shape_of(x)) if axis not in axes])
 
 
-@importer("ArgMax")
-def _arg_max(node: Node) -> Expr:
-    return _position(node, "argmax")
-
-
-@importer("ArgMin")
-def _arg_min(node: Node) -> Expr:
-    return _position(node, "argmin")
-
-
-def _position(node: Node, operator: str) -> Expr:
+@importer("ArgMax", "ArgMin")
+def _position(node: Node) -> Expr:
     result = node.call(
-        operator,
-        node.input(0),
-        axis=(node.axis(node.integer("axis", 0), node.rank(0)),),
-        keepdims=bool(node.integer("keepdims", 1)),
-        select_last_index=bool(node.integer("select_last_index", 0)),
-    )
+        node.operator.lower(), node.input(0), axis=(node.axis(node.integer("axis", 0), node.rank(0)),),
+        keepdims=bool(node.integer("keepdims", 1)), select_last_index=bool(node.integer("select_last_index", 0)),
+    )  # fmt: skip
     return node.cast(result, "int64")
 
 
-@importer("CumSum")
-def _cum_sum(node: Node) -> Expr:
-    return _running(node, "cumsum")
-
-
-@importer("CumProd")
-def _cum_prod(node: Node) -> Expr:
-    return _running(node, "cumprod")
-
-
-def _running(node: Node, operator: str) -> Expr:
-    x = node.input(0)
+@importer("CumSum", "CumProd")
+def _running(node: Node) -> Expr:
+    x, operator = node.input(0), node.operator.lower()
     axis = node.axis(int(node.value(1, "axis").reshape(())), node.rank(0))
     backwards = bool(node.integer("reverse", 0))
     if backwards:

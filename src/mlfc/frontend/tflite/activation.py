@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tflite import ActivationFunctionType
 
+from mlfc.frontend.common import gelu
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay.ir import Expr, const
@@ -92,42 +93,34 @@ def _relu(node: Node) -> Expr:
 def rescaled(node: Node, expr: Expr, tensor: TfliteTensor) -> Expr:
     """Return codes of `tensor` as codes of the first output."""
     return node.call(
-        "qnn.requantize", expr, *node.quantization(tensor), *node.quantization(node.output()),
+        "qnn.requantize", expr, *node.quantizations(tensor, node.output()),
         rounding="DOUBLE", out_dtype=node.output().dtype,
     )  # fmt: skip
 
 
-def _of_codes(node: Node, name: str, **attrs: object) -> Expr:
+def of_codes(node: Node, name: str, allowed: tuple[str, ...] = ("int8", "uint8"), **attrs: object) -> Expr:
     """Return a quantized operator of the first input with scales and zero points of input and output."""
     source, output = node.input(0), node.output()
-    if source.dtype not in ("int8", "uint8") or source.dtype != output.dtype:
+    if source.dtype not in allowed or source.dtype != output.dtype:
         node.refuse(
             f"{node.record.code} from {source.type_name} to {output.type_name} is not supported", "Use int8 or float32"
         )
-    return node.call(name, node.expr(0), *node.quantization(source), *node.quantization(output), **attrs)
+    return node.call(name, node.expr(0), *node.quantizations(source, output), **attrs)
 
 
-@converts("LOGISTIC")
-def _logistic(node: Node) -> Expr:
-    return _squashed(node, "sigmoid")
-
-
-@converts("TANH")
-def _tanh(node: Node) -> Expr:
-    return _squashed(node, "tanh")
-
-
-def _squashed(node: Node, name: str) -> Expr:
+@converts("LOGISTIC", "TANH")
+def _squashed(node: Node) -> Expr:
+    name = "tanh" if node.record.code == "TANH" else "sigmoid"
     if not node.quantized:
         return node.call(name, node.expr(0))
     # LiteRT's kernels fill a table from float32, TFLite Micro's compute in fixed point
-    return _of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
+    return of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
 
 
 @converts("HARD_SWISH")
 def _hard_swish(node: Node) -> Expr:
     if node.quantized:
-        return _of_codes(node, "qnn.hardswish")
+        return of_codes(node, "qnn.hardswish")
     data = node.expr(0)
     gate = node.call("clip", node.call("add", data, const(3.0)), a_min=0.0, a_max=6.0)
     return node.call("divide", node.call("multiply", data, gate), const(6.0))
@@ -137,7 +130,7 @@ def _hard_swish(node: Node) -> Expr:
 def _leaky_relu(node: Node) -> Expr:
     alpha = float(node.options("LeakyReluOptions").Alpha())
     if node.quantized:
-        return _of_codes(node, "qnn.leaky_relu", alpha=alpha)
+        return of_codes(node, "qnn.leaky_relu", alpha=alpha)
     return node.call("nn.leaky_relu", node.expr(0), alpha=alpha)
 
 
@@ -145,8 +138,7 @@ def _leaky_relu(node: Node) -> Expr:
 def _prelu(node: Node) -> Expr:
     data, alpha = node.expr(0), node.expr(1)
     if node.quantized:
-        source, slope, output = node.input(0), node.input(1), node.output()
-        scales = [item for tensor in (source, slope, output) for item in node.quantization(tensor)]
+        scales = node.quantizations(node.input(0), node.input(1), node.output())
         return node.call("qnn.prelu", data, alpha, *scales)
     # nn.prelu takes one slope a channel; TFLite broadcasts
     negative = node.call("less", data, const(0.0))
@@ -156,7 +148,7 @@ def _prelu(node: Node) -> Expr:
 @converts("ELU")
 def _elu(node: Node) -> Expr:
     if node.quantized:
-        return _of_codes(node, "qnn.elu")
+        return of_codes(node, "qnn.elu")
     data = node.expr(0)
     below = node.call("subtract", node.call("exp", node.call("minimum", data, const(0.0))), const(1.0))
     return node.call("where", node.call("less", data, const(0.0)), below, data)
@@ -168,15 +160,8 @@ def _gelu(node: Node) -> Expr:
     approximate = bool(options.Approximate()) if options is not None else False
     data = node.expr(0)
     if node.quantized:
-        return _of_codes(node, "qnn.gelu", approximate=approximate)
-    if approximate:
-        cubic = node.call("multiply", node.call("multiply", data, data), data)
-        inner = node.call("add", data, node.call("multiply", cubic, const(0.044715)))
-        curve = node.call("tanh", node.call("multiply", inner, const(math.sqrt(2 / math.pi))))
-    else:
-        curve = node.call("erf", node.call("multiply", data, const(math.sqrt(0.5))))
-    half = node.call("multiply", data, const(0.5))
-    return node.call("multiply", half, node.call("add", curve, const(1.0)))
+        return of_codes(node, "qnn.gelu", approximate=approximate)
+    return gelu(node.call, const, data, tanh=approximate)
 
 
 @converts("SOFTMAX")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfc.frontend.tflite.activation import activated, clipped, rescaled
+from mlfc.frontend.tflite.activation import activated, clipped, of_codes, rescaled
 from mlfc.frontend.tflite.node import Node, converts, is_quantized, same_quantization
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay import ir
@@ -18,10 +18,9 @@ _RELAY = {
     "NOT_EQUAL": "not_equal", "LESS": "less", "LESS_EQUAL": "less_equal", "GREATER": "greater",
     "GREATER_EQUAL": "greater_equal", "LOGICAL_AND": "logical_and", "LOGICAL_OR": "logical_or",
     "LOGICAL_NOT": "logical_not", "ABS": "abs", "NEG": "negative", "EXP": "exp", "LOG": "log", "SQRT": "sqrt",
-    "RSQRT": "rsqrt", "SIN": "sin", "COS": "cos", "FLOOR": "floor", "CEIL": "ceil", "SIGN": "sign",
+    "RSQRT": "rsqrt", "SIN": "sin", "COS": "cos", "FLOOR": "floor", "CEIL": "ceil", "SIGN": "sign", "ROUND": "round",
 }  # fmt: skip
 _QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul"}
-_QUANTIZED_UNARY = {"ABS": "qnn.abs", "EXP": "qnn.exp", "LOG": "qnn.log"}
 # comparisons scale codes up by this many bits before they bring them to a common scale
 _COMPARISON_BITS = 8
 
@@ -41,7 +40,7 @@ def _fused_arithmetic(node: Node) -> Expr:
         if code not in _QUANTIZED or not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _BYTES:
             given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
             node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
-        scales = [item for tensor in (lhs, rhs, output) for item in node.quantization(tensor)]
+        scales = node.quantizations(lhs, rhs, output)
         return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales), function)
     if function:
         node.refuse(f"{code} of {output.type_name} with a fused activation function is not supported")
@@ -56,16 +55,13 @@ def _extreme(node: Node) -> Expr:
     return node.call(_RELAY[node.record.code], node.expr(0), node.expr(1))
 
 
-@converts("POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR")
-def _plain_binary(node: Node) -> Expr:
+@converts(
+    "POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR", "NEG", "SQRT", "RSQRT", "SIN", "COS", "FLOOR", "CEIL",
+    "ROUND", "SIGN", "LOGICAL_NOT",
+)  # fmt: skip
+def _plain(node: Node) -> Expr:
     _refuse_codes(node)
-    return node.call(_RELAY[node.record.code], node.expr(0), node.expr(1))
-
-
-@converts("NEG", "SQRT", "RSQRT", "SIN", "COS", "FLOOR", "CEIL", "SIGN", "LOGICAL_NOT")
-def _plain_unary(node: Node) -> Expr:
-    _refuse_codes(node)
-    return node.call(_RELAY[node.record.code], node.expr(0))
+    return node.call(_RELAY[node.record.code], *node.operands())
 
 
 def _refuse_codes(node: Node) -> None:
@@ -76,31 +72,15 @@ def _refuse_codes(node: Node) -> None:
 
 @converts("ABS", "EXP", "LOG")
 def _unary(node: Node) -> Expr:
-    code, source, output = node.record.code, node.input(0), node.output()
-    if not node.quantized:
-        return node.call(_RELAY[code], node.expr(0))
-    if source.dtype != "int8" or output.dtype != "int8":
-        node.refuse(f"{code} from {source.type_name} to {output.type_name} is not supported", "Use int8 or float32")
-    return node.call(_QUANTIZED_UNARY[code], node.expr(0), *node.quantization(source), *node.quantization(output))
+    code = node.record.code
+    return of_codes(node, f"qnn.{_RELAY[code]}", ("int8",)) if node.quantized else node.call(_RELAY[code], node.expr(0))
 
 
-@converts("ROUND")
-def _round(node: Node) -> Expr:
-    _refuse_codes(node)
-    return node.call("round", node.expr(0))
-
-
-@converts("SQUARE")
+@converts("SQUARE", "SQUARED_DIFFERENCE")
 def _square(node: Node) -> Expr:
     _refuse_codes(node)
-    return node.call("multiply", node.expr(0), node.expr(0))
-
-
-@converts("SQUARED_DIFFERENCE")
-def _squared_difference(node: Node) -> Expr:
-    _refuse_codes(node)
-    difference = node.call("subtract", node.expr(0), node.expr(1))
-    return node.call("multiply", difference, difference)
+    x = node.expr(0) if node.record.code == "SQUARE" else node.call("subtract", node.expr(0), node.expr(1))
+    return node.call("multiply", x, x)
 
 
 @converts("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")

@@ -47,10 +47,7 @@ def _squeeze(node: Node) -> Expr:
 
 @converts("EXPAND_DIMS")
 def _expand_dims(node: Node) -> Expr:
-    axes = node.integers(1)
-    if len(axes) != 1:
-        raise ModelError(f"{len(axes)} axes where one belongs")
-    return node.call("expand_dims", node.expr(0), axis=axes[0])
+    return node.call("expand_dims", node.expr(0), axis=node.integer(1))
 
 
 @converts("TRANSPOSE")
@@ -68,8 +65,7 @@ def _pad_width(node: Node) -> tuple[tuple[int, int], ...]:
 @converts("PAD", "PADV2")
 def _pad(node: Node) -> Expr:
     dtype = node.output().dtype
-    if not same_quantization(node.input(0), node.output()):
-        node.refuse(f"{node.record.code} between different scales is not supported", "Keep one scale across it")
+    node.refuse_new_scale()
     value: float = node.zero_point(node.input(0)) if node.quantized else 0
     if node.has(2):
         given = node.value(2)
@@ -89,9 +85,9 @@ def _mirror_pad(node: Node) -> Expr:
 @converts("CONCATENATION")
 def _concatenation(node: Node) -> Expr:
     options = node.options("ConcatenationOptions")
-    parts = [node.expr(position) for position in range(node.input_count)]
+    parts = node.operands()
     axis, output, function = options.Axis(), node.output(), options.FusedActivationFunction()
-    tensors = [node.input(position) for position in range(node.input_count)]
+    tensors = [node.input(position) for position in range(len(parts))]
     if all(same_quantization(tensor, output) for tensor in tensors):
         joined = node.call("concatenate", Tuple(tuple(parts)), axis=axis)
     else:
@@ -106,7 +102,7 @@ def _concatenation(node: Node) -> Expr:
 @converts("PACK")
 def _pack(node: Node) -> Expr:
     axis = normalized_axis("PACK", node.options("PackOptions").Axis(), len(node.shape(0)) + 1)
-    parts = [node.call("expand_dims", node.expr(position), axis=axis) for position in range(node.input_count)]
+    parts = [node.call("expand_dims", part, axis=axis) for part in node.operands()]
     return node.call("concatenate", Tuple(tuple(parts)), axis=axis)
 
 
@@ -133,10 +129,8 @@ def _parts(node: Node, data: Expr, axis: int, sizes: Sequence[int]) -> list[Expr
 @converts("SPLIT")
 def _split(node: Node) -> list[Expr]:
     """Convert SPLIT, whose data is input 1 and whose axis is input 0."""
-    axes, shape = node.integers(0), node.shape(1)
-    if len(axes) != 1:
-        raise ModelError(f"{len(axes)} axes where one belongs")
-    axis, count = normalized_axis("SPLIT", axes[0], len(shape)), len(node.record.outputs)
+    shape, count = node.shape(1), len(node.record.outputs)
+    axis = normalized_axis("SPLIT", node.integer(0), len(shape))
     if count == 0 or shape[axis] % count:
         raise ModelError(f"axis {axis} of {shape} does not split into {count} equal parts")
     return _parts(node, node.expr(1), axis, [shape[axis] // count] * count)
@@ -144,10 +138,10 @@ def _split(node: Node) -> list[Expr]:
 
 @converts("SPLIT_V")
 def _split_v(node: Node) -> list[Expr]:
-    sizes, axes, shape = node.integers(1), node.integers(2), node.shape(0)
-    if len(axes) != 1 or len(sizes) != len(node.record.outputs):
+    sizes, shape = node.integers(1), node.shape(0)
+    if len(sizes) != len(node.record.outputs):
         raise ModelError(f"{len(sizes)} sizes for {len(node.record.outputs)} outputs")
-    axis = normalized_axis("SPLIT_V", axes[0], len(shape))
+    axis = normalized_axis("SPLIT_V", node.integer(2), len(shape))
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = shape[axis] - sum(size for size in sizes if size != -1)
     if min(sizes) < 0 or sum(sizes) != shape[axis]:

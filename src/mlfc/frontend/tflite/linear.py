@@ -99,15 +99,6 @@ def _product_scales(
     return product
 
 
-def _quantized_args(
-    node: Node, data: Expr, source: TfliteTensor, weights: Constant, weight: TfliteTensor, axis: int
-) -> list[Expr]:
-    """Return arguments of a quantized linear operator, in Relay's order."""
-    scale, zero_point = node.quantization(source)
-    scales = _weight_scale_constant(_weight_scales(weight, axis))
-    return [data, weights, zero_point, _weight_zeros(weight), scale, scales]
-
-
 def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, attrs: dict[str, Any]) -> Expr:
     """Return a linear operator whose float data is quantized when the model runs, as TFLite's hybrid kernels do it.
 
@@ -146,21 +137,23 @@ def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric:
 
 def _linear(
     node: Node, name: str, weights: Constant, weight_axis: int, bias: Constant | None, function: int,
-    attrs: dict[str, Any], *, data: Expr, double: bool, rounding: str = "DOUBLE",
+    attrs: dict[str, Any], *, data: Expr, double: bool, rounding: str = "DOUBLE", source: int = 0,
 ) -> Expr:  # fmt: skip
     """Return ``nn.<name>`` or ``qnn.<name>`` with bias, requantization and activation."""
-    source, weight = node.input(0), node.input(1)
+    tensor, weight = node.input(source), node.input(1)
     last = len(ir.tensor_type(data).shape) - 1
-    mode = _mode(node, source, weight)
-    if mode == "float":
-        result = node.call(f"nn.{name}", data, weights, **attrs)
+    mode = _mode(node, tensor, weight)
+    if mode != "quantized":
+        if mode == "float":
+            result = node.call(f"nn.{name}", data, weights, **attrs)
+        else:
+            result = _hybrid(node, f"qnn.{name}", weights, weight_axis, data, attrs)
         return activated(node, _biased(node, result, bias, last), function)
-    if mode == "hybrid":
-        result = _hybrid(node, f"qnn.{name}", weights, weight_axis, data, attrs)
-        return activated(node, _biased(node, result, bias, last), function)
-    args = _quantized_args(node, data, source, weights, weight, weight_axis)
-    sums = _biased(node, node.call(f"qnn.{name}", *args, out_dtype="int32", **attrs), bias, last)
-    scales = _product_scales(node, source, weight, weight_axis, double=double)
+    scale, zero_point = node.quantization(tensor)
+    args = (zero_point, _weight_zeros(weight), scale, _weight_scale_constant(_weight_scales(weight, weight_axis)))
+    sums = node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs)
+    sums = _biased(node, sums, bias, last)
+    scales = _product_scales(node, tensor, weight, weight_axis, double=double)
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
 
 
@@ -218,15 +211,9 @@ def _transpose_conv(node: Node) -> Expr:
     # Relay's conv2d_transpose takes the weights as its gradient's convolution has them: HW, channels in, channels out
     arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
     bias, function = _bias(node, 3, channels), int(options.FusedActivationFunction())
-    if _mode(node, node.input(2), node.input(1)) == "float":
-        result = node.call("nn.conv2d_transpose", data, arranged, **attrs)
-        return activated(node, _biased(node, result, bias, 3), function)
     if _mode(node, node.input(2), node.input(1)) == "hybrid":
         node.refuse("TRANSPOSE_CONV with float32 data and int8 weights is not supported", "Use float32 weights")
-    args = _quantized_args(node, data, node.input(2), arranged, node.input(1), 0)
-    sums = _biased(node, node.call("qnn.conv2d_transpose", *args, out_dtype="int32", **attrs), bias, 3)
-    scales = _product_scales(node, node.input(2), node.input(1), 0, double=True)
-    return requantized(node, sums, scales, axis=3, rounding="DOUBLE", function=function)
+    return _linear(node, "conv2d_transpose", arranged, 0, bias, function, attrs, data=data, double=True, source=2)
 
 
 @converts("FULLY_CONNECTED")

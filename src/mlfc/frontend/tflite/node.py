@@ -52,11 +52,6 @@ class Node:
         """The span of everything that this operator becomes."""
         return Span((self.label,))
 
-    @property
-    def input_count(self) -> int:
-        """Number of inputs, absent ones included."""
-        return len(self.record.inputs)
-
     def has(self, position: int) -> bool:
         """Tell whether an optional input is there."""
         return position < len(self.record.inputs) and self.record.inputs[position] >= 0
@@ -77,6 +72,10 @@ class Node:
         """Return the expression of an input; its type has the actual shape, which `shapes` may have fixed."""
         return self.exprs[self.input(position).index]
 
+    def operands(self) -> list[Expr]:
+        """Return the expressions of all inputs."""
+        return [self.expr(position) for position in range(len(self.record.inputs))]
+
     def shape(self, position: int) -> tuple[int, ...]:
         """Return the actual shape of an input."""
         return ir.tensor_type(self.expr(position)).shape
@@ -90,6 +89,13 @@ class Node:
                 "It must be a constant",
             )
         return expr.data
+
+    def integer(self, position: int) -> int:
+        """Return a constant input of one integer."""
+        values = self.integers(position)
+        if len(values) != 1:
+            raise ModelError(f"expected one integer as input {position}, got {len(values)}")
+        return values[0]
 
     def integers(self, position: int) -> list[int]:
         """Return a constant input of integers as a flat list."""
@@ -125,6 +131,15 @@ class Node:
         """Return scale and zero point of a tensor as Relay takes them."""
         scale, zero_point = _single(tensor)
         return const(scale, "float32"), const(zero_point, "int32")
+
+    def quantizations(self, *tensors: TfliteTensor) -> list[Constant]:
+        """Return scale and zero point of each tensor, one after the other."""
+        return [item for tensor in tensors for item in self.quantization(tensor)]
+
+    def refuse_new_scale(self) -> None:
+        """Raise UnsupportedError unless the first input and the output have the same scale and zero point."""
+        if not same_quantization(self.input(0), self.output()):
+            self.refuse(f"{self.record.code} between different scales is not supported", "Keep one scale across it")
 
     @property
     def quantized(self) -> bool:

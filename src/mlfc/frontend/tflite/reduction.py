@@ -9,40 +9,26 @@ import numpy.typing as npt
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped
-from mlfc.frontend.tflite.node import Node, converts, same_quantization
+from mlfc.frontend.tflite.node import Node, converts
 from mlfc.frontend.tflite.window import WindowOptions
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const
 
 
-def _same_scales(node: Node) -> None:
-    if not same_quantization(node.input(0), node.output()):
-        node.refuse(f"{node.record.code} between different scales is not supported", "Keep one scale across it")
-
-
-@converts("AVERAGE_POOL_2D")
-def _average_pool(node: Node) -> Expr:
-    options = node.options("Pool2DOptions")
+@converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
+def _pool(node: Node) -> Expr:
+    options, name = node.options("Pool2DOptions"), node.record.code[:3].lower()
+    name = f"{'avg' if name == 'ave' else name}_pool2d"
     window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
     attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
     if not node.quantized:
-        return activated(node, node.call("nn.avg_pool2d", node.expr(0), **attrs), function)
-    _same_scales(node)
-    scales = (*node.quantization(node.input(0)), *node.quantization(node.output()))
+        return activated(node, node.call(f"nn.{name}", node.expr(0), **attrs), function)
+    node.refuse_new_scale()
+    if name == "max_pool2d":
+        return clipped(node, node.call("nn.max_pool2d", node.expr(0), **attrs), function)
+    scales = node.quantizations(node.input(0), node.output())
     return clipped(node, node.call("qnn.avg_pool2d", node.expr(0), *scales, **attrs), function)
-
-
-@converts("MAX_POOL_2D")
-def _max_pool(node: Node) -> Expr:
-    options = node.options("Pool2DOptions")
-    window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
-    attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
-    result = node.call("nn.max_pool2d", node.expr(0), **attrs)
-    if not node.quantized:
-        return activated(node, result, function)
-    _same_scales(node)
-    return clipped(node, result, function)
 
 
 def _axes(node: Node) -> tuple[int, ...]:
@@ -53,28 +39,26 @@ def _axes(node: Node) -> tuple[int, ...]:
     return normalized_axes(node.record.code, axes, rank)
 
 
-def _reduced(node: Node, name: str) -> Expr:
+def _reduced(node: Node, name: str, data: Expr, *scales: Expr) -> Expr:
     keep = bool(node.options("ReducerOptions").KeepDims())
-    return node.call(name, node.expr(0), axis=_axes(node), keepdims=keep)
+    return node.call(name, data, *scales, axis=_axes(node), keepdims=keep)
 
 
 @converts("MEAN")
 def _mean(node: Node) -> Expr:
     if not node.quantized:
-        return _reduced(node, "mean")
-    keep = bool(node.options("ReducerOptions").KeepDims())
-    scales = (*node.quantization(node.input(0)), *node.quantization(node.output()))
-    return node.call("qnn.mean", node.expr(0), *scales, axis=_axes(node), keepdims=keep)
+        return _reduced(node, "mean", node.expr(0))
+    return _reduced(node, "qnn.mean", node.expr(0), *node.quantizations(node.input(0), node.output()))
 
 
 @converts("SUM")
 def _sum(node: Node) -> Expr:
     if not node.quantized:
-        return _reduced(node, "sum")
+        return _reduced(node, "sum", node.expr(0))
     # the sum of codes is exact; what is left is one change of scale
-    source, output, keep = node.input(0), node.output(), bool(node.options("ReducerOptions").KeepDims())
+    source, output = node.input(0), node.output()
     count = prod(node.shape(0)[axis] for axis in _axes(node))
-    wide = node.call("sum", node.call("cast", node.expr(0), dtype="int32"), axis=_axes(node), keepdims=keep)
+    wide = _reduced(node, "sum", node.call("cast", node.expr(0), dtype="int32"))
     scale, _ = node.quantization(source)
     return node.call(
         "qnn.requantize", wide, scale, const(count * node.zero_point(source), "int32"), *node.quantization(output),
@@ -87,17 +71,14 @@ def _reduce(node: Node) -> Expr:
     name = node.record.code.removeprefix("REDUCE_").lower()
     if name == "prod" and node.quantized:
         node.refuse("quantized REDUCE_PROD is not supported", "Keep this operator in float32")
-    _same_scales(node)
-    return _reduced(node, name)
+    node.refuse_new_scale()
+    return _reduced(node, name, node.expr(0))
 
 
 @converts("ARG_MAX", "ARG_MIN")
 def _arg(node: Node) -> Expr:
-    axes = node.integers(1)
-    if len(axes) != 1:
-        raise ModelError(f"{len(axes)} axes where one belongs")
     name = "argmax" if node.record.code == "ARG_MAX" else "argmin"
-    result = node.call(name, node.expr(0), axis=(axes[0],), keepdims=False)
+    result = node.call(name, node.expr(0), axis=(node.integer(1),), keepdims=False)
     wanted = node.output().dtype
     return result if ir.tensor_type(result).dtype == wanted else node.call("cast", result, dtype=wanted)
 
@@ -136,7 +117,7 @@ def _resize_bilinear(node: Node) -> Expr:
     options, size = node.options("ResizeBilinearOptions"), _target(node)
     align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
     if node.quantized:
-        _same_scales(node)
+        node.refuse_new_scale()
         return node.call("qnn.resize_bilinear", node.expr(0), size=size, align_corners=align, half_pixel_centers=half)
     mode = "align_corners" if align else "half_pixel" if half else "asymmetric"
     return node.call(
@@ -148,7 +129,7 @@ def _resize_bilinear(node: Node) -> Expr:
 def _resize_nearest(node: Node) -> Expr:
     options, size = node.options("ResizeNearestNeighborOptions"), _target(node)
     align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
-    _same_scales(node)
+    node.refuse_new_scale()
     result = node.expr(0)
     for axis in (1, 2):
         indices = _nearest(node.shape(0)[axis], size[axis - 1], align, half)

@@ -101,7 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
-    """Share what is built among the tests of all workers, whose folders lie in one of the session's."""
+    """Share builds among the tests of all workers, whose folders are in the session's folder."""
     from tests import session_cache
 
     base = tmp_path_factory.getbasetemp()
@@ -126,7 +126,7 @@ def models(shared: Path) -> Path:
 
 @pytest.fixture
 def command() -> Callable[..., str]:
-    """Return what runs a command of ours that must succeed, and gives what it prints."""
+    """Return a function that runs an mlfc command, requires success, and returns its output."""
     from typer.testing import CliRunner
 
     from mlfc.cli.main import app

@@ -121,7 +121,7 @@ def _given(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def edge_calls() -> Iterator[EdgeCall]:
-    """Yield every operator with its attributes, and its first call in every dtype that it takes."""
+    """Yield every operator with its attributes, and its first call in every dtype it accepts."""
     seen: set[str] = set()
     for spec in _specs():
         leaves = [leaf for leaf in _leaves(spec.args) if isinstance(leaf, Given)]

@@ -1,4 +1,4 @@
-"""On a board, pools and constants lie at addresses of the memories that they were given, and nothing else changes."""
+"""On a board, pools and constants are at addresses of their memories, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -29,20 +29,20 @@ _DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
 
 @dataclass(frozen=True)
 class Reading:
-    """What came of one file.
+    """The result of reading one file.
 
     Attributes
     ----------
     error : str or None
         The class of the exception, if there was one.
     code : str or None
-        Of an error of ours.
+        The code, if it is one of our errors.
     text : str
         Its message, or the list of faults of `validate`.
     calls : int
-        Of functions: the time that it took, on a machine that has nothing else to do.
+        Function calls, which stand for the time on an idle machine.
     megabytes : float
-        Most memory, beyond what the process had before.
+        Peak memory beyond the process's own.
     """
 
     error: str | None
@@ -58,7 +58,7 @@ class Reader:
     Parameters
     ----------
     folder : path
-        Where it stands and what it takes for its home, temporary files and caches.
+        Its working folder, home, temporary files and caches.
     good : path
         A good archive, for getting ready; the name of an ONNX file gets it ready for models.
     """

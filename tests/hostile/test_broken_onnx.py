@@ -1,4 +1,4 @@
-"""Damaged and hostile ONNX models: each gives one error of ours."""
+"""Damaged and hostile ONNX models: each raises one of our errors."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_external_data_comes_from_the_models_folder_alone(tmp_path: Path) -> Non
 
 
 def test_mutated_models_never_give_foreign_errors() -> None:
-    """Truncations and flipped bytes either import or raise an error of ours."""
+    """Truncations and flipped bytes either import or raise one of our errors."""
     data = bytearray(small_network().SerializeToString())
     rng = np.random.default_rng(1)
     failures = 0

@@ -1,6 +1,6 @@
-"""What is no whole library for this machine is refused before any of its code runs.
+"""A file that is not a complete library for this machine is refused before any of its code runs.
 
-Damage inside is told by the digest, see `test_library_digest`; a library without one is the loader's.
+The digest detects damage inside (`test_library_digest`); a library without one is left to the system's loader.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Damage:
         return load.offset + address - load.address
 
     def address(self, name: str) -> int:
-        """Return where a symbol lies in memory."""
+        """Return the address of a symbol."""
         found = self.image.find(name)
         assert found is not None
         return found[0]

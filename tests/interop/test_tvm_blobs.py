@@ -42,7 +42,7 @@ PACKED = (
 
 
 class Code(Module):
-    """Stands for the library that a blob lies in."""
+    """Stands in for the library around a blob."""
 
     type_key = "c"
 

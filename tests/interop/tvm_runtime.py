@@ -131,7 +131,7 @@ class TvmLibrary:
 
 
 class AotExecutor:
-    """The AOT executor for C++: all that it knows of a model are the tables that the code returns."""
+    """The AOT executor for C++, which knows only the tables that the code returns."""
 
     def __init__(self, library: TvmLibrary) -> None:
         get = library.function("get_c_metadata")

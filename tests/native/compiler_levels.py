@@ -20,7 +20,7 @@ LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
 
 @dataclass(frozen=True)
 class Build:
-    """A compiler and what it is told of the processor."""
+    """A compiler and its options for the processor."""
 
     compiler: Compiler
     name: str

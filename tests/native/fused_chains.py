@@ -172,7 +172,7 @@ def _shape(value: Expr) -> tuple[int, ...]:
 
 
 def _as(value: Expr, dtype: str) -> Expr:
-    """Return the value as another dtype; bytes and bools are told apart from what floats may be."""
+    """Return the value as another dtype; float32 becomes int8 by quantization, anything else by a cast."""
     own = ir.tensor_type(value).dtype
     if own == dtype:
         return value

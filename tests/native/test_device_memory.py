@@ -1,4 +1,4 @@
-"""Graphs whose tensors lie on devices: copies at the edges, tensors of the device in place, profiles by its clock."""
+"""Graphs with tensors on devices: copies at the edges, tensors of the device in place, profiles by its clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the graph executor gives is what AOT code gives, bit for bit, at the corners of both.
+"""The graph executor and AOT code give the same bits, in the corner cases of both.
 
-ONNX Runtime says what is right. All models lie in one archive, once for each executor, so the C compiler runs once.
+ONNX Runtime is the reference. One archive has all models, once per executor, so the C compiler runs once.
 """
 
 from __future__ import annotations

@@ -370,7 +370,7 @@ def test_a_file_that_replaced_a_loaded_one_is_loaded_itself(factories: dict[str,
 
 
 def copies() -> set[str]:
-    """Return the numbers of libraries in this process that lie in memory alone."""
+    """Return the numbers of this process's libraries that exist only in memory."""
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return {line.split()[4] for line in mapped.splitlines() if "mlfc-library" in line}
 

@@ -1,6 +1,6 @@
-"""A process that forks while other threads run models has children that run them, too.
+"""Children of a process that forks while other threads run models can run them too.
 
-A child that waits for ever is ended by its own alarm, and then its status is not 0; how long it takes is of no matter.
+A child that hangs is ended by its own alarm, so its status is not 0; its run time does not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Board files: those that come along are good, and every fault of one's own is named."""
+"""Board files: the built-in ones are valid, and every fault of a user's file is named."""
 
 from __future__ import annotations
 

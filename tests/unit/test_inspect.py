@@ -29,7 +29,7 @@ def kws(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def covered(tensors: list[dict[str, Any]]) -> int:
-    """Count the bytes that tensors lie on, one by one."""
+    """Count the bytes that tensors occupy, one by one."""
     return len({byte for item in tensors for byte in range(item["offset"], item["offset"] + item["bytes"])})
 
 

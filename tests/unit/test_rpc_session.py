@@ -1,4 +1,4 @@
-"""Sessions over lines that fail in every way, against devices that say what they are told to."""
+"""Sessions over connections that fail in every way, with scripted devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: rounding is told from real differences, labels that tie from wrong ones, NaN from numbers."""
+"""Verdicts: rounding or real difference, tied or wrong labels, NaN or numbers."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ from mlfc.codegen.writer import PIECES, Writer
 from mlfc.memory.pools import DEFAULT_POOL, pool_array, pool_section
 from mlfc.tir.host import Function
 
+INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_backend_api.h>")
+
 
 def entry_file(functions: AotFunctions) -> str:
     """Return the file with the functions that users call, and with the static workspace."""
@@ -40,9 +42,6 @@ def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[
     """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
     macro = "MLF_POOL" if pool == DEFAULT_POOL else f"MLF_POOL_{pool.upper()}"
     return [*section_macro(macro, pool_section(pool)), f"{declared}[{size}] {macro};", ""]
-
-
-INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_backend_api.h>")
 
 
 def checks() -> str:

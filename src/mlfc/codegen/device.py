@@ -20,6 +20,20 @@ from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
 from mlfc.tir.launches import launches
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
+MARKER = "// Function: "
+"""Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
+_AXES = "xyz"
+
+# words of the dialects that names of variables must not be, beside C's
+_RESERVED = frozenset(
+    {
+        "memcpy", "NAN", "INFINITY", "kernel", "global", "local", "constant", "private", "half", "bool", "char",
+        "uchar", "ushort", "uint", "ulong", "threadIdx", "blockIdx", "blockDim", "gridDim", "this", "new", "class",
+        "template", "operator", "delete", "true", "false", "block", "image", "sampler", "event", "pipe", "step",
+        "mix", "select", "max", "min", "exp", "log", "pow", "sign", "distance", "length", "dot", "cross", "clamp",
+    }
+)  # fmt: skip
+
 
 @dataclass(eq=False)
 class DeviceExprPrinter(ExprPrinter):
@@ -87,21 +101,6 @@ class DeviceExprPrinter(ExprPrinter):
         if not isinstance(elements, ir.Load):
             raise InternalError("a word is taken from memory only")
         return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
-
-
-MARKER = "// Function: "
-"""Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
-
-_AXES = "xyz"
-# words of the dialects that names of variables must not be, beside C's
-_RESERVED = frozenset(
-    {
-        "memcpy", "NAN", "INFINITY", "kernel", "global", "local", "constant", "private", "half", "bool", "char",
-        "uchar", "ushort", "uint", "ulong", "threadIdx", "blockIdx", "blockDim", "gridDim", "this", "new", "class",
-        "template", "operator", "delete", "true", "false", "block", "image", "sampler", "event", "pipe", "step",
-        "mix", "select", "max", "min", "exp", "log", "pow", "sign", "distance", "length", "dot", "cross", "clamp",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

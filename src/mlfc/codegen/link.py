@@ -24,6 +24,9 @@ from mlfc.support.content import Data
 from mlfc.target.target import Target
 from mlfc.tir.ir import KernelCall, PrimFunc, Value
 
+LLVM = "llvm"
+_PREFIX = f"tvmgen_{SHARED_MODULE}"
+
 
 def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
     """Print a module in the language of its target, without what `shared` has in files of several modules.
@@ -40,10 +43,6 @@ def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
 
         return generate_llvm(unit, shared)
     return generate_c(unit, shared)
-
-
-LLVM = "llvm"
-_PREFIX = f"tvmgen_{SHARED_MODULE}"
 
 
 @dataclass(frozen=True, eq=False)

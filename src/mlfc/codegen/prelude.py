@@ -29,6 +29,17 @@ _FEW = 16
 _INT32_MAX = dtypes.limits("int32")[1]
 
 
+# overflow wraps instead of being undefined
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+
+_DIVISIONS = {
+    "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
+    "floormod": "a % b + (((a % b != 0) & ((a % b < 0) != (b < 0))) ? b : 0)",
+    "truncdiv": "a / b",
+    "truncmod": "a % b",
+}
+
+
 class _BodyPrinter(ExprPrinter):
     """Prints the expressions of a body: large literals as readers of bits write them."""
 
@@ -99,17 +110,6 @@ def _value(printer: ExprPrinter, expr: Expr, room: int) -> str:
         rest = rest.otherwise
     lines.append(printer.expr(rest))
     return "\n" + "\n".join(f"    {': ' if number else ''}{line}" for number, line in enumerate(lines))
-
-
-# overflow wraps instead of being undefined
-_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
-
-_DIVISIONS = {
-    "floordiv": "a / b - ((a % b != 0) & ((a % b < 0) != (b < 0)))",
-    "floormod": "a % b + (((a % b != 0) & ((a % b < 0) != (b < 0))) ? b : 0)",
-    "truncdiv": "a / b",
-    "truncmod": "a % b",
-}
 
 
 def _scalar_helper(name: str, dtype: str) -> str:

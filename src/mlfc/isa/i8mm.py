@@ -133,8 +133,7 @@ LLVM_FORMS.add("i8mm", LlvmForm(_call))
 # kernels ---------------------------------------------------------------------------------------------------
 
 
-def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     plain = conv.groups == 1 and len(conv.spatial) <= 2 and prod(conv.output) > 1
     # eight channels are multiplied at a time
     return plain and conv.channels >= BYTES and _takes(data, weights, out)
@@ -151,8 +150,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     _Tiles(ctx, conv.planar(), data, frame_of(len(conv.spatial)), weights, out).emit()
 
 
-def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     rows, reduction = prod(data.shape[:-1]), data.shape[-1]
     return len(data.shape) == 2 and rows > 1 and reduction >= BYTES and _takes(data, weights, out)
 

@@ -36,8 +36,7 @@ def _largest(data: Buffer, weights: Weights) -> int:
     return reach * int(centered.reshape(-1, centered.shape[-1]).sum(axis=0).max(initial=0))
 
 
-def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     if len(conv.spatial) > 2:
         return False
     if data.dtype == "float32":

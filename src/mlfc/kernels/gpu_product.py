@@ -28,6 +28,10 @@ FEW_ROWS = 4
 """Up to so many rows a product needs no tiles: `few_rows`."""
 
 
+_COLUMNS = 8  # 32 bytes of weights, which memory delivers at a time
+_MANY_COLUMNS, _WIDE = 1 << 13, 32
+
+
 @dataclass(frozen=True, eq=False)
 class Operands:
     """A tensor and weights as one matrix product takes them."""
@@ -92,8 +96,7 @@ def is_dense(conv: Conv) -> bool:
     return single and conv.groups == 1 and 0 < conv.batch <= FEW_ROWS
 
 
-def _takes_windows(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx, data, weights, out
+def _takes_windows(_ctx: Context, conv: Conv, *_: object) -> bool:
     return bool(prod(conv.output) * conv.batch) and not is_dense(conv)
 
 
@@ -113,8 +116,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     multiply(ctx, sizes, patches, found, out, place)
 
 
-def _takes_many(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx, weights, out
+def _takes_many(_ctx: Context, data: Buffer, *_: object) -> bool:
     return prod(data.shape[:-1]) > FEW_ROWS
 
 
@@ -129,8 +131,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     multiply(ctx, sizes, rows, found, out, lambda _, row, column: [*unraveled(row, leading), column])
 
 
-def _takes_matrices(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
-    del ctx, a, b
+def _takes_matrices(_: Context, sizes: Product, _a: Tensor, _b: Tensor, out: Output) -> bool:
     return len(out.shape) >= 2 and bool(prod(out.shape)) and sizes.reduction > 0
 
 
@@ -159,12 +160,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     TiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)
 
 
-_COLUMNS = 8  # 32 bytes of weights, which memory delivers at a time
-_MANY_COLUMNS, _WIDE = 1 << 13, 32
-
-
-def _takes(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx, weights, out
+def _takes(_ctx: Context, data: Buffer, *_: object) -> bool:
     return 0 < prod(data.shape[:-1]) <= FEW_ROWS
 
 
@@ -202,8 +198,7 @@ def few_rows(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
                 stmts.barrier()
 
 
-def _takes_pixels(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx, data, weights, out
+def _takes_pixels(_ctx: Context, conv: Conv, *_: object) -> bool:
     return is_dense(conv)
 
 

@@ -55,8 +55,7 @@ def _phases(conv: Conv, axis: int) -> list[_Phase]:
     return found
 
 
-def _takes(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx, weights, out
+def _takes(_ctx: Context, conv: Conv, data: Buffer, *_: object) -> bool:
     few = prod(conv.strides) <= _MOST_PHASES and conv.group_channels >= _FEWEST_COLUMNS
     return few and bool(prod(conv.spatial) * prod(data.shape))
 

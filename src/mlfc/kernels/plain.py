@@ -31,6 +31,10 @@ PIECE = 512  # most products of a piece of a longer sum
 Piece: TypeAlias = "tuple[Expr, Expr]"
 
 
+FILTERS_AT_ONCE = 4
+Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
+
+
 def is_long(dtype: str, steps: int) -> bool:
     """Tell whether a sum of `steps` products is taken in pieces; integers are exact in any order."""
     return dtypes.is_float(dtypes.element(dtype)) and steps > LONGEST
@@ -49,11 +53,6 @@ def piece(ctx: Context, steps: int, whole: bool) -> Iterator[Piece]:
     with ctx.stmts.loop(count, "piece") as index:
         first = index * size
         yield first, tb.const(size) if count * size == steps else tb.minimum(size, steps - first)
-
-
-FILTERS_AT_ONCE = 4
-
-Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
 
 
 def accumulator_dtype(out: Output) -> str:

@@ -120,8 +120,7 @@ class TiledProduct(TiledConv):
                         stmts.store(buffer, [number, k, lane + block.width], 0)
 
 
-def _accepts_product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
-    del ctx
+def _accepts_product(_: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
     floats = a.dtype == b.dtype == out.dtype == "float32"
     integers = dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype) and out.dtype == "int32"
     return (floats or integers) and len(out.shape) >= 2 and a.buffer is not None and sizes.rows > 1

@@ -15,6 +15,9 @@ MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of t
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 
 
+Array = npt.NDArray[Any]
+
+
 @dataclass(frozen=True)
 class Split:
     """A range cut into `large` pieces of ``size + 1`` followed by `small` pieces of ``size``."""
@@ -103,9 +106,6 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
                 total += count * row_count * column_count * step
             copies += 1
     return total * (1 + COPY_COST * copies)
-
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

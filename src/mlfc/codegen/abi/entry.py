@@ -17,6 +17,10 @@ from mlfc.support import dtypes
 _ALIGNMENT = 64
 
 
+_NO_GATE = "NULL"
+_SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
+
+
 def require_no_loaded(pools: Iterable[str], module: str) -> None:
     """Raise OptionError if there are memories of constants that the C interface's caller must load."""
     names = ", ".join(pools)
@@ -102,10 +106,6 @@ def _copies(kind: str, group: Sequence[Slot], first: int) -> list[str]:
         target, source = ends if kind == "inputs" else reversed(ends)
         lines.append(f"memcpy({target}, {source}, {slot.nbytes});")
     return lines
-
-
-_NO_GATE = "NULL"
-_SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,9 @@ _TENSOR = pointer(const(tvm.TENSOR))
 _MESSAGE_BYTES, _DIGITS = 200, 12
 
 
+_BYTE_BITS = 8
+
+
 def _refuse() -> Function:
     body = Body()
     parameters = names(function=tvm.TEXT, text=tvm.TEXT, number=host.INT, end=tvm.TEXT)
@@ -151,9 +154,6 @@ def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
         width = dtypes.nbytes(element)
         rows.append((tvm.CODES[element.rstrip("0123456789")], expr(width), Number(host.UINT64, nbytes // width)))
     return body.table("expected", ARGUMENT, rows)
-
-
-_BYTE_BITS = 8
 
 
 def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None = None) -> Function:

@@ -21,6 +21,23 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Interval
 from mlfc.tir.forms import LLVM_FORMS
 
+# exact, so whether the processor has an instruction or a library is called makes no difference
+_EXACT = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs", "round_even": "rint",
+    "round_away": "round",
+}  # fmt: skip
+
+_LIBRARY = frozenset(
+    {
+        "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "erf", "pow", "fmod",
+    }
+)  # fmt: skip
+_BITCASTS = {"bits_of_float": INT32, "float_of_bits": FLOAT}
+
+OF_BITS = frozenset({"run"})
+"""Intrinsics that take numbers of any dtype as their bits."""
+
 
 def convert(context: Context, value: Value, source: str, target: str) -> Value:
     """Return a value of dtype `source` as `target`, which has as many lanes; neither is a half float."""
@@ -124,24 +141,6 @@ def integer_power(context: Context, base: Value, exponent: Value, *, signed: boo
     of_one = builder.select(builder.icmp_signed("==", base, minus_one), of_minus_one, zero)
     of_one = builder.select(builder.icmp_signed("==", base, one), one, of_one)
     return builder.select(builder.icmp_signed("<", exponent, zero), of_one, power)
-
-
-# exact, so whether the processor has an instruction or a library is called makes no difference
-_EXACT = {
-    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs", "round_even": "rint",
-    "round_away": "round",
-}  # fmt: skip
-_LIBRARY = frozenset(
-    {
-        "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-        "asinh", "acosh", "atanh", "erf", "pow", "fmod",
-    }
-)  # fmt: skip
-
-_BITCASTS = {"bits_of_float": INT32, "float_of_bits": FLOAT}
-
-OF_BITS = frozenset({"run"})
-"""Intrinsics that take numbers of any dtype as their bits."""
 
 
 def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | None:

@@ -40,6 +40,8 @@ from mlfc.target.target import Target, parse_target
 from mlfc.tir.host import declaration
 from mlfc.tir.ir import PrimFunc
 
+_COUNT_BYTES = 2
+
 
 def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> GeneratedCode:
     """Return the code of a module as objects, which are compiled when their bytes are asked for.
@@ -104,9 +106,6 @@ def _operators_module(unit: Unit, shared: Shared, host: AotFunctions, machine: M
             constants.get(value)
     HostFunctions(module, traced).define(host.main())
     return module
-
-
-_COUNT_BYTES = 2
 
 
 def generate_graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:

@@ -33,6 +33,10 @@ from mlfc.tir.forms import LLVM_FORMS
 _FREESTANDING = ("none", "elf", "eabi", "eabihf", "unknown")
 
 
+_WIDEST = 64
+_LIBRARY = {"float32": "fmaf", "float64": "fma"}
+
+
 @dataclass(frozen=True)
 class Machine:
     """A processor as the printer of kernels sees it."""
@@ -113,10 +117,6 @@ def _target_machine(triple: str, cpu: str, features: str, abi: str, level: int) 
 @cache
 def _data_layout(triple: str, cpu: str, features: str, abi: str) -> str:
     return str(_target_machine(triple, cpu, features, abi, 3).target_data)
-
-
-_WIDEST = 64
-_LIBRARY = {"float32": "fmaf", "float64": "fma"}
 
 
 @cache

@@ -26,6 +26,9 @@ from mlfc.tir.ir import Value
 _SPEED, _SIZE = 3, 2
 
 
+_WORD = 4
+
+
 def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
     """Return a module, or its text, as LLVM holds it: checked, and laid out for the machine."""
     if not isinstance(module, str):
@@ -57,9 +60,6 @@ def compile_object(module: ir.Module | str, machine: Machine, optimize: str = "s
     optimize_module(parsed, machine, optimize)
     level = _SPEED if optimize == "speed" else _SIZE
     return bytes(machine.target_machine(level).emit_object(parsed))
-
-
-_WORD = 4
 
 
 @dataclass(eq=False)

@@ -19,6 +19,15 @@ _PIECES = pieces_beside(__file__, "words.h")
 _INCLUDES = tuple(_PIECES["includes"].splitlines())
 
 
+_INSTRUCTIONS = {
+    "even_bytes": "__sxtb16(word)",
+    "dot2": "__smlad(a, b, sum)",
+    "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header converts a sign silently
+    # left to find the instruction, gcc takes halves out of loops
+    **{f"mac_{letters}": f"__smla{letters}(a, b, sum)" for letters in ("bb", "bt", "tb", "tt")},
+}
+
+
 def _helper(key: str) -> Helper | None:
     """Return the function that reads four bytes, or two 16-bit numbers, as a word."""
     name, _, dtype = key.partition(":")
@@ -29,15 +38,6 @@ def _helper(key: str) -> Helper | None:
     shifted = [f"({part} << {32 // count * index})" if index else part for index, part in enumerate(parts)]
     values = {"count": str(count), "short": short_name(dtype), "kind": kind, "shifted": " | ".join(shifted)}
     return (), Template(_PIECES["word"]).substitute(values)
-
-
-_INSTRUCTIONS = {
-    "even_bytes": "__sxtb16(word)",
-    "dot2": "__smlad(a, b, sum)",
-    "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header converts a sign silently
-    # left to find the instruction, gcc takes halves out of loops
-    **{f"mac_{letters}": f"__smla{letters}(a, b, sum)" for letters in ("bb", "bt", "tb", "tt")},
-}
 
 
 def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:

@@ -31,8 +31,7 @@ def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out:
     return plain and _accepts_dense(ctx, data, weights, out)
 
 
-def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     return data.dtype in dsp_weights.BYTES and out.dtype == "int32" and dsp_weights.fits(weights)
 
 

@@ -26,8 +26,7 @@ RESULTS = 2
 _LEAST_ROWS = 4
 
 
-def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     bytes_only = data.dtype in dsp_weights.BYTES and out.dtype == "int32" and weights.values.dtype.kind in "iu"
     plane = len(conv.spatial) <= 2 and all(step == 1 for step in conv.dilation)
     return bytes_only and plane and weights.centered().dtype == np.int8

@@ -86,8 +86,7 @@ class Filters:
                     self.out.store([*place, (first + four) * block_intrinsics.FILTERS + lane], value)
 
 
-def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts_conv(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     plain = conv.groups == 1 and len(conv.spatial) <= 2 and set(conv.dilation) == {1}
     return plain and serves(data, weights, out)
 
@@ -159,8 +158,7 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
                 pixels(image, y, first, [tb.const(strip.pixels - 1)])
 
 
-def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     return serves(data, weights, out) and data.shape[-1] > 0
 
 

@@ -20,8 +20,7 @@ from mlfc.tir.ir import Buffer, Expr
 WIDTH = block_intrinsics.CHANNELS
 
 
-def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    del ctx
+def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     plain = conv.filters == conv.channels and len(conv.spatial) <= 2 and set(conv.dilation) == {1}
     return plain and serves(data, weights, out)
 

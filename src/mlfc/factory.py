@@ -12,7 +12,6 @@ from typing import Any
 import numpy.typing as npt
 
 from mlfc import codegen, memory
-from mlfc.errors import InternalError
 from mlfc.library.device_modules import beside_code, device_module
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
@@ -104,7 +103,7 @@ class Factory(Displayed):
     @property
     def params(self) -> dict[str, npt.NDArray[Any]]:
         """What the executor has to load: the elements of `graph_constants`."""
-        return {name: _data(value) for name, value in self.graph_constants.items()}
+        return {name: value.array for name, value in self.graph_constants.items()}
 
     @property
     def storages(self) -> tuple[tuple[int, int, str | None], ...]:
@@ -210,12 +209,6 @@ class Factory(Displayed):
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))
-
-
-def _data(value: Value) -> npt.NDArray[Any]:
-    if value.data is None:
-        raise InternalError(f"the constant '{value.name}' has no value")
-    return value.data
 
 
 def link(

@@ -20,8 +20,8 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import Program
-from mlfc.tir.launches import launches
 from mlfc.tir.verify import verify
+from mlfc.tir.visitor import launches
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases
 from tests.native.device_runner import CudaOnHost, RunKernel, run_on_opencl, run_program

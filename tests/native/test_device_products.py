@@ -13,8 +13,8 @@ from mlfc.codegen.device import device_kernels
 from mlfc.library.device_modules import compile_cuda
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
-from mlfc.tir.launches import launches
 from mlfc.tir.verify import verify
+from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.device_products import ProductCase, product_cases
 from tests.native.device_runner import CudaOnHost, run_on_opencl

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 import mlfc
-from mlfc.archive.read import consistency, layout, params_forms
+from mlfc.archive.read import layout, params_forms, record
 from mlfc.archive.read import opening as read
 from mlfc.archive.validate import c_symbols
 from mlfc.archive.validate.validate import MAX_FAULTS, find_faults, validate
@@ -126,7 +126,7 @@ def test_the_page_on_trust_states_the_limits() -> None:
         (tar.MAX_MEMBERS, "8,000"),
         (read.MAX_METADATA, "16 MiB"),
         (json_text.MAX_TOKENS, "250,000 values"),
-        (consistency.MAX_MODULES, "1,000 modules"),
+        (record.MAX_MODULES, "1,000 modules"),
         (layout.MAX_SHARED, "100,000"),
         (graph_json.MAX_TEXT, "8 MiB"),
         (params_forms.MAX_JSON, "64 MiB"),

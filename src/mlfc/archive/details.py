@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 from mlfc import memory
 from mlfc.codegen import GeneratedCode
-from mlfc.errors import InternalError
 from mlfc.support.content import ArrayContent, sha256_of_each
 from mlfc.support.module_info import (
     BlockInfo,
@@ -33,10 +32,7 @@ _hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 
 
 def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
-    """Return the facts that running and describing a module takes: interface, memory, operators.
-
-    `code`: the module's code where it is linked with others; default its own.
-    """
+    """Return what running and describing a module takes; `code` is that of a module linked with others."""
     code = code or factory.code
     return ModuleInfo.of(
         factory.interface(code),
@@ -123,10 +119,4 @@ def content_hash(value: Value) -> str:
 def _hash_contents(values: Iterable[Value]) -> None:
     """Hash constants that have not been hashed, large ones side by side."""
     unknown = [value for value in values if value not in _hashes]
-    _hashes.update(zip(unknown, sha256_of_each([_content(value) for value in unknown]), strict=True))
-
-
-def _content(value: Value) -> ArrayContent:
-    if value.data is None:
-        raise InternalError(f"the constant '{value.name}' has no value")
-    return ArrayContent(value.data)
+    _hashes.update(zip(unknown, sha256_of_each([ArrayContent(value.array) for value in unknown]), strict=True))

@@ -17,8 +17,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
-from mlfc.tir.launches import launches
-from mlfc.tir.visitor import own_exprs, walk, walk_expr
+from mlfc.tir.visitor import launches, own_exprs, walk, walk_expr
 
 MARKER = "// Function: "
 """Before the name of each kernel in a text of OpenCL: runtimes cut it there."""

@@ -16,7 +16,7 @@ from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.tir.ir import KernelCall, PrimFunc
 from mlfc.tir.merge_kernels import merge_families
-from mlfc.tir.specialize import without_single_trips
+from mlfc.tir.parameters import without_single_trips
 
 _SHOWN_NODES = 40
 

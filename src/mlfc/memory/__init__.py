@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from mlfc.memory.assign_pools import assign_constants, assign_pools, prove_pools
-from mlfc.memory.blocks import Block, blocks
-from mlfc.memory.order import reordered
-from mlfc.memory.planner import Plan, plan
-from mlfc.memory.policy import Planned, Planner, choose_plan, with_workspace_io
-from mlfc.memory.pools import ConstantPool, MemoryOptions, Pool, PoolSpan
-from mlfc.memory.proof import prove
-from mlfc.memory.report import Row, report
-from mlfc.memory.storage import Storages, assign_storages
-
-__all__ = [
-    "Block",
-    "ConstantPool",
-    "MemoryOptions",
-    "Plan",
-    "Planned",
-    "Planner",
-    "Pool",
-    "PoolSpan",
-    "Row",
-    "Storages",
-    "assign_constants",
-    "assign_pools",
-    "assign_storages",
-    "blocks",
-    "choose_plan",
-    "plan",
-    "prove",
-    "prove_pools",
-    "reordered",
-    "report",
-    "with_workspace_io",
-]
+from mlfc.memory.assign_pools import assign_constants as assign_constants
+from mlfc.memory.assign_pools import assign_pools as assign_pools
+from mlfc.memory.assign_pools import prove_pools as prove_pools
+from mlfc.memory.blocks import Block as Block
+from mlfc.memory.blocks import blocks as blocks
+from mlfc.memory.order import reordered as reordered
+from mlfc.memory.planner import Plan as Plan
+from mlfc.memory.planner import Row as Row
+from mlfc.memory.planner import plan as plan
+from mlfc.memory.planner import report as report
+from mlfc.memory.policy import Planned as Planned
+from mlfc.memory.policy import Planner as Planner
+from mlfc.memory.policy import choose_plan as choose_plan
+from mlfc.memory.policy import with_workspace_io as with_workspace_io
+from mlfc.memory.pools import ConstantPool as ConstantPool
+from mlfc.memory.pools import MemoryOptions as MemoryOptions
+from mlfc.memory.pools import Pool as Pool
+from mlfc.memory.pools import PoolSpan as PoolSpan
+from mlfc.memory.proof import prove as prove
+from mlfc.memory.storage import Storages as Storages
+from mlfc.memory.storage import assign_storages as assign_storages

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from mlfc.errors import BudgetError, InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan, plan
+from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan, plan
 from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool, Pool, PoolSpan
-from mlfc.memory.report import SCRATCH_NAME
 from mlfc.support.text import shortened
 from mlfc.tir.ir import Program, Value
 from mlfc.tir.traffic import traffic
@@ -67,18 +66,13 @@ class _Filling:
         if not groups:
             return []
         together = self.keys.union(*(group.keys for group in groups))
-        if self._has_room(together):
+        if self.capacity == _UNLIMITED or self.planned(together, self.capacity).size <= self.capacity:
             self.keys = together
             return []
         if len(groups) == 1:
             return list(groups)
         half = len(groups) // 2
         return [*self.take(groups[:half]), *self.take(groups[half:])]
-
-    def _has_room(self, keys: frozenset[Key]) -> bool:
-        if self.capacity == _UNLIMITED:
-            return True
-        return self.planned(keys, self.capacity).size <= self.capacity
 
 
 def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
@@ -232,7 +226,8 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
     """
     if not pools:
         return {}
-    read = _read_bytes(program)
+    # in the order of first use
+    read = {key: nbytes for key, nbytes in _moved(program).items() if isinstance(key, Value) and key.kind == "constant"}
     free = {pool: pool.nbytes for pool in pools}
     chosen: dict[Value, ConstantPool] = {}
     # the order of first use decides between equals, so the same program is always placed in the same way
@@ -247,18 +242,6 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
         else:
             raise _constants_too_small(value, size, read, pools, max(room or 0 for room in free.values()))
     return chosen
-
-
-def _read_bytes(program: Program) -> dict[Value, int]:
-    """Return the bytes that one run reads of each constant, in the order of first use."""
-    kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
-    read: dict[Value, int] = {}
-    for call in program.calls:
-        arguments = zip((*call.inputs, *call.constants), call.kernel.params[:-1], strict=True)
-        for value, buffer in arguments:
-            if value.root.kind == "constant":
-                read[value.root] = read.get(value.root, 0) + kernels[call.kernel].get(buffer, 0)
-    return read
 
 
 def _constants_too_small(

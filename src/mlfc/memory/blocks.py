@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from mlfc.errors import InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
-from mlfc.memory.report import SCRATCH_NAME
+from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
 from mlfc.tir.ir import KernelCall, Program, Value
 
@@ -30,15 +29,13 @@ class Block:
     """A tensor, bytes of one that are written and read for the last time together, or scratch.
 
     Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
-
-    `first` and `last`: calls, both included.
     """
 
     name: str
     nbytes: int
     offset: int
-    first: int
-    last: int
+    first: int  # the call that writes it
+    last: int  # the last that reads it
     reuses: int | None  # the block whose place it takes, element by element
     reaches: tuple[OverlappedInput, ...]
 

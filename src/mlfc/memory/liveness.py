@@ -12,14 +12,11 @@ from mlfc.tir.ir import Program, Value
 
 @dataclass(frozen=True, eq=False)
 class LiveRange:
-    """A block of workspace and the calls during which it must keep its bytes.
-
-    `first` and `last`: indices into ``Program.calls``, both inclusive.
-    """
+    """A block of workspace and the calls during which it must keep its bytes."""
 
     value: Value | None  # the intermediate that lies there; None for the scratch of call `first`
-    first: int
-    last: int
+    first: int  # index into ``Program.calls``
+    last: int  # the same, inclusive
     nbytes: int
     alignment: int  # what the offset must be a multiple of
     returned: bool = False  # the caller reads it after the last call

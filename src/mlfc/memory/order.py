@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mlfc.memory.reuse import call_overlap_distance
+from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
 
 # sets of calls that are kept at each step; beyond some dozens nothing is won on real graphs
@@ -20,10 +20,7 @@ _MOST_CALLS = 400
 
 
 def reordered(program: Program) -> Program:
-    """Return the program with its calls in the order in which the fewest bytes are live; itself if that is its own.
-
-    `program`: its calls write whole values.
-    """
+    """Return the program with its calls, which write whole values, in the order in which the fewest bytes are live."""
     if len(program.calls) > _MOST_CALLS:
         return program
     graph = _Graph(program)
@@ -116,8 +113,7 @@ class _Graph:
         return self._saved[key]
 
     def _found_saving(self, call: KernelCall, root: Value) -> int:
-        positions = {position for position, value in enumerate(call.inputs) if value.root is root}
-        if positions <= set(call.kernel.inplace):
+        if allows_inplace(call, root):
             return min(root.nbytes, call.output.nbytes)
         needed = call_overlap_distance(call, root) if self._overlaps else None
         if needed is None:

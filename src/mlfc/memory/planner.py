@@ -1,4 +1,4 @@
-"""From a program to the offsets of its intermediates and scratch in one arena."""
+"""From a program to the offsets of its intermediates and scratch in one arena, and what lives there in each call."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from mlfc.errors import InternalError
 from mlfc.memory.allocation import Allocator, Cluster
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
-from mlfc.memory.reuse import Reuse, choose_reuse, overlap_distances
+from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
 from mlfc.tir.ir import KernelCall, Program, Value
 
 SCRATCH_ALIGNMENT = 64
+SCRATCH_NAME = "(scratch)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ def plan(
     offsets = {item.value: offset for item, offset in placed if item.value is not None}
     scratch = {item.first: offset for item, offset in placed if item.value is None}
     inplace = tuple(
-        reuse.source if reuse is not None and _is_inplace(call, reuse) else None
+        reuse.source if reuse is not None and not reuse.distance and allows_inplace(call, reuse.source) else None
         for call, reuse in zip(program.calls, choice, strict=True)
     )
     return Plan(
@@ -119,11 +120,6 @@ def plan(
             _aliased_inputs(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)
         ),
     )
-
-
-def _is_inplace(call: KernelCall, reuse: Reuse) -> bool:
-    positions = {position for position, value in enumerate(call.inputs) if value.root is reuse.source}
-    return reuse.distance == 0 and positions <= set(call.kernel.inplace)
 
 
 def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
@@ -181,3 +177,34 @@ def _good_enough(clusters: Sequence[Cluster], num_calls: int, distances: Overlap
 def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:
     """Drop reuse at calls that stay within the bound without it: shorter chains are easier to place."""
     return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The workspace during one call."""
+
+    call: int  # index into ``Program.calls``
+    function: str  # name of the kernel
+    nodes: tuple[str, ...]  # original nodes that the call computes
+    live_bytes: int  # sum of live bytes; tensors that share their place in this call count once
+    workspace_bytes: int  # scratch of the call alone
+    tensors: tuple[tuple[str, int], ...]  # name and bytes of each live tensor, largest first
+
+
+def report(program: Program, plan: Plan) -> tuple[Row, ...]:
+    """Return one row a call."""
+    present: list[list[tuple[str, int]]] = [[] for _ in program.calls]
+    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
+        for index in range(item.first, item.last + 1):
+            present[index].append((item.value.name if item.value else SCRATCH_NAME, item.nbytes))
+    return tuple(
+        Row(
+            index,
+            call.kernel.name,
+            call.nodes,
+            plan.live[index],
+            call.kernel.scratch_bytes,
+            tuple(sorted(present[index], key=lambda tensor: (-tensor[1], tensor[0]))),
+        )
+        for index, call in enumerate(program.calls)
+    )

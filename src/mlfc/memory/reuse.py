@@ -34,7 +34,7 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
     saved = 0
     for held in _dying(call, index, ranges):
         assert held.value is not None
-        found = _same_place(call, held.value)
+        found = Reuse(held.value) if allows_inplace(call, held.value) else None
         if found is None and overlap:
             found = _fixed_distance(call, held, output)
         if found is not None and _saved(held, output, found.distance) > saved:
@@ -136,10 +136,9 @@ def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> I
             yield held
 
 
-def _same_place(call: KernelCall, root: Value) -> Reuse | None:
-    """Return the reuse of the very place, which the kernel must allow wherever that input is passed to it."""
-    positions = {position for position, value in enumerate(call.inputs) if value.root is root}
-    return Reuse(root) if positions <= set(call.kernel.inplace) else None
+def allows_inplace(call: KernelCall, root: Value) -> bool:
+    """Tell whether the output may take the very place of an input, wherever that input is passed to the kernel."""
+    return all(at in call.kernel.inplace for at, value in enumerate(call.inputs) if value.root is root)
 
 
 def _fixed_distance(call: KernelCall, held: LiveRange, output: LiveRange) -> Reuse | None:

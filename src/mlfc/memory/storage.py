@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mlfc.memory.liveness import live_ranges
 from mlfc.memory.planner import Plan
-from mlfc.tir.ir import Buffer, KernelCall, Program, Value
+from mlfc.tir.ir import KernelCall, Program, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +53,13 @@ class _Block:
 def assign_storages(program: Program, plan: Plan) -> Storages:
     """Give every tensor of a program a block.
 
-    `plan`: says which outputs of calls take the place of an input.
     Ids are dense, in the order in which the graph first names their tensors.
     """
     scratch = {
-        call: tuple(_scratch_value(call, buffer) for buffer in call.kernel.scratch)
+        call: tuple(
+            Value(buffer.name, buffer.shape, buffer.dtype, "intermediate", device=call.kernel.device)
+            for buffer in call.kernel.scratch
+        )
         for call in program.calls
         if call.kernel.device is not None
     }
@@ -73,10 +75,6 @@ def assign_storages(program: Program, plan: Plan) -> Storages:
         block.busy.append((chain.first, chain.last))
         chosen.update(dict.fromkeys(chain.values, block))
     return _numbered(program, chosen, scratch)
-
-
-def _scratch_value(call: KernelCall, buffer: Buffer) -> Value:
-    return Value(buffer.name, buffer.shape, buffer.dtype, "intermediate", device=call.kernel.device)
 
 
 @dataclass(eq=False)

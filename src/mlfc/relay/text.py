@@ -7,18 +7,26 @@ gives back the very module: names, spans and facts about the model stand in comm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from mlfc.relay.ir import Constant, IRModule
+from mlfc.errors import InternalError
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, TensorType, Tuple, TupleGetItem, Var
+from mlfc.relay.op import REQUIRED, Operator
+from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
 from mlfc.relay.text_metadata import SECTION, metadata_text
 from mlfc.relay.text_parser import parse
-from mlfc.relay.text_printer import Printer, parameter_names
-from mlfc.relay.text_source import VERSION, Source, facts_text
+from mlfc.relay.text_source import VERSION, Origin, Source, facts_text, origin_text
 
 __all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
+_QUANTIZED = "qnn."
+_INLINE = (Var, Constant, GlobalVar)
 
 
 def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, spans: bool = False) -> str:
@@ -58,3 +66,208 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
     Raises TextError, with file, line and column, the line itself with a caret, and what was expected.
     """
     return parse(Source(text, file), constants or ())
+
+
+@dataclass(eq=False)
+class Printer:
+    """Prints the functions of one module; constants without a literal form gather in `constants`.
+
+    With `spans`, comments tell where expressions came from.
+    """
+
+    spans: bool
+    constants: list[Constant] = field(default_factory=list)
+    global_names: dict[str, str] = field(default_factory=dict)
+    _places: dict[Constant, int] = field(default_factory=dict)
+    _narrow: dict[Constant, Constant] = field(default_factory=dict)
+    _stand_ins: dict[Any, tuple[str, Function]] = field(default_factory=dict)
+
+    def module(self, module: IRModule) -> str:
+        """Return all functions, by name."""
+        names = sorted(module.functions)
+        self.global_names = dict(zip(names, unique_names(names), strict=True))
+        texts = [self._definition(self.global_names[name], module.functions[name]) for name in names]
+        texts += [self._definition(name, function) for name, function in self._stand_ins.values()]
+        return "\n".join(texts)
+
+    def _definition(self, name: str, function: Function) -> str:
+        return f"def @{name}{self.function(function, '')}{self.origin(function)}\n"
+
+    def stand_in(self, call: Call, operator: Operator) -> str | None:
+        """Return the name of a function of TVM's operators for a call of one that TVM does not have."""
+        kinds = [_in_tvm(ir.tensor_type(arg)) for arg in call.args] if operator.in_tvm is not None else []
+        key = (operator.name, tuple(call.attrs.items()), tuple(kinds))
+        if operator.in_tvm is not None and key not in self._stand_ins:
+            params = tuple(Var(f"p{index}", kind) for index, kind in enumerate(kinds))
+            body = operator.in_tvm(params, call.attrs, call.type)
+            if body is not None:
+                name = operator.name.replace(".", "_")
+                others = [*self.global_names.values(), *(taken for taken, _ in self._stand_ins.values())]
+                *_, title = unique_names([*others, name])
+                self._stand_ins[key] = title, Function(params, body, {"Inline": 1})
+        return self._stand_ins[key][0] if key in self._stand_ins else None
+
+    def function(self, function: Function, indent: str) -> str:
+        """Return parameters, types and body of a function, from the parenthesis to the brace."""
+        return _FunctionPrinter(self, function, indent).text()
+
+    def constant(self, constant: Constant) -> str:
+        """Return the literal, or a reference into the metadata section."""
+        shown = self._narrow.get(constant, constant)
+        literal = scalar_text(shown.data, shown.type.dtype)
+        if literal is None:
+            literal = f"meta[relay.Constant][{self._place(shown)}] /* ty={shown.type} */"
+        return literal + self.origin(constant, constant.name, None if shown is constant else self._exact(constant))
+
+    def _place(self, constant: Constant) -> int:
+        if constant not in self._places:
+            self._places[constant] = len(self.constants)
+            self.constants.append(constant)
+        return self._places[constant]
+
+    def _exact(self, constant: Constant) -> float | dict[str, Any]:
+        data = constant.data
+        is_number = not data.shape and math.isfinite(data)
+        return float(data) if is_number else {"constant": self._place(constant)}
+
+    def scales(self, call: Call) -> None:
+        """Have the scales of a quantized operator printed as float32, which is all that TVM's operators take."""
+        if not isinstance(call.op, Operator) or not call.op.name.startswith(_QUANTIZED):
+            return
+        for arg in call.args:
+            for value in arg.fields if isinstance(arg, Tuple) else (arg,):
+                if isinstance(value, Constant) and value.type.dtype == "float64" and value not in self._narrow:
+                    with np.errstate(over="ignore"):
+                        self._narrow[value] = Constant(value.data.astype(np.float32))
+
+    def origin(self, expr: Expr, name: str | None = None, exact: float | dict[str, Any] | None = None) -> str:
+        """Return a comment with what TVM cannot take and, if these are wanted, span and own name of an expression."""
+        return origin_text(Origin(expr.span, name, exact) if self.spans else Origin(exact=exact))
+
+
+def parameter_names(function: Function) -> dict[Var, str]:
+    """Return the name under which each parameter is printed."""
+    titles = unique_names([param.name for param in function.params])
+    return dict(zip(function.params, titles, strict=True))
+
+
+class _FunctionPrinter:
+    """One function's scope: its parameter names and its numbered bindings."""
+
+    def __init__(self, printer: Printer, function: Function, indent: str) -> None:
+        self._printer = printer
+        self._function = function
+        self._indent = indent
+        self._params = parameter_names(function)
+        self._numbers: dict[Expr, int] = {}
+
+    def text(self) -> str:
+        function = self._function
+        params = [f"%{title}: {param.type}{self._parameter_origin(param)}" for param, title in self._params.items()]
+        attrs = [f"{key}={attribute_text(function.attrs[key])}" for key in sorted(function.attrs)]
+        head = f"({', '.join(params + attrs)}) -> {function.body.type} {{"
+        inner = self._indent + "  "
+        lines = [head]
+        bindings = _bindings(function.body)
+        for expr in (*bindings, function.body):
+            if isinstance(expr, Call):
+                self._printer.scales(expr)
+        for expr in bindings:
+            self._numbers[expr] = len(self._numbers)
+            lines.append(f"{inner}%{self._numbers[expr]} = {self._expression(expr)};")
+        lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
+        return "\n".join(lines)
+
+    def _parameter_origin(self, param: Var) -> str:
+        return self._printer.origin(param, param.name if param.name != self._params[param] else None)
+
+    def _reference(self, expr: Expr) -> str:
+        """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""
+        if isinstance(expr, Var):
+            if expr not in self._params:
+                raise InternalError(f"the variable %{expr.name} is not a parameter of the function that uses it")
+            return f"%{self._params[expr]}"
+        if isinstance(expr, Constant):
+            return self._printer.constant(expr)
+        if isinstance(expr, GlobalVar):
+            return f"@{self._printer.global_names.get(expr.name, expr.name)}{self._printer.origin(expr)}"
+        number = self._numbers.get(expr)
+        return self._expression(expr) if number is None else f"%{number}"
+
+    def _expression(self, expr: Expr) -> str:
+        attrs, exact = _attributes(expr) if isinstance(expr, Call) else ([], {})
+        stand_in = None
+        if isinstance(expr, Call) and isinstance(expr.op, Operator):
+            stand_in = self._printer.stand_in(expr, expr.op)
+            if stand_in is not None:
+                attrs, exact = [], {"op": expr.op.name, **_given(expr)}
+        span = self._printer.origin(expr, exact=exact or None)
+        if isinstance(expr, Function):
+            return f"fn {self._printer.function(expr, self._indent + '  ')}{span}"
+        if isinstance(expr, Tuple):
+            inner = ", ".join(map(self._reference, expr.fields))
+            return f"({inner},){span}" if len(expr.fields) == 1 else f"({inner}){span}"
+        if isinstance(expr, TupleGetItem):
+            return f"{self._reference(expr.value)}.{expr.index}{span}"
+        if not isinstance(expr, Call):
+            raise InternalError(f"a {type(expr).__name__} has no line of its own")
+        arguments = [*map(self._reference, expr.args), *attrs]
+        callee = expr.op.name if isinstance(expr.op, Operator) else self._reference(expr.op)
+        if stand_in is not None:
+            callee = f"@{stand_in}"
+        return f"{callee}({', '.join(arguments)}){span}"
+
+
+def _attributes(call: Call) -> tuple[list[str], dict[str, Any]]:
+    """Return the attributes that differ from their defaults, in declared order, and those that TVM does not have."""
+    texts: list[str] = []
+    exact: dict[str, Any] = {}
+    known = {attr.name: attr for attr in call.op.attrs} if isinstance(call.op, Operator) else {}
+    for name, value in _given(call).items():
+        attr = known[name]
+        shown = value
+        if attr.in_tvm is not None and (not attr.in_tvm or value in attr.in_tvm):
+            exact[name] = value
+            shown = attr.in_tvm.get(value)
+        if shown is not None or name not in exact:
+            texts.append(f"{name}={attribute_text(shown)}")
+    return texts, exact
+
+
+def _given(call: Call) -> dict[str, Any]:
+    """Return the attributes of an operator that differ from their defaults."""
+    if not isinstance(call.op, Operator):
+        return {}
+    found = ((attr, call.attrs[attr.name]) for attr in call.op.attrs)
+    return {attr.name: value for attr, value in found if attr.default is REQUIRED or value != attr.default}
+
+
+def _in_tvm(kind: TensorType) -> TensorType:
+    return TensorType(kind.shape, "float32") if kind.dtype == "float64" else kind
+
+
+def _parts(expr: Expr) -> Sequence[Expr]:
+    """Return what `expr` reads in its own scope; a called function comes last, close to its call."""
+    if isinstance(expr, Call):
+        return (*expr.args, expr.op) if isinstance(expr.op, Function) else expr.args
+    if isinstance(expr, Tuple):
+        return expr.fields
+    return (expr.value,) if isinstance(expr, TupleGetItem) else ()
+
+
+def _bindings(body: ir.Expr) -> list[Expr]:
+    """Return what gets a line of its own, in post-order; `body` itself is the last expression and gets none."""
+    order: list[Expr] = []
+    seen: set[Expr] = {body}
+    stack = [(body, iter(_parts(body)))]
+    while stack:
+        expr, rest = stack[-1]
+        for part in rest:
+            if part not in seen and not isinstance(part, _INLINE):
+                seen.add(part)
+                stack.append((part, iter(_parts(part))))
+                break
+        else:
+            stack.pop()
+            order.append(expr)
+    return order[:-1]

@@ -42,6 +42,14 @@ TOKEN = re.compile(
     rf'{re.escape(SECTION)}|//[^\n]*|/\*[^*]*|"(?:\\.|[^"\\\n]){{0,{MAX_NAME}}}"?|{INTEGERS}|{STATIC_TYPE}|[%@]?\w+|\S'
 )
 _COMMENT_MARKS = re.compile(r"/\*|\*/")
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_ORIGIN = re.compile(
+    rf"\s*(?:exact=(?P<exact>\{{[^{{}}]*\}}|[-+.0-9eE]+)\s*)?"
+    rf"(?:span=(?P<nodes>{_STRING}|\[{_STRING}(?:, {_STRING})*\])\s*)?"
+    rf"(?:tensor=(?P<tensor>{_STRING})\s*)?(?:name=(?P<name>{_STRING})\s*)?"
+)
+_FACTS = "module="
+_ZERO_POINT_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -180,16 +188,6 @@ class _Comments:
 
 def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_ORIGIN = re.compile(
-    rf"\s*(?:exact=(?P<exact>\{{[^{{}}]*\}}|[-+.0-9eE]+)\s*)?"
-    rf"(?:span=(?P<nodes>{_STRING}|\[{_STRING}(?:, {_STRING})*\])\s*)?"
-    rf"(?:tensor=(?P<tensor>{_STRING})\s*)?(?:name=(?P<name>{_STRING})\s*)?"
-)
-_FACTS = "module="
-_ZERO_POINT_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,10 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """Where an emitter's result goes.
-
-    `shape` and `dtype`: of the emitter's own result, before fused consumers change the dtype.
-    """
+    """Where an emitter's result goes."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # of the emitter's own result, before fused consumers change it
     # applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
     store: Callable[[Indices, Expr], None]
     # for operators with `takes_bias`: what accumulators of each last-axis index start with

@@ -152,18 +152,9 @@ def has_wrapping_address(loop: ir.For) -> bool:
                 varying.add(id(stmt.var))
             if _wraps(stmt.value, varying, wrapping):
                 wrapping.add(id(stmt.var))
-        if any(_wraps(index, varying, wrapping) for index in _indices(stmt)):
+        if any(_wraps(index, varying, wrapping) for access in _accesses(stmt) for index in access.indices):
             return True
     return False
-
-
-def _indices(stmt: ir.Stmt) -> Iterator[Expr]:
-    if isinstance(stmt, ir.Store):
-        yield from stmt.indices
-    for expr in own_exprs(stmt):
-        for node in walk_expr(expr):
-            if isinstance(node, ir.Load):
-                yield from node.indices
 
 
 def _computed(expr: Expr) -> Iterator[Expr]:

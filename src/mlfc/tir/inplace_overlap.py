@@ -51,7 +51,6 @@ _cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKey
 def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
     """Return how far before an input the output must start so that no byte is written before its last read.
 
-    `position`: of the input.
     None where nothing is won: the output may as well end where the input starts.
     """
     cached = _cache.setdefault(prim, {})
@@ -62,17 +61,13 @@ def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
 
 @dataclass(frozen=True, eq=False)
 class _Accesses:
-    """Reads or writes of one buffer: arrays with an element an access and iteration.
-
-    `low` and `high`: bytes from the start of the buffer; `high` is the first one behind.
-    `first` and `last`: indices of the last axis, both included.
-    """
+    """Reads or writes of one buffer: arrays with an element an access and iteration."""
 
     time: _Numbers  # when; equal times are in no order
-    low: _Numbers
-    high: _Numbers
-    first: _Numbers
-    last: _Numbers
+    low: _Numbers  # bytes from the start of the buffer
+    high: _Numbers  # the first byte behind
+    first: _Numbers  # index of the last axis
+    last: _Numbers  # the same, included
     owner: _Numbers  # which iteration of an outermost loop it belongs to, -1 for none
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> _Accesses:

@@ -29,8 +29,6 @@ def run(
 ) -> Array:
     """Interpret a function.
 
-    `inputs` and `constants`: in the order of ``prim.inputs`` and ``prim.constants``.
-    `step_limit`: how many statements may run.
     What the function does not write is NaN in the output, or the largest value of the dtype.
     Raises StepLimitError if the limit is reached.
     """

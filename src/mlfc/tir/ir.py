@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.support.module_info import RowTilingInfo
 
@@ -259,14 +260,12 @@ class Launch:
     It stands at the top of a function, or in a Seq that does; launches of a function run one after another. No
     work-item may touch an element of a parameter or scratch buffer that another one writes; what a work-item wrote to
     a shared buffer before a `Barrier` may be read by the others of its group behind it.
-
-    `groups` and `items`: the place of the group in the grid, and of the work-item in its group.
     """
 
     grid: tuple[int, int, int]  # groups along x, y and z
     block: tuple[int, int, int]  # work-items of a group along x, y and z; neighbours along x run together
-    groups: tuple[Var, Var, Var]
-    items: tuple[Var, Var, Var]
+    groups: tuple[Var, Var, Var]  # the place of the group in the grid
+    items: tuple[Var, Var, Var]  # the place of the work-item in its group
     body: Stmt
 
     @property
@@ -359,6 +358,13 @@ class Value:
     def nbytes(self) -> int:
         """Bytes of the dense tensor."""
         return prod(self.shape) * dtypes.nbytes(self.dtype)
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        """The elements of a constant."""
+        if self.data is None:
+            raise InternalError(f"the constant '{self.name}' has no value")
+        return self.data
 
     @property
     def root(self) -> Value:

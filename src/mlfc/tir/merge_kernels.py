@@ -25,6 +25,8 @@ Node = TypeVar("Node")
 Kind = TypeVar("Kind")
 
 _BITS = ("float16", "bfloat16")
+# rough bytes of code that a node of a function takes, that loading a parameter takes, and of a parameter's value
+_NODE_BYTES, _LOAD_BYTES, _VALUE_BYTES = 2, 6, 2
 
 
 class _DifferError(Exception):
@@ -332,14 +334,10 @@ def _all(nodes: Sequence[object], kind: type[Kind]) -> list[Kind]:
     return found
 
 
-# rough bytes of code that a node of a function takes, that loading a parameter takes, and of a parameter's value
-_NODE_BYTES, _LOAD_BYTES, _VALUE_BYTES = 2, 6, 2
-
-
 def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
     """Return the shared functions that make the code smaller, in the order of their first members.
 
-    `functions`: all that are printed into one file. Each is a member of one family at most.
+    `functions` are all that are printed into one file; each is a member of one family at most.
     """
     families: list[list[PrimFunc]] = []
     for function in (item for item in functions if item.external is None):

@@ -6,7 +6,7 @@ accesses it cannot prove should guard or clamp them so that it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -15,12 +15,16 @@ from mlfc.tir.bounds import Ranges
 from mlfc.tir.float_range import float_range
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
-from mlfc.tir.launches import uneven_barriers
-from mlfc.tir.visitor import children
+from mlfc.tir.visitor import below, children, own_exprs, walk, walk_expr
 
 _SHIFTS = ("shl", "shr")
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "and", "or", "xor", "shl", "shr"})
 _KINDS = ("serial", "unrolled", "vectorized", "parallel", "rolled")
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "and": "&", "or": "|",
+    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "land": "and", "lor": "or",
+}  # fmt: skip
 
 
 def verify(prim: PrimFunc) -> None:
@@ -112,7 +116,7 @@ class _Verifier:
         self._require(min(*stmt.grid, *stmt.block) >= 1, f"{sizes} is empty")
         few = stmt.grid[0] <= ir.MOST_GROUPS and max(stmt.grid[1:]) <= ir.MOST_GROUPS_ACROSS
         self._require(few, f"{sizes} is larger than devices take")
-        for cause in uneven_barriers(stmt):
+        for cause in _uneven_barriers(stmt):
             raise InternalError(cause, place=self._prim.name)
         for var, _ in stmt.ranges:
             self._bind(var)
@@ -242,13 +246,6 @@ class _Verifier:
             self._require(dtypes.lanes(expr.dtype) == 1, f"a literal is {expr.dtype}")
 
 
-_SYMBOLS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "and": "&", "or": "|",
-    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "land": "and", "lor": "or",
-}  # fmt: skip
-
-
 def expr_text(expr: Expr) -> str:
     """Return an expression in a notation close to Python's."""
     if isinstance(expr, ir.Const):
@@ -264,3 +261,28 @@ def expr_text(expr: Expr) -> str:
         return f"({inner[1]} if {inner[0]} else {inner[2]})"
     head = expr.op if isinstance(expr, ir.Binary) else expr.name if isinstance(expr, ir.Call) else expr.dtype
     return f"{head}({', '.join(inner)})"
+
+
+def _uneven_barriers(launch: ir.Launch) -> Iterator[str]:
+    """Yield what keeps the work-items of a group from reaching a barrier together.
+
+    What a work-item computes from its own place, from memory or from its own variables may differ from its neighbours'.
+    """
+    yield from _uneven(launch.body, {id(var) for var in launch.items})
+
+
+def _uneven(stmt: Stmt, own: set[int]) -> Iterator[str]:
+    if isinstance(stmt, ir.Let) and _differs(stmt.value, own):
+        own.add(id(stmt.var))
+    if isinstance(stmt, (ir.For, ir.If)) and any(isinstance(item, ir.Barrier) for item in walk(stmt)):
+        if any(_differs(expr, own) for expr in own_exprs(stmt)):
+            what = "loop" if isinstance(stmt, ir.For) else "condition"
+            yield f"a barrier stands in a {what} that depends on the work-item"
+    elif isinstance(stmt, ir.For) and _differs(stmt.extent, own):
+        own.add(id(stmt.var))
+    for item in below(stmt):
+        yield from _uneven(item, own)
+
+
+def _differs(expr: Expr, own: set[int]) -> bool:
+    return any(isinstance(node, ir.Load) or id(node) in own for node in walk_expr(expr))

@@ -8,6 +8,7 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any
 
+from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
@@ -210,3 +211,12 @@ def same_expr(a: Expr, b: Expr) -> bool:
         return False
     below_a, below_b = children(a), children(b)
     return len(below_a) == len(below_b) and all(map(same_expr, below_a, below_b))
+
+
+def launches(prim: PrimFunc) -> tuple[ir.Launch, ...]:
+    """Return the launches of a function in order; raise InternalError if anything but comments stands beside them."""
+    stmts = prim.body.stmts if isinstance(prim.body, ir.Seq) else (prim.body,)
+    found = tuple(stmt for stmt in stmts if not isinstance(stmt, ir.Comment))
+    if not all(isinstance(stmt, ir.Launch) for stmt in found):
+        raise InternalError("a statement stands outside every launch", place=prim.name)
+    return found  # type: ignore[return-value]  # checked just above

@@ -15,7 +15,7 @@ from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.target.features import Features
-from mlfc.tir.launches import launches
+from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.matching import storage_owner
 

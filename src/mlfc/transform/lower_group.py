@@ -24,7 +24,7 @@ from mlfc.tir.bind import bind
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, computed, from_buffer
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
-from mlfc.tir.specialize import without_single_trips
+from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
 from mlfc.transform.matching import flat_args, macs_of, operator_of
 

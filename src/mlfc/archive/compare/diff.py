@@ -78,7 +78,8 @@ def diff(
     added = sorted(set(described[1]["modules"]) - set(pairs.values()))
     files = _file_changes(*(item["files"] for item in described))
     result = {
-        "breaks": bool(removed) or any(_breaks(item) for item in found.values()),
+        "breaks": bool(removed)
+        or any(change["level"] == BREAK for item in found.values() for change in item["interface"]),
         "facts": _facts(*described, ("version", "form", "style", "writer")),
         "totals": {
             **_different(*(_totals(item) for item in described)),
@@ -139,10 +140,6 @@ def _module_diff(
 def _changed(module: Mapping[str, Any]) -> bool:
     groups = [module["interface"], module["memory"], module["facts"]]
     return any((*groups, *module["operators"].values(), *module["weights"].values()))
-
-
-def _breaks(module: Mapping[str, Any]) -> bool:
-    return any(change["level"] == BREAK for change in module["interface"])
 
 
 def _face(
@@ -278,7 +275,9 @@ def _weight_changes(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | No
     return {
         "removed": [item for name, item in removed if name not in moved],
         "added": [item for name, item in added if name not in moved],
-        "changed": [[item, new[name]] for name, item in old.items() if name in new and _differs(item, new[name])],
+        "changed": [
+            [item, new[name]] for name, item in old.items() if name in new and _content(item) != _content(new[name])
+        ],
         "renamed": renamed,
     }
 
@@ -298,10 +297,6 @@ def _by_weight(weights: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _content(weight: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     return weight["sha256"], weight["dtype"], tuple(weight["shape"])
-
-
-def _differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return _content(a) != _content(b)
 
 
 def _file_changes(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict[str, list[str]]:

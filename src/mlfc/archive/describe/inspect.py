@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
-from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, TensorRecord
+from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
@@ -86,7 +86,7 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "operators": operators,
         "peak": module_peak(module, operators),
         "constants": _constants(archive, module),
-        "storages": _storages(module),
+        "storages": None if module.storages is None else list(map(_storage, module.storages)),
         "functions": {name: list(map(_buffer, buffers)) for name, buffers in module.operators.items()} or None,
         "module_tree": details.get("module_tree"),
         "devices": list(module.files.devices),
@@ -183,13 +183,8 @@ def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] |
     return sorted(shares, key=lambda item: (-item["bytes"], item["name"]))
 
 
-def _storages(module: ModuleRecord) -> list[dict[str, Any]] | None:
-    if module.storages is None:
-        return None
-    return [
-        {"storage_id": item.storage_id, "bytes": item.nbytes, "input_binding": item.input_binding}
-        for item in module.storages
-    ]
+def _storage(storage: Storage) -> dict[str, Any]:
+    return {"storage_id": storage.storage_id, "bytes": storage.nbytes, "input_binding": storage.input_binding}
 
 
 def _buffer(buffer: OperatorBuffer) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "functions": _functions(symbols, described),
                 "trees": trees,
             },
-            "modules": {name: _told(item.to_json()) for name, item in described.items()},
+            "modules": {name: {key: item.to_json()[key] for key in _KEPT} for name, item in described.items()},
             "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
         }
 
@@ -116,10 +116,6 @@ def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Modu
     if not end:
         raise ValueError(f"its {DESCRIPTION_SYMBOL} does not end within {_MAX_DESCRIPTION:,} bytes")
     return read_description(text, place)
-
-
-def _told(interface: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: interface[key] for key in _KEPT}
 
 
 def _functions(symbols: Mapping[str, Export], described: Mapping[str, ModuleInterface]) -> dict[str, Sequence[str]]:

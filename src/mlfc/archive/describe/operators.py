@@ -12,15 +12,17 @@ from typing import Any
 
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.errors import ArchiveError
-from mlfc.memory.report import SCRATCH_NAME
+from mlfc.memory.planner import SCRATCH_NAME
 from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
 from mlfc.support.module_info import BlockInfo, PoolInfo
+
+MAX_LISTED = 200_000
+"""Tensors of all calls together; beyond it only sums are of use to anybody."""
 
 
 def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str) -> list[dict[str, Any]]:
     """Return the module's operators in the order of their calls, as far as its archive knows it.
 
-    `graph`: of a module for the graph executor.
     Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
     ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset``, of the graph
     executor ``storage_id``, and ``pool`` where there are several), the largest first. What the archive does not say
@@ -40,11 +42,12 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
             live_bytes = None if scratch is None else span_bytes(live[index]) + scratch
             tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
             tensors.sort(key=lambda item: -item["bytes"])
+        macs, nbytes = operator["macs"], operator.get("bytes")
         result.append(
             {
                 **operator,
-                "intensity": _intensity(operator["macs"], operator.get("bytes")),
-                "bytes": operator.get("bytes"),
+                "intensity": round(macs / nbytes, 3) if macs is not None and nbytes else None,
+                "bytes": nbytes,
                 "live_bytes": live_bytes,
                 "tensors": tensors,
             }
@@ -91,10 +94,6 @@ def _blocks(
     return None if plan is None else plan_blocks(plan, num_calls, f"{place}: module '{module.name}'")
 
 
-def _intensity(macs: int | None, nbytes: int | None) -> float | None:
-    return round(macs / nbytes, 3) if macs is not None and nbytes else None
-
-
 def _tensor(block: BlockLifetime, pools: Sequence[PoolInfo]) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
     if block.storage_id is not None:
@@ -104,24 +103,15 @@ def _tensor(block: BlockLifetime, pools: Sequence[PoolInfo]) -> dict[str, Any]:
     return shown
 
 
-MAX_LISTED = 200_000
-"""Tensors of all calls together; beyond it only sums are of use to anybody."""
-
-_NEXT = "Export the archive again"
-
-
 @dataclass(frozen=True)
 class BlockLifetime:
-    """A tensor or scratch in memory.
-
-    `first` and `last`: calls at which its life begins and ends, both inclusive.
-    """
+    """A tensor or scratch in memory."""
 
     name: str
     nbytes: int
     offset: int
-    first: int
-    last: int
+    first: int  # the call at which its life begins
+    last: int  # the call at which it ends, inclusive
     storage_id: int | None = None  # of the graph executor
 
 
@@ -153,7 +143,7 @@ def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[
             raise ArchiveError(
                 f"the plan keeps '{block.name[:80]}' for calls {block.first} to {block.last} of {num_calls}",
                 place=place,
-                next_step=_NEXT,
+                next_step="Export the archive again",
             )
     return blocks
 

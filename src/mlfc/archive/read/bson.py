@@ -134,7 +134,10 @@ class _Reader:
                 raise self.take.fault(f"unsupported binary subtype {subtype}", at)
             return self.take.bytes(size, "binary data").toreadonly()
         if kind == _BOOL:
-            return self._truth(at)
+            value = self._byte("a boolean")
+            if value > 1:
+                raise self.take.fault(f"a boolean of value {value}", at)
+            return bool(value)
         if kind == _NULL:
             return None
         numbers = {_INT32: _INT, _INT64: _LONG, _DOUBLE: _FLOAT}
@@ -145,12 +148,6 @@ class _Reader:
     def _byte(self, what: str) -> int:
         value: int = self.take.unpack(_BYTE, what)[0]
         return value
-
-    def _truth(self, at: int) -> bool:
-        value = self._byte("a boolean")
-        if value > 1:
-            raise self.take.fault(f"a boolean of value {value}", at)
-        return bool(value)
 
     def _key(self) -> str:
         at = self.take.offset

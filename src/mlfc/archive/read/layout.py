@@ -40,14 +40,11 @@ _RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
 
 @dataclass(frozen=True)
 class Layout:
-    """The places that differ between versions; ``{module}`` stands for the module's name.
-
-    `relay`, `graph` and `params`: files; None where the style has none.
-    """
+    """The places that differ between versions; ``{module}`` stands for the module's name."""
 
     metadata: str
     code: str  # what names of code files begin with: a number and an extension follow
-    relay: str | None
+    relay: str | None  # a file, as the next two; None where the style has none
     graph: str | None
     params: str | None
     runtime: str = "runtime"  # the folder of the C runtime
@@ -137,7 +134,6 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Lay
 
     Code that bears the name of one module is this module's, code that bears no module's name is everyone's.
 
-    `modules`: the names of all modules of the archive.
     Raises ArchiveError if so many modules have so much code in common that listing it for each would take long.
     """
     known = sorted(paths)

@@ -28,16 +28,13 @@ class TensorRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class MainMemory:
-    """What the main function of a module needs on one device, in bytes.
-
-    `inputs` and `outputs`: empty where the version does not list them.
-    """
+    """What the main function of a module needs on one device, in bytes."""
 
     device: int  # DLDeviceType; 1 is the CPU
     workspace_bytes: int
     constants_bytes: int
     io_bytes: int  # as the metadata say; TVM counts intermediates of AOT modules here
-    inputs: tuple[TensorRecord, ...] = ()
+    inputs: tuple[TensorRecord, ...] = ()  # empty where the version does not list them
     outputs: tuple[TensorRecord, ...] = ()
 
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.archive.read.consistency import module_faults
 from mlfc.archive.read.layout import (
     OPERATOR_VERSIONS,
     SOURCES,
@@ -20,7 +19,7 @@ from mlfc.archive.read.layout import (
     layout_of,
 )
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
-from mlfc.archive.read.record import archive_record, is_operator_style, upgraded
+from mlfc.archive.read.record import archive_record, is_operator_style, module_faults, upgraded
 from mlfc.archive.read.schema import faults
 from mlfc.errors import ArchiveError
 from mlfc.support.content import sha256_stream

@@ -55,10 +55,7 @@ def params_json(params: Params) -> Content:
 
 
 def params_bson(params: Params) -> Content:
-    """Return parameters as BSON, sorted by name.
-
-    Raises OptionError if they are too large for BSON.
-    """
+    """Return parameters as BSON, sorted by name; raise OptionError if they are too large for BSON."""
     tensors = [{"name": name, **_kind(params[name]), "data": _elements(params[name])} for name in sorted(params)]
     return bson.encode({"format": FORMAT, "version": VERSION, "params": tensors})
 
@@ -84,7 +81,7 @@ def load_json(data: bytes | memoryview, *, place: str = "parameters") -> dict[st
 
 def load_bson(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
     """Read parameters from BSON; raise ArchiveError naming the byte or tensor at fault."""
-    return _params(bson.decode(data, place), _from_binary, place)
+    return _params(bson.decode(data, place), lambda value: value if isinstance(value, memoryview) else None, place)
 
 
 def read_params(tar: TarReader, path: str) -> dict[str, npt.NDArray[Any]]:
@@ -129,10 +126,6 @@ def _from_base64(value: object) -> bytes | None:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else None
     except (binascii.Error, ValueError):
         return None
-
-
-def _from_binary(value: object) -> memoryview | None:
-    return value if isinstance(value, memoryview) else None
 
 
 def _params(

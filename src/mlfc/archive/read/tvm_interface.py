@@ -23,8 +23,6 @@ _SIGNATURE = "def @main("
 def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> ModuleInterface:
     """Return the description of a module's C entry for `AotModule`.
 
-    `header_text`: of ``tvmgen_<module>.h``.
-    `relay`: the model's Relay text.
     Raises ArchiveError if the header declares no entry, or one that wants what only firmware can give it; or if the
     size of a tensor is nowhere to be found.
     """
@@ -76,11 +74,7 @@ def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def graph_outputs(outputs: Sequence[TensorRecord], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Return a graph's outputs under the names of the metadata where sizes tell which is which.
-
-    `outputs`: of the metadata, in no order.
-    `known`: of the graph, in order, without names of their own.
-    """
+    """Return the outputs `known` of a graph under the names of the metadata, where sizes tell which is which."""
     left = {tensor.name: (tensor.dtype, tensor.nbytes) for tensor in outputs}
     kinds = [(info.dtype, info.nbytes) for info in known]
     if sorted(left.values()) != sorted(kinds) or len(set(kinds)) != len(kinds):
@@ -109,13 +103,10 @@ def _tensors(
         dtype = tensor.dtype if tensor else relay[1] if relay else ""
         info = TensorInfo(tensor.name if tensor else field.name, relay[0] if relay else (), dtype)
         if tensor and (relay is None or info.nbytes != tensor.nbytes or relay[1] != dtype):
-            info = TensorInfo(tensor.name, tensor.shape or _flat(tensor), dtype)
+            flat = (tensor.nbytes // max(1, TensorInfo(tensor.name, (), dtype).nbytes),)
+            info = TensorInfo(tensor.name, tensor.shape or flat, dtype)
         tensors.append(info)
     return tuple(tensors)
-
-
-def _flat(tensor: TensorRecord) -> tuple[int, ...]:
-    return (tensor.nbytes // max(1, TensorInfo(tensor.name, (), tensor.dtype).nbytes),)
 
 
 def _pools(header: Header, prefix: str, place: str) -> tuple[PoolInfo, ...]:

@@ -37,7 +37,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        comment=comment_text, c_string=c_string, each=_each, grouped=_grouped, plain=_plain, section=section,
+        comment=comment_text, c_string=c_string, each=_each, grouped="{:,}".format, plain=_plain, section=section,
         shortened=shortened,
     )  # fmt: skip
     return environment
@@ -45,10 +45,6 @@ def _environment() -> Environment:
 
 def _each(items: Iterable[str], pattern: str) -> list[str]:
     return [pattern % item for item in items]
-
-
-def _grouped(number: int) -> str:
-    return f"{number:,}"
 
 
 def _plain(name: str) -> str:

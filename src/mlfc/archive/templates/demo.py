@@ -48,10 +48,9 @@ def check_files() -> dict[str, bytes]:
 
 
 def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> str:
-    """Return the C function ``demo_<module>``, which runs a module.
+    """Return the C function ``demo_<module>``, which runs a module on its test vectors, or on zeros unless `checked`.
 
-    `checked`: on the vectors of its file, and compares what comes out; else on zeros, and prints it.
-    `embedded`: for a program without files: what it would read from them is in its code.
+    In an `embedded` program, without files, what it would read from them is in its code.
     """
     given = given_pools(item) if item.is_aot and embedded else ()
     values = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}

@@ -21,6 +21,18 @@ _RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package
 _RUNTIME_PARTS = ("common", "graph_executor", "memory")
 _OBJECTS = "build"
 _SHOWN_DIGITS = 12
+_FILES = (
+    (SOURCES, "generated C: entry and workspace in `lib0`, operators and constants behind it"),
+    (OBJECTS, "objects: entry and workspace in `lib0`, operators and constants behind it"),
+    (HEADERS, "its headers: what your program includes"),
+    ("codegen", "what devices and external code generators have, a folder each"),
+    ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
+    ("executor-config", "the graph executor's graphs"),
+    ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
+    ("templates", "a configuration and a platform of the runtime, to be filled in for a board"),
+    (FOLDER, "the demo, with its test vectors"),
+    ("src", "the model as Relay text and its weights: what compiling for another target takes"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,26 +118,8 @@ def cmake_lists(plan: BuildPlan) -> str:
     return render("CMakeLists.txt", plan=plan, target=cmake_target(plan.name))
 
 
-_FILES = (
-    (SOURCES, "generated C: entry and workspace in `lib0`, operators and constants behind it"),
-    (OBJECTS, "objects: entry and workspace in `lib0`, operators and constants behind it"),
-    (HEADERS, "its headers: what your program includes"),
-    ("codegen", "what devices and external code generators have, a folder each"),
-    ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
-    ("executor-config", "the graph executor's graphs"),
-    ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
-    ("templates", "a configuration and a platform of the runtime, to be filled in for a board"),
-    (FOLDER, "the demo, with its test vectors"),
-    ("src", "the model as Relay text and its weights: what compiling for another target takes"),
-)
-
-
 def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | None, date: str) -> str:
-    """Return the text.
-
-    `paths`: the archive's other members.
-    `library`: file name of the static library that the Makefile makes; None without a Makefile.
-    """
+    """Return the text of README.md; `paths` are the other members, `library` is what the Makefile makes, if any."""
     known = list(paths)
     return render(
         "README.md",

@@ -63,10 +63,7 @@ class DemoTensor:
 
 @dataclass(frozen=True)
 class Subject:
-    """A module.
-
-    `graph_path` and `params_path`: where the graph executor's files lie in the archive.
-    """
+    """A module."""
 
     name: str  # as in symbols and file names
     target: str
@@ -74,7 +71,7 @@ class Subject:
     inputs: tuple[DemoTensor, ...]
     outputs: tuple[DemoTensor, ...]
     workspace_peers: tuple[str, ...]  # modules that work in the same memory
-    graph_path: str
+    graph_path: str  # in the archive, as the next
     params_path: str
     params: tuple[str, ...]  # the names in its parameter file; none of AOT modules
     generators: tuple[str, ...] = ()  # external generators that wrote C or objects of it

@@ -23,6 +23,10 @@ from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, sha256_of
 from mlfc.support.params import params_content
 
+_COUNT_AT = 16
+Params = Mapping[str, npt.NDArray[Any]]
+_VERSION_LINE = "#[version"
+
 
 def graph_faults(parsed: ParsedFiles) -> Iterator[Fault]:
     """Yield what is wrong with the graph of each module, and where it contradicts what is beside it."""
@@ -83,11 +87,6 @@ def _tensor_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -
         yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
     if tensor.shape is not None and found.shape != tensor.shape:
         yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
-
-
-_COUNT_AT = 16
-
-Params = Mapping[str, npt.NDArray[Any]]
 
 
 def params_faults(parsed: ParsedFiles) -> Iterator[Fault]:
@@ -152,9 +151,6 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
         if inputs:
             for name in graph.arguments.keys() - params.keys() - inputs:
                 yield f"no tensor for '{name[:80]}', which the graph takes and the metadata do not list as an input"
-
-
-_VERSION_LINE = "#[version"
 
 
 def relay_faults(parsed: ParsedFiles) -> Iterator[Fault]:

@@ -17,13 +17,11 @@ from mlfc.runtime.modules.module import Module
 
 C_ENDINGS = (".c", ".cc", ".cpp")
 OBJECT_ENDING = ".o"
+_KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
 
 
 class ParsedFiles:
-    """Files of one archive, parsed when they are first asked for.
-
-    `errors`: by path, what is wrong with files that could not be parsed.
-    """
+    """Files of one archive, parsed when they are first asked for; `errors` has those that could not be, by path."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -87,9 +85,6 @@ class ParsedFiles:
                 except ArchiveError as error:
                     self.errors[path] = error
         return found
-
-
-_KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
 
 
 def defined_functions(data: bytes | memoryview, place: str) -> set[str]:

@@ -9,8 +9,7 @@ from itertools import islice
 from mlfc.archive.read.opening import metadata_faults, read_archive
 from mlfc.archive.validate.code import code_faults, module_tree_faults
 from mlfc.archive.validate.contents import graph_faults, params_faults, relay_faults
-from mlfc.archive.validate.layout import layout_faults
-from mlfc.archive.validate.metadata import consistency_faults
+from mlfc.archive.validate.layout import consistency_faults, layout_faults
 from mlfc.archive.validate.parsed_files import Fault, ParsedFiles, fault_of_text
 from mlfc.archive.validate.plan import plan_faults
 from mlfc.support.tar import open_tar

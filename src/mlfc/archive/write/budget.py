@@ -24,11 +24,7 @@ _IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
 
 @dataclass(frozen=True, eq=False)
 class _Module:
-    """What one module needs of RAM.
-
-    `loaded`: bytes of constants that the graph executor loads; those of AOT modules stay in flash.
-    `io`: bytes of inputs and outputs that count, outside the workspace.
-    """
+    """What one module needs of RAM, in bytes."""
 
     factory: Factory
     code: GeneratedCode
@@ -36,10 +32,12 @@ class _Module:
 
     @property
     def loaded(self) -> int:
+        """Constants that the graph executor loads; those of AOT modules stay in flash."""
         return self.code.sizes.constants if self.code.graph is not None else 0
 
     @property
     def io(self) -> int:
+        """Inputs and outputs that count, outside the workspace."""
         if self.factory.memory_options.workspace_io or (self.code.graph is None and not self.lent):
             return 0
         return self.code.sizes.io

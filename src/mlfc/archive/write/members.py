@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _TEMPLATES = "templates"
 _CODE = (".c", ".h", ".S", ".o")
 _README, _MAKEFILE, _CMAKE = "README.md", "Makefile", "CMakeLists.txt"
+_HOST = "host"
+_PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,8 @@ def archive_members(factories: Sequence[Factory], options: ExportOptions, timest
     files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
     facts = {}
     for factory, code in zip(factories, linked.modules, strict=True):
-        tree = _imports(factory, [f"{layout.CODE}/{path}" for path in code.files])
+        paths = [f"{layout.CODE}/{path}" for path in code.files]
+        tree = import_tree(factory.module_name, factory.lib.type_key, paths, factory.lib.imported_modules)
         facts[factory.module_name] = ModuleFacts(code, tree.entries)
         files.update(tree.files)
         files.update(_module_files(factory, options))
@@ -102,10 +105,6 @@ def _are_programs(factories: Sequence[Factory]) -> bool:
     return not any(
         factory.code.device or any(part.is_module for part in factory.code.external) for factory in factories
     )
-
-
-def _imports(factory: Factory, code: Sequence[str]) -> ImportTree:
-    return import_tree(factory.module_name, factory.lib.type_key, code, factory.lib.imported_modules)
 
 
 def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
@@ -206,10 +205,6 @@ def _clash(path: str, other: str) -> OptionError:
     )
 
 
-_HOST = "host"
-_PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-
-
 @dataclass(frozen=True)
 class ImportTree:
     """The modules that a module consists of."""
@@ -219,13 +214,7 @@ class ImportTree:
 
 
 def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence[Module]) -> ImportTree:
-    """Return what is stored of a module's imports.
-
-    `type_key`: of the root.
-    `code`: paths of the root's files.
-    `imports`: what the root imports.
-    Raises OptionError for a module that cannot be stored.
-    """
+    """Return what is stored of the imports of a root with the files `code`; OptionError for what cannot be stored."""
     entries = [ImportedModule(type_key, tuple(sorted(code)), parent=None)]
     files: dict[str, Data] = {}
     counts: Counter[str] = Counter()

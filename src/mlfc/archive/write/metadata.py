@@ -53,13 +53,7 @@ def archive_metadata(
     options: ExportOptions,
     timestamp: int,
 ) -> dict[str, Any]:
-    """Return the whole document.
-
-    `files`: every other member of the archive.
-    `facts`: by module name.
-    `linked`: says what several modules have in common.
-    `timestamp`: seconds since 1970.
-    """
+    """Return the whole document; `files` are all other members, `timestamp` is in seconds since 1970."""
     return {
         "version": VERSION,
         "modules": {
@@ -96,7 +90,11 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
         }
     }
     if factory.graph_json:
-        memory["sids"] = _storage_ids(factory)
+        # one an id: TVM took shapes of entries whose index was the id
+        memory["sids"] = [
+            {"storage_id": number, "size_bytes": size, **({} if binding is None else {"input_binding": binding})}
+            for number, size, binding in factory.storages
+        ]
     document: dict[str, Any] = {
         "model_name": factory.module_name,
         "export_datetime": utc(timestamp),
@@ -190,12 +188,4 @@ def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str,
     return [
         {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
         for (name, device), size in needed.items()
-    ]
-
-
-def _storage_ids(factory: Factory) -> list[dict[str, Any]]:
-    """Return the graph executor's blocks, one an id: TVM took shapes of entries whose index was the id."""
-    return [
-        {"storage_id": number, "size_bytes": size, **({} if binding is None else {"input_binding": binding})}
-        for number, size, binding in factory.storages
     ]

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlfc.archive.read.consistency import export_seconds
 from mlfc.archive.read.layout import METADATA, VERSION, layout_of, moved, params_path
 from mlfc.archive.read.model import FULL_MODEL
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.params_forms import read_params
+from mlfc.archive.read.record import export_seconds
 from mlfc.archive.write.older import Document, manifest_of, relocated, with_manifest
 from mlfc.errors import ArchiveError
 from mlfc.support.atomic import atomic_file, check_writable

@@ -19,6 +19,12 @@ RFC_VERSION = 1
 _LAST_WITH_TARGETS_BY_DEVICE = 5
 # DLDeviceType by the first word of a target
 _DEVICES = {"c": 1, "llvm": 1, "cuda": 2, "opencl": 4, "vulkan": 7, "metal": 8, "ext_dev": 12, "hexagon": 14}
+Document = dict[str, Any]
+# texts of ours that say where other files lie
+_TEXTS = ("Makefile", "CMakeLists.txt", "README.md", "demo/demo.c")
+_WRITTEN_VERSION = re.compile(rb"(Model Library Format archive \(version )[0-9](?=\))")
+# a path stands alone, behind an option for compilers or behind CMake's folder: it is no end of a longer path
+_BEFORE, _AFTER = rb"(?:(?<![A-Za-z0-9_./-])|(?<=-I)|(?<=\}/))", rb"(?![A-Za-z0-9_-])"
 
 
 def metadata_path(options: ExportOptions) -> str:
@@ -31,11 +37,7 @@ def convert(
 ) -> tuple[dict[str, Data], Document]:
     """Bring files and metadata of version 7 into the version and form that `options` ask for.
 
-    `files`: by path, all but the metadata.
-    `document`: metadata of version 7, full-model style, that mlfc made.
-    `options`: ``format_version``, ``rfc`` and ``params_forms`` count. With ``rfc`` the version is 1, as in the
-    proposal.
-    The returned document is to be written at `metadata_path`.
+    `files` are all but the metadata, `document` the metadata that mlfc made; those returned are for `metadata_path`.
     Raises OptionError if the version knows one module and there are several, or cannot say what the module is.
     """
     result = {**files, **_other_forms(files, document, options)}
@@ -78,16 +80,13 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
         flat["export_datetime_utc"] = flat.pop("export_datetime")
         flat["mlfc"]["functions"] = module["memory"]["functions"]
         flat["memory"] = module["memory"].get("sids", [])
-        flat["target"] = _only_target(module["target"])
+        if len(targets := module["target"]) != 1:
+            cause = f"the RFC layout holds one target, got {len(targets)}"
+            raise OptionError(cause, next_step="Write version 6 or 7")
+        flat["target"] = targets[0]
     elif version <= _LAST_WITH_TARGETS_BY_DEVICE:
         flat["target"] = _targets_by_device(module["target"])
     return flat
-
-
-def _only_target(targets: list[str]) -> str:
-    if len(targets) != 1:
-        raise OptionError(f"the RFC layout holds one target, got {len(targets)}", next_step="Write version 6 or 7")
-    return targets[0]
 
 
 def _targets_by_device(targets: list[str]) -> dict[str, str]:
@@ -103,23 +102,12 @@ def _targets_by_device(targets: list[str]) -> dict[str, str]:
     return by_device
 
 
-Document = dict[str, Any]
-
-# texts of ours that say where other files lie
-_TEXTS = ("Makefile", "CMakeLists.txt", "README.md", "demo/demo.c")
-_WRITTEN_VERSION = re.compile(rb"(Model Library Format archive \(version )[0-9](?=\))")
-# a path stands alone, behind an option for compilers or behind CMake's folder: it is no end of a longer path
-_BEFORE, _AFTER = rb"(?:(?<![A-Za-z0-9_./-])|(?<=-I)|(?<=\}/))", rb"(?![A-Za-z0-9_-])"
-
-
 def relocated(
     files: Mapping[str, Data], document: Mapping[str, Any], old: Layout, new: Layout, version: int
 ) -> tuple[dict[str, Data], Document]:
     """Return files and metadata of an archive of one module with every path as `new` has it.
 
-    `files`: all but the metadata.
-    `document`: of version 7, full-model style. Its list of files is made again.
-    `version` is that of the new layout, for messages.
+    `files` are all but the metadata. `document` is of version 7, full-model style; its list of files is made again.
     Raises ArchiveError if two files would come to lie in one place.
     """
     ((name, module),) = document["modules"].items()

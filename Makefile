@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
 
+# TEST_FLAGS: for pytest
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_FLAGS) tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples docs fuzz

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def compiled(
         return loaded
     other = {**options, "target": "llvm"}
     return BothPrinters(loaded, mlfc.build(module, params=params, module_name=name, **other).runtime)
+
+
+@lru_cache(maxsize=16)
+def built(path: Path, target: str, executor: str = "aot") -> Any:
+    """Return the factory of a model file, compiled once for all tests of a process that only read it."""
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, target, params, module_name="model", executor=executor)
 
 
 class BothPrinters:

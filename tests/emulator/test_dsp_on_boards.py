@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,19 @@ import pytest
 import mlfc
 import mlfc.ops
 from mlfc.codegen.c import print_file, print_function
+from mlfc.factory import Factory
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from mlfc.transform.lower_group import lower_group
-from tests.harness import module_of, seeded_inputs
+from tests.harness import built, module_of, seeded_inputs
 from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
 from tests.native.test_kernels import random_integers
 
 pytestmark = pytest.mark.usefixtures("_arm")
 
+C = "c -mcpu=cortex-m4"
 LLVM = "llvm -mcpu=cortex-m4"
 
 # TensorFlow Lite Micro with CMSIS-NN takes these on a Cortex-M4 of the same emulator
@@ -33,8 +36,9 @@ BAR = {
 }
 
 
-@pytest.mark.parametrize(("board", "cflags"), [("mps2-an386", "-O3"), ("mps2-an386", "-O0"), ("mps2-an500", "-Os")])
-def test_layers_are_what_the_host_computes(board: str, cflags: str) -> None:
+@cache
+def layers(target: str) -> tuple[Factory, dict[str, np.ndarray]]:
+    """Return all layers as one module, and inputs."""
     inputs, bodies = {}, {}
     for number, (name, case) in enumerate(ALL.items()):
         inputs[name] = random_integers(np.random.default_rng(number), "int8", case.data)
@@ -44,12 +48,28 @@ def test_layers_are_what_the_host_computes(board: str, cflags: str) -> None:
             return requantized_sums(variables[name], case, weights_of(case), biases, 0.002)
 
         bodies[f"{name}_out"] = body
-    factory = mlfc.build(module_of(inputs, bodies), find_board(board).target, module_name="model")
-    expected = factory.runtime.run(inputs)
-    by_llvm = [mlfc.build(module_of(inputs, bodies), LLVM, module_name="model")] if cflags == "-O3" else []
-    for made in (factory, *by_llvm):
-        for name, output in emulated_factory(made, find_board(board), cflags=cflags).run(inputs).items():
-            np.testing.assert_array_equal(output, expected[name], err_msg=name)
+    return mlfc.build(module_of(inputs, bodies), target, module_name="model"), inputs
+
+
+@cache
+def on_this_machine() -> dict[str, np.ndarray]:
+    factory, inputs = layers(C)
+    return factory.runtime.run(inputs)
+
+
+@pytest.mark.parametrize(
+    ("target", "board", "cflags"),
+    [
+        (C, "mps2-an386", "-O3"),
+        (LLVM, "mps2-an386", "-O3"),
+        (C, "mps2-an386", "-O0"),
+        ("c -mcpu=cortex-m7", "mps2-an500", "-Os"),
+    ],
+)
+def test_layers_are_what_the_host_computes(target: str, board: str, cflags: str) -> None:
+    factory, inputs = layers(target)
+    for name, output in emulated_factory(factory, find_board(board), cflags=cflags).run(inputs).items():
+        np.testing.assert_array_equal(output, on_this_machine()[name], err_msg=name)
 
 
 @pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m7", "cortex-m33", "cortex-m3"])
@@ -73,10 +93,8 @@ def test_cores_compile_their_form_without_warnings(cpu: str, tmp_path: Path) -> 
 def test_models_take_two_thirds_of_the_instructions_of_the_best_other(
     name: str, target: str, share: float, models: Path
 ) -> None:
-    module, params = mlfc.import_model(models / f"{name}.tflite")
     board = find_board("mps2-an386")
-    chosen = LLVM if target == LLVM else board.target
-    made = emulated_factory(mlfc.build(module, chosen, params, module_name="model"), board)
+    made = emulated_factory(built(models / f"{name}.tflite", LLVM if target == LLVM else board.target), board)
     run = made.measure(seeded_inputs(made.inputs, 1))
     assert run.instructions < share * BAR[name]
     assert run.stack_bytes < 1536

@@ -71,9 +71,11 @@ def test_refuses(operator: str, args: Any, attrs: dict[str, Any], message: str) 
         ir.call(operator, constants(args), attrs)
 
 
-def test_evaluation_stops_at_its_limit() -> None:
-    large = ir.const(np.zeros((1, 600, 600, 1), np.float32))
-    assert evaluate(ir.call("nn.max_pool2d", [large], pool_size=(2, 2), layout="NHWC")) is None
+def test_evaluation_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pooled = ir.call("nn.max_pool2d", [ir.const(np.zeros((1, 9, 9, 1), np.float32))], pool_size=(2, 2), layout="NHWC")
+    assert evaluate(pooled) is not None
+    monkeypatch.setattr("mlfc.ops.evaluate._STEP_LIMIT", 50)
+    assert evaluate(pooled) is None
 
 
 def test_evaluation_needs_constants() -> None:

@@ -69,13 +69,13 @@ class _Machine:
         self.steps += 1
         if self._step_limit is not None and self.steps > self._step_limit:
             raise StepLimitError
-        if isinstance(stmt, ir.Seq):
+        if isinstance(stmt, ir.Store):
+            self._store(stmt)
+        elif isinstance(stmt, ir.Seq):
             for item in stmt.stmts:
                 self.run(item)
         elif isinstance(stmt, ir.For):
             self._loop(stmt)
-        elif isinstance(stmt, ir.Store):
-            self._store(stmt)
         elif isinstance(stmt, ir.If):
             branch = stmt.then if self._value(stmt.condition) else stmt.otherwise
             if branch is not None:

@@ -7,6 +7,7 @@ as the last axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,34 +48,36 @@ class Evaluator:
     def __init__(self, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> None:
         self._env = env
         self._memory = memory
-        self._cache: dict[tuple[int, bool], Array] = {}
+        self._values: dict[int, Array] = {}
+        self._guarded: dict[int, Array] = {}
 
     def run(self, expr: Expr, guarded: bool = False) -> Array:
         """Return the value; `guarded` limits indices of loads, for a branch that is not always taken."""
-        key = (id(expr), guarded)
-        if key not in self._cache:
-            self._cache[key] = self._compute(expr, guarded)
-        return self._cache[key]
+        known = self._guarded if guarded else self._values
+        value = known.get(id(expr))
+        if value is None:
+            value = known[id(expr)] = _KINDS[type(expr)](self, expr, guarded)
+        return value
 
-    def _compute(self, expr: Expr, guarded: bool) -> Array:
-        if isinstance(expr, ir.Const):
-            return np.asarray(expr.value, dtypes.to_numpy(expr.dtype))
-        if isinstance(expr, ir.Var):
-            if expr not in self._env:
-                raise InternalError(f"tir: {expr.name} is read outside the statement that binds it")
-            return np.asarray(self._env[expr], dtypes.to_numpy(expr.dtype))
-        if isinstance(expr, ir.Binary):
-            operands = self.run(expr.a, guarded), self.run(expr.b, guarded)
-            return np.asarray(_BINARY[expr.op](*operands)).astype(dtypes.to_numpy(expr.dtype), copy=False)
-        if isinstance(expr, ir.Select):
-            return self._select(expr, guarded)
-        if isinstance(expr, ir.Cast):
-            return _converted(self.run(expr.value, guarded), expr.dtype)
-        if isinstance(expr, ir.Load):
-            return self._load(expr, guarded)
-        if isinstance(expr, ir.Broadcast):
-            value = self.run(expr.value, guarded)[..., None]
-            return np.broadcast_to(value, (*value.shape[:-1], dtypes.lanes(expr.dtype)))
+    def _const(self, expr: ir.Const, _: bool) -> Array:
+        return _number(expr.value, expr.dtype) if type(expr.value) is int else _array(expr.value, expr.dtype)
+
+    def _var(self, expr: ir.Var, _: bool) -> Array:
+        if expr not in self._env:
+            raise InternalError(f"tir: {expr.name} is read outside the statement that binds it")
+        return _array(self._env[expr], expr.dtype)
+
+    def _binary(self, expr: ir.Binary, guarded: bool) -> Array:
+        return _array(_BINARY[expr.op](self.run(expr.a, guarded), self.run(expr.b, guarded)), expr.dtype)
+
+    def _cast(self, expr: ir.Cast, guarded: bool) -> Array:
+        return _converted(self.run(expr.value, guarded), expr.dtype)
+
+    def _broadcast(self, expr: ir.Broadcast, guarded: bool) -> Array:
+        value = self.run(expr.value, guarded)[..., None]
+        return np.broadcast_to(value, (*value.shape[:-1], dtypes.lanes(expr.dtype)))
+
+    def _call(self, expr: ir.Call, guarded: bool) -> Array:
         return _called(expr.name, expr.dtype, [self.run(arg, guarded) for arg in expr.args])
 
     def _select(self, expr: ir.Select, guarded: bool) -> Array:
@@ -102,11 +105,37 @@ class Evaluator:
         return np.asarray(array[access_key(expr.buffer, indices, expr.dtype)])
 
 
+_KINDS: dict[type, Callable[[Evaluator, Any, bool], Array]] = {
+    ir.Const: Evaluator._const,
+    ir.Var: Evaluator._var,
+    ir.Binary: Evaluator._binary,
+    ir.Select: Evaluator._select,
+    ir.Cast: Evaluator._cast,
+    ir.Load: Evaluator._load,
+    ir.Broadcast: Evaluator._broadcast,
+    ir.Call: Evaluator._call,
+}
+
+
+def _array(value: Any, dtype: str) -> Array:
+    """Return a value as an array of a dtype, in which it mostly is already."""
+    array = np.asarray(value)
+    wanted = dtypes.to_numpy(dtype)
+    return array if array.dtype is wanted else array.astype(wanted, copy=False)
+
+
+@lru_cache(maxsize=1024)
+def _number(value: int, dtype: str) -> Array:
+    array = np.asarray(value, dtypes.to_numpy(dtype))
+    array.setflags(write=False)
+    return array
+
+
 def _called(name: str, dtype: str, args: Sequence[Array]) -> Array:
     """Return an intrinsic's value: what its body gives, lane by lane, or else its own function of numpy."""
     intrinsic = INTRINSICS.get(name)
     if intrinsic.evaluate is not None:
-        return np.asarray(intrinsic.evaluate(*args)).astype(dtypes.to_numpy(dtype), copy=False)
+        return _array(intrinsic.evaluate(*args), dtype)
     body = intrinsic.body(dtypes.from_numpy(args[0].dtype))
     if body is None:
         raise InternalError(f"tir: no body of '{name}' takes {args[0].dtype}")
@@ -132,7 +161,11 @@ def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
     lanes = _lanes(buffer, dtype)
     for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
         last = extent - lanes if axis == len(buffer.shape) - 1 else extent - 1
-        if index.size and (index.min() < 0 or index.max() > last):
+        if index.ndim == 0:
+            is_within = 0 <= index.item() <= last
+        else:
+            is_within = not index.size or bool(index.min() >= 0 and index.max() <= last)
+        if not is_within:
             raise InternalError(f"tir: index {axis} of {buffer.name}{list(buffer.shape)} leaves its bounds")
 
 

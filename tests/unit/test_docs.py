@@ -46,6 +46,18 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[path.name for path in PAGES])
+def test_files_that_pages_name_exist(page: Path) -> None:
+    root = DOCS.parent
+    named = set(re.findall(r"`([a-z0-9_/]+/[a-z0-9_]+\.py)`", page.read_text(encoding="utf-8")))
+    if page.name in ("architecture.md", "kernels.md"):  # other pages also name files of other projects
+        named |= set(re.findall(r"`([a-z0-9_]+\.py)`", page.read_text(encoding="utf-8")))
+    files = {
+        f"/{path.relative_to(root)}" for folder in ("src", "tests", "docs") for path in (root / folder).rglob("*.py")
+    }
+    assert not {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
+
+
 def schema_keys(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         yield from schema.get("properties", {})

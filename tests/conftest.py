@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -26,6 +27,9 @@ hypothesis.settings.load_profile("seeded")
 # `make test` hands its own flags and level down, which would change what the projects that tests make print
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
+
+# graphs of nodes live long: looking at all of them again and again takes a tenth of a compiler's time
+gc.set_threshold(50_000, 20, 50)
 
 # seconds after which what hangs is given up, so that a test of it fails and does not hang; no test passes by it
 WATCHDOG = 600
@@ -102,11 +106,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """Share builds among the tests of all workers, whose folders are in the session's folder."""
-    from tests import session_cache
+    from mlfc.micro.run import firmware_build
+    from tests import object_cache, session_cache
 
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(firmware_build, "run", object_cache.firmware(firmware_build.run))
         session_cache.install((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built", monkeypatch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_builds() -> Generator[None, None, None]:
+    """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
+
+    Products and sums are fused as with -O3, so floats have the same bits.
+    """
+    from mlfc.library import toolchain
+
+    quick = ("-O1", "-fexpensive-optimizations")
+    flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(toolchain, "FLAGS", tuple(flags))
         yield
 
 

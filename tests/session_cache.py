@@ -46,11 +46,18 @@ def files_under(folder: Path) -> dict[str, bytes]:
     return found
 
 
+def known(key: str) -> Mapping[str, bytes] | None:
+    """Return the files that the session keeps under a key; None if it has none."""
+    place = _FOLDER[0] / key if _FOLDER else None
+    return files_under(place) if place is not None and place.is_dir() else None
+
+
 def built(key: str, make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
     """Return the files that `make` gives, from the first call of the session with this key."""
     place = _FOLDER[0] / key if _FOLDER else None
-    if place is not None and place.is_dir():
-        return files_under(place)
+    kept = known(key)
+    if kept is not None:
+        return kept
     found = make()
     if place is not None:
         # whole or not at all: the one that is first stays

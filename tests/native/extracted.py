@@ -16,6 +16,7 @@ from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.support.dtypes import to_numpy
 from tests.conftest import need
+from tests.object_cache import with_known_objects
 
 WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
 
@@ -31,7 +32,9 @@ def extracted(factories: Factory | Sequence[Factory], folder: Path, **options: A
 def make(folder: Path, *arguments: str, fails: bool = False) -> str:
     """Run make, and return what it and what it started printed."""
     command = [need("make", "make"), "-j2", *arguments]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    result = with_known_objects(
+        command, folder, lambda: subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    )
     assert (result.returncode != 0) is fails, f"{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
     return result.stdout + result.stderr
 

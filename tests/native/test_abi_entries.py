@@ -27,6 +27,8 @@ from tests.conftest import need
 from tests.native.extracted import imported
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 INPUT, OUTPUT = "serving_default_dense_input:0", "StatefulPartitionedCall:0"
 MAIN = "tvmgen_hello___tvm_main__"

@@ -16,6 +16,8 @@ from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule, SharedLibrary, cpu
 from tests.harness import interface
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SOURCE = b"""
 #include <stdint.h>
 struct inputs { const int8_t *a; const float *b; };

@@ -13,6 +13,8 @@ import mlfc
 from mlfc.runtime.tensor.arrays import fill
 from tests.projects import NAME, archive, odd_archive, printed_output, project, reference_output
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 # what has no comments, or none that a licence could stand in

@@ -19,6 +19,8 @@ from mlfc.runtime import AotModule
 from mlfc.runtime.modules.loaders import ExternalCode
 from tests.conftest import need
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 STAND_IN = Path(__file__).parent / "stand_ins" / "cmsis_nn"
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 

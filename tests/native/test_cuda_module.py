@@ -23,6 +23,8 @@ from mlfc.runtime.modules import device_module
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 ROOT = Path(__file__).parents[2]
 CASES = Path(cuda_cases.__file__)
 # in processes of their own: which driver a process has is settled when it first asks for a device

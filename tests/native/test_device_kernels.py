@@ -24,7 +24,7 @@ from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases
-from tests.native.device_runner import CudaOnHost, RunKernel, run_on_opencl, run_program
+from tests.native.device_runner import CudaOnHost, OnOpencl, RunKernel, run_program
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
 from tests.tflite_cases import Case as TfliteCase
@@ -85,6 +85,12 @@ def failures(cases: Sequence[Case], run_all: Callable[[Sequence[Program]], RunKe
     return found
 
 
+def on_opencl(programs: Sequence[Program]) -> RunKernel:
+    """Return what runs the kernels of programs on the OpenCL device."""
+    assert all(program.contracts_floats for program in programs)
+    return OnOpencl([kernel for program in programs for kernel in program.kernels])
+
+
 @pytest.mark.parametrize(
     ("operator", "shape", "attrs", "blocks"),
     [
@@ -141,13 +147,13 @@ def test_windows_that_are_the_whole_image() -> None:
             "nn.avg_pool2d", [image], lambda: wide.mean((1, 2), keepdims=True).astype(np.float32), attrs, relative=1e-6
         ),
     ]
-    assert not failures(cases, lambda _: run_on_opencl)
+    assert not failures(cases, on_opencl)
 
 
 def test_rows_side_by_side_in_a_group() -> None:
     rows = np.random.default_rng(3).integers(-100, 100, (16401, 35)).astype(np.int32)
     case = Case("sum", [rows], lambda: rows.sum(1, dtype=np.int32), {"axis": 1})
-    assert not failures([case], lambda _: run_on_opencl)
+    assert not failures([case], on_opencl)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -162,7 +168,7 @@ def test_kernels_for_small_devices_take_no_more_than_they_have(family: str) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_opencl(family: str) -> None:
-    assert not failures(FAMILIES[family](), lambda _: run_on_opencl)
+    assert not failures(FAMILIES[family](), on_opencl)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

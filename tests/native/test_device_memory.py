@@ -25,6 +25,8 @@ from mlfc.runtime.tensor.c_abi import DLTensor
 from mlfc.runtime.tensor.ndarray import array, empty
 from tests.conftest import need_opencl
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SHAPE = (1, 3, 8, 8)
 # host -> device, a kernel there, device -> device, back, an operator here
 GRAPH = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlfc import ops  # noqa: F401  (registers the operators)
-from mlfc.codegen.device import device_kernels
+from mlfc.codegen.device import device_kernels, device_source
 from mlfc.library.device_modules import compile_cuda
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
@@ -17,12 +17,13 @@ from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.device_products import ProductCase, product_cases
-from tests.native.device_runner import CudaOnHost, run_on_opencl
+from tests.native.device_runner import CudaOnHost, OnOpencl
 
 DEVICE = Features(vector_bytes=0, dot4=False, gpu=True)
 CASES = product_cases()
 PLACES = range(len(CASES))
 LABELS = [case.label for case in CASES]
+UNFUSED = 6
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,18 @@ def cuda(groups: list[LoweredGroup]) -> CudaOnHost:
     return CudaOnHost([group.prim for group in groups])
 
 
+@pytest.fixture(scope="module")
+def opencl(groups: list[LoweredGroup]) -> OnOpencl:
+    return OnOpencl([group.prim for group in groups])
+
+
+@pytest.fixture(scope="module")
+def unfused(groups: list[LoweredGroup]) -> tuple[OnOpencl, CudaOnHost]:
+    """Return kernels of the first cases whose products are rounded before they are added."""
+    prims = [group.prim for group in groups[:UNFUSED]]
+    return OnOpencl(prims, contracts=False), CudaOnHost(prims, contracts=False)
+
+
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
 def test_meaning(place: int, groups: list[LoweredGroup]) -> None:
     case: ProductCase = CASES[place]
@@ -45,9 +58,9 @@ def test_meaning(place: int, groups: list[LoweredGroup]) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
-def test_opencl(place: int, groups: list[LoweredGroup]) -> None:
+def test_opencl(place: int, groups: list[LoweredGroup], opencl: OnOpencl) -> None:
     case = CASES[place]
-    case.check(run_on_opencl(groups[place].prim, case.inputs, groups[place].constants))
+    case.check(opencl(groups[place].prim, case.inputs, groups[place].constants))
 
 
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
@@ -75,15 +88,20 @@ def test_transposed_convolutions_are_a_product_for_each_phase(groups: list[Lower
     assert counts["float-transposed-depthwise"] == 1
 
 
-@pytest.mark.parametrize("place", PLACES[:6], ids=LABELS[:6])
-def test_sums_without_fused_multiply_adds_are_the_same_everywhere(place: int, groups: list[LoweredGroup]) -> None:
+@pytest.mark.parametrize("place", PLACES[:UNFUSED], ids=LABELS[:UNFUSED])
+def test_sums_without_fused_multiply_adds_are_the_same_everywhere(
+    place: int, groups: list[LoweredGroup], unfused: tuple[OnOpencl, CudaOnHost]
+) -> None:
     case, group = CASES[place], groups[place]
     expected = interpreter.run(group.prim, case.inputs, group.constants)
-    on_opencl = run_on_opencl(group.prim, case.inputs, group.constants, contracts=False)
-    np.testing.assert_array_equal(on_opencl, expected)
-    text = CudaOnHost([group.prim], contracts=False)
-    assert "__fmul_rn(" in text.source
-    np.testing.assert_array_equal(text(group.prim, case.inputs, group.constants), expected)
+    for run in unfused:
+        np.testing.assert_array_equal(run(group.prim, case.inputs, group.constants), expected)
+
+
+def test_products_that_are_not_fused_are_said_so_in_cuda(groups: list[LoweredGroup]) -> None:
+    for group in groups[:UNFUSED]:
+        kernels = device_kernels(group.prim, "unfused")
+        assert "__fmul_rn(" in device_source(kernels, "cuda", contracts=False)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)

@@ -27,6 +27,8 @@ from tests.onnx_graphs import GraphMaker
 from tests.unit.test_device_placement import refusing
 from tests.unit.test_passes import image
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 # integers are the same to the bit; of floats a device may sum in another order
 TOLERANCE = 1e-5
 ROOT = Path(__file__).parents[2]

@@ -21,6 +21,8 @@ from tests.conftest import need
 from tests.harness import seeded_inputs
 from tests.unit.test_cli import succeeded
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 MODEL = "hello_world_int8.tflite"
 OPTIONS = {"board": "host", "project_type": "host_driven"}
 

@@ -31,6 +31,8 @@ from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.spec_host import DeviceError, SpecGraph, SpecHost
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 HOST = find_board("host")
 MODEL = "kws_ref_model.tflite"
 

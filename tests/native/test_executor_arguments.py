@@ -13,6 +13,8 @@ import mlfc
 from mlfc.errors import InputError
 from tests.native.extracted import imported
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SOUND = np.zeros((1, 49, 10, 1), np.int8)
 FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "unknown name": (lambda executor: executor.set_input("nope", SOUND), "nope: the .* has no such input"),

@@ -21,6 +21,8 @@ import mlfc
 from mlfc.factory import Factory
 from tests.native.extracted import WARNINGS, extracted, make
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 Array = npt.NDArray[Any]
 EXECUTORS = ("aot", "graph")
 MANY = 40

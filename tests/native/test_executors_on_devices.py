@@ -35,6 +35,8 @@ from tests.native.spec_host import (
     Tensor,
 )  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 MODEL = "hello_world_int8.tflite"
 SESSIONS = 3
 # the folders of the runtime that microTVM's host project compiles

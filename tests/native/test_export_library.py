@@ -32,6 +32,8 @@ from tests.conftest import need
 from tests.native.extracted import imported
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 EXECUTORS = ("aot", "graph")
 KINDS = {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}
 X = np.full((1, 1), 7, np.int8)

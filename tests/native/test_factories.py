@@ -15,6 +15,8 @@ from mlfc.runtime import AotModule
 from tests.native.test_linked_modules import X, factories, network
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 @pytest.mark.parametrize("name", ["default", "one"])

@@ -13,6 +13,8 @@ from mlfc.library.host import HostLibrary
 from mlfc.runtime import Device, GraphExecutor, GraphModule, Module, TensorInfo
 from mlfc.support.params import save_params
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SOURCE = rb"""
 #include <tvm/runtime/c_backend_api.h>
 #include <tvm/runtime/c_runtime_api.h>

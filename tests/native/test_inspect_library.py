@@ -19,6 +19,8 @@ from mlfc.runtime.modules.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 
 @pytest.fixture(scope="module")
 def factories(models: Path) -> list[Factory]:

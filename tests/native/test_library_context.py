@@ -19,6 +19,8 @@ from tests.conftest import need
 from tests.native.test_abi_entries import exported
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SOURCE = rb"""
 #include <mlfc_abi.h>
 #include <tvm/runtime/c_backend_api.h>

@@ -11,6 +11,8 @@ import pytest
 import mlfc
 from tests.conftest import WATCHDOG
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 # holes of a few pages, and between them and the next room more than a processor's instructions reach
 IN_SCATTERED_MEMORY = """

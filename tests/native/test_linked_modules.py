@@ -21,6 +21,8 @@ from tests.harness import module_of
 from tests.native.test_generated_module import WARNINGS, compiler, symbols
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 
 def network(*, second: int = 1, wide: bool = False) -> ir.IRModule:
     """Return two dense layers and a softmax; models of one `second` have the same second layer's weights."""

@@ -36,6 +36,8 @@ from tests.native.counting_clocks import passed
 from tests.native.extracted import extracted, make
 from tests.shared_library import compile_shared
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 EXECUTORS = ("aot", "graph")
 TWO = [Pool("fast", 3000), Pool("slow")]
 HOT = ConstantPool("tcm", 4096)

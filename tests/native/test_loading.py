@@ -23,6 +23,8 @@ from mlfc.support.content import sha256_of
 from mlfc.support.tar import open_tar, write_tar
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((4, 16)).astype(np.float32)
 WEIGHTS = RNG.standard_normal((8, 16)).astype(np.float32)

@@ -11,6 +11,8 @@ import mlfc
 from mlfc.errors import ArchiveError
 from tests.interop.archive_versions import VERSIONS, older_archive, proposed_archive
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 
 def check(archive: Path, shared: Path) -> None:
     expected = np.load(shared / "fixtures/tvm-0.14/kws_io.npz")

@@ -22,6 +22,8 @@ from mlfc.runtime.modules.loaders import extent_of
 from mlfc.runtime.tensor.ndarray import array
 from tests.conftest import need_opencl
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 CL_KEY = b"\x06\0\0\0\0\0\0\0opencl"
 TREE_KEY = b"\x0c\0\0\0\0\0\0\0_import_tree"

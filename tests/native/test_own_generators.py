@@ -27,6 +27,8 @@ from mlfc.support.content import to_bytes
 from mlfc.tir.ir import External
 from tests.conftest import need
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "external-generators.md"
 IMAGE = np.random.default_rng(4).standard_normal((1, 3, 8, 8)).astype(np.float32)
 

@@ -16,6 +16,8 @@ from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
 from mlfc.support.params import save_params
 from mlfc.support.tar import write_tar
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 ENTRY = rb"""
 #include <tvm/runtime/c_backend_api.h>
 #include <tvm/runtime/c_runtime_api.h>

@@ -13,6 +13,8 @@ from mlfc.library.build import build_library
 from mlfc.runtime import LibraryModule, cpu
 from tests.native.test_aot_module import OnlyDlpack
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SOURCE = rb"""
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>

@@ -28,6 +28,8 @@ from mlfc.verify.litert import Reference
 from tests.harness import interface, module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 TWO = [Pool("fast", 3000), Pool("slow")]
 HOT = ConstantPool("tcm", 4096)
 CHOICES: list[dict[str, Any]] = [

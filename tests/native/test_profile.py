@@ -21,6 +21,8 @@ from tests.native import counting_clocks
 from tests.native.counting_clocks import passed
 from tests.native.programs import chain, generated
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((64, 256)).astype(np.float32)
 WEIGHTS = RNG.standard_normal((256, 256)).astype(np.float32)

@@ -17,6 +17,8 @@ from mlfc.micro.project_api import GeneratedProject
 from tests.conftest import need
 from tests.harness import seeded_inputs
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 STRICT = "-Wall -Wextra -Wpedantic -Werror"
 CONSUMER = """\

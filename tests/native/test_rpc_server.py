@@ -28,6 +28,8 @@ from mlfc.runtime import cpu
 from tests.native.kept_line import KeptLine
 from tests.native.rpc_device import build_device, transport
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 # of the device that does not answer
 SHORT = Timeouts(5, 60, 2)
 

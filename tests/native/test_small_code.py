@@ -22,6 +22,8 @@ from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.harness import edge_inputs, seeded_inputs
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 CPUS = ("generic", "cortex-m4", "cortex-m55", "cortex-m3")
 MODELS = ("kws_ref_model", "ad01_int8", "vww_96_int8", "pretrainedResnet_quant")
 

@@ -18,6 +18,8 @@ from mlfc.micro.project.model import project_source
 from tests.conftest import need
 from tests.harness import seeded_inputs
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 MODEL = "hello_world_int8.tflite"
 REGISTRY = "codegen/host/src/mlfc_shared_registry.c"
 HEADER = "codegen/host/src/tvmgen_hello.h"

@@ -16,6 +16,8 @@ from mlfc.runtime import register_system_symbol, system_library
 from tests.conftest import need
 from tests.native.extracted import imported
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 KINDS = {"aot": "AotExecutorFactory", "graph": "GraphExecutorFactory"}
 PROGRAM = """
 import ctypes, sys

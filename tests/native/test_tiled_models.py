@@ -17,6 +17,8 @@ from mlfc.archive.validate.validate import validate
 from mlfc.relay import ir
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 CASES = [
     ("vww_96_int8", "c -mcpu=cortex-m4", 41_473, False),
     ("vww_96_int8", "c -mcpu=cortex-m55", 41_473, False),

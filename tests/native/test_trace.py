@@ -22,6 +22,8 @@ from tests.native.extracted import WARNINGS, extracted, imported, make
 from tests.native.programs import chain, generated
 from tests.native.test_profile import DESCRIPTION
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 LINE = re.compile(r"^trace (\d+) ([0-9a-f]{8}) (\d+)$", re.MULTILINE)
 
 

@@ -1,0 +1,67 @@
+"""Objects that make finds in place are those that it would have built."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import session_cache
+from tests.conftest import need
+from tests.object_cache import with_known_objects
+
+MAKEFILE = "a.o: a.c\n\t$(CC) $(CFLAGS) -Iheaders -c -o a.o a.c\n\t@echo built\n"
+SOURCE = '#include "a.h"\nint a = A;\n'
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "built").mkdir()
+    monkeypatch.setattr(session_cache, "_FOLDER", [tmp_path / "built"])
+
+
+def make(folder: Path, *arguments: str, source: str = SOURCE, header: str = "#define A 1\n") -> tuple[bool, bytes]:
+    """Return whether the compiler was called, and the object."""
+    (folder / "headers").mkdir(parents=True)
+    for name, text in {"Makefile": MAKEFILE, "a.c": source, "headers/a.h": header}.items():
+        (folder / name).write_text(text)
+    command = [need("make", "make"), f"CC={need('cc', 'gcc')}", *arguments]
+
+    def run() -> Any:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+
+    return "built" in with_known_objects(command, folder, run).stdout, (folder / "a.o").read_bytes()
+
+
+def test_the_same_object_is_built_once(tmp_path: Path) -> None:
+    built, first = make(tmp_path / "one")
+    again, second = make(tmp_path / "two")
+    assert (built, again) == (True, False)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"source": SOURCE + "int b;\n"}, {"header": "#define A 2\n"}, {"header": "#include <stdint.h>\n#define A 1\n"}],
+    ids=["source", "header", "includes"],
+)
+def test_what_is_made_of_other_text_is_built(tmp_path: Path, change: dict[str, str]) -> None:
+    make(tmp_path / "one")
+    assert make(tmp_path / "two", **change)[0]
+
+
+def test_other_flags_build_again(tmp_path: Path) -> None:
+    make(tmp_path / "one")
+    assert make(tmp_path / "two", "CFLAGS=-O1")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "flags"),
+    [("#define H <a.h>\n#include H\nint a = A;\n", ""), (SOURCE, "-g"), ("#warning no\n" + SOURCE, "")],
+    ids=["computed", "debug", "warning"],
+)
+def test_what_may_differ_all_the_same_is_not_kept(tmp_path: Path, source: str, flags: str) -> None:
+    for name in ("one", "two"):
+        assert make(tmp_path / name, f"CFLAGS={flags}", source=source)[0]

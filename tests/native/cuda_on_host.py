@@ -25,7 +25,7 @@ def host_code(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         kernels, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
         kernels.write_text("\n".join((text, *(f"ON_HOST_KERNEL({name})" for name in names), "")))
-        flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
         _compile(need("g++", "g++"), *flags, "-include", str(PARTS / "on_host.h"), "-o", str(library), str(kernels))
         return library.read_bytes()
 

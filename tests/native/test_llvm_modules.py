@@ -104,7 +104,6 @@ def test_models_give_the_bits_of_the_c(models: Path, name: str, executor: str) -
         pytest.param("vww_96_int8", marks=pytest.mark.slow),
         pytest.param("pretrainedResnet_quant", marks=pytest.mark.slow),
         pytest.param("pretrainedResnet", marks=pytest.mark.slow),
-        pytest.param("mobilenet_v2_quantized_1x3x224x224", marks=pytest.mark.slow),
     ],
 )
 def test_models_give_the_bits_of_the_c_for_this_processor(models: Path, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -161,6 +162,12 @@ def test_no_import_runs_upwards() -> None:
         if wrong:
             faults.add(f"{item.source} imports {item.target}")
     assert not faults
+
+
+def test_the_architecture_page_lists_the_layers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = [{*re.findall(r"`([a-z_]+)`", line)} for line in re.findall(r"^\d+\. (.*)$", page, re.MULTILINE)]
+    assert listed == [{*packages} for packages in LAYERS]
 
 
 def test_every_package_is_in_a_layer() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -90,13 +91,19 @@ def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...])
     rows = list(_parameters(function))
     words = [spelled for spelled, info, _ in rows if isinstance(info, ArgumentInfo)]
     usage = " ".join(["mlfc", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
-    lines = [f"## {name}", "", inspect.cleandoc(function.__doc__ or ""), "", f"    {usage}", ""]
+    lines = [f"## {name}", "", _wrapped(function.__doc__), "", f"    {usage}", ""]
     if rows:
         lines += ["| | default | |", "|---|---|---|"]
         for spelled, info, default in rows:
             lines.append(f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |")
         lines.append("")
     return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
+
+
+def _wrapped(doc: str | None) -> str:
+    """Return the paragraphs of a docstring in lines of at most 100 columns."""
+    paragraphs = inspect.cleandoc(doc or "").split("\n\n")
+    return "\n\n".join(textwrap.fill(text, 100, break_on_hyphens=False) for text in paragraphs)
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInfo | OptionInfo, str]]:

@@ -109,8 +109,8 @@ def test_identifiers_use_the_words_of_the_field() -> None:
 
 def prose(page: str) -> str:
     """Return a page's text without code, each run of blanks as one."""
-    text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
+    text = re.sub(r"^    .*$", "", text, flags=re.M)
     return re.sub(r"\s+", " ", re.sub(r"`[^`]*`", "code", text))
 
 
@@ -122,6 +122,16 @@ def test_pages_are_in_plain_english() -> None:
             for match in re.finditer(rf"\b{phrase}\b", text, re.IGNORECASE):
                 excerpt = text[max(match.start() - 40, 0) : match.end() + 20]
                 faults.append(f"{path.relative_to(CHECKOUT)}: ...{excerpt}...: say {better}")
+    assert not faults, "\n".join(faults)
+
+
+def test_pages_wrap_at_100_columns() -> None:
+    faults = []
+    for path in PAGES:
+        text = re.sub(r"^```.*?^```$", lambda code: "\n" * code[0].count("\n"), path.read_text(), flags=re.M | re.S)
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > 100 and not line.startswith(("|", "    ")):
+                faults.append(f"{path.relative_to(CHECKOUT)}:{number}: {len(line)} columns")
     assert not faults, "\n".join(faults)
 
 

@@ -14,7 +14,7 @@ from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_f
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
-from tests.harness import module_of, seeded_inputs
+from tests.harness import built, module_of, seeded_inputs
 
 WARNINGS = "-O2 -Wall -Wextra -Wpedantic -Werror"
 CASES = [("kws_ref_model", "mps2-an386"), ("kws_ref_model", "qemu-riscv32"), ("ad01_int8", "mps3-an547")]
@@ -23,9 +23,7 @@ CASES += [("hello_world_int8", name) for name in ("mps2-an385", "mps2-an500", "m
 
 def graph_firmware(path: Path, name: str, **options: object) -> EmulatedModule:
     board = need_board(name)
-    module, params = mlfc.import_model(path)
-    factory = mlfc.build(module, board.target, params, module_name="model", executor="graph")
-    return emulated_factory(factory, board, **options)
+    return emulated_factory(built(path, board.target, "graph"), board, **options)
 
 
 @pytest.mark.parametrize(("name", "board"), CASES)
@@ -40,14 +38,13 @@ def test_graphs_give_what_the_reference_gives(name: str, board: str, models: Pat
 
 def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
     path = models / "kws_ref_model.tflite"
-    made = graph_firmware(path, "mps2-an386")
+    made = graph_firmware(path, "mps2-an386", cflags=WARNINGS)
     run = made.measure(seeded_inputs(made.inputs, 0))
-    module, params = mlfc.import_model(path)
-    aot = emulated_factory(mlfc.build(module, "c -mcpu=cortex-m4", params), need_board("mps2-an386"))
+    aot = emulated_factory(built(path, "c -mcpu=cortex-m4"), need_board("mps2-an386"), cflags="-O2")
     other = aot.measure(seeded_inputs(aot.inputs, 0))
     assert run.instructions is not None
     assert run.instructions < 1.02 * (other.instructions or 0)
-    sizes = mlfc.build(module, "c -mcpu=cortex-m4", params, executor="graph").code.sizes
+    sizes = built(path, "c -mcpu=cortex-m4", "graph").code.sizes
     assert run.ram_bytes is not None
     # no parameter is copied; tables of the executor and of the graph's text come in addition
     assert run.ram_bytes < sizes.workspace + sizes.io + 20_000

@@ -17,6 +17,7 @@ from mlfc.micro.project.generate import generate_project
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
+from tests.harness import built as built_once
 from tests.harness import edge_inputs, seeded_inputs
 
 # the core of each board
@@ -32,6 +33,8 @@ KWS = ("mps2-an386", "mps3-an547", "qemu-riscv32")
 
 
 def built(path: Path, target: str, **options: Any) -> Factory:
+    if not options:
+        return built_once(path, target)
     module, params = mlfc.import_model(path)
     return mlfc.build(module, target, params, module_name="model", **options)
 

@@ -16,7 +16,7 @@ import pytest
 import mlfc
 from mlfc.errors import ArchiveError
 from mlfc.objfile import elf as elf_image
-from mlfc.objfile.elf import GNU_HASH, STRSZ, ElfImage
+from mlfc.objfile.elf import GNU_HASH, HASH, STRSZ, ElfImage
 from mlfc.runtime.libraries.library_file import read_description
 from mlfc.support.platforms import this_platform
 from tests.hostile.corpus_blobs import LIB, classic, rows, string, u64
@@ -138,6 +138,11 @@ class Damage:
         """Make an entry one that means nothing."""
         self.write(self.entry(tag), "Q", 0x6000_0001)
 
+    def forget_hashes(self) -> None:
+        """Forget both tables by which symbols are found; linkers make one of them, or both."""
+        for tag in {GNU_HASH, HASH} & {*self.image.dynamic}:
+            self.forget(tag)
+
     def segment(self, kind: int, field: int, value: int, number: int = 0) -> None:
         indices = [index for index, segment in enumerate(self.image.segments) if segment.kind == kind]
         self.write(64 + 56 * indices[number] + field, "Q", value)
@@ -179,7 +184,7 @@ DAMAGES: dict[str, tuple[Callable[[Damage], object], str]] = {
     "names elsewhere": (lambda d: d.dynamic(STRSZ, 1 << 50), "text of its names is cut off"),
     "a table without buckets": (lambda d: d.write(d.table(GNU_HASH), "I", 0), "is broken"),
     "buckets behind everything": (lambda d: d.all_buckets(1 << 30), "is not in the file"),
-    "no way to find symbols": (lambda d: d.forget(GNU_HASH), "no hash table"),
+    "no way to find symbols": (lambda d: d.forget_hashes(), "no hash table"),
     "a blob that is not there": (lambda d: d.move(BLOB, 1 << 45), "not in the file"),
     "a description that is nowhere": (lambda d: d.move(RODATA, 1 << 45), f"{RODATA} is not in the file"),
     "a text that does not end": (lambda d: d.write(d.symbol(RODATA) + 16, "Q", 3), "does not end"),

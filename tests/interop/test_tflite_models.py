@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,38 +26,40 @@ SAMPLES = {
 FLOAT_MODELS = ("pretrainedResnet", "kws_ref_model_float32")
 
 
-def check_every_layer(path: Path, folder: Path, target: str, samples: int) -> None:
-    """Compare all named tensors, and the outputs of the model compiled without extra outputs."""
+def check_every_layer(path: Path, folder: Path, samples: Mapping[str, int]) -> None:
+    """Compare all named tensors, and the outputs of the model compiled without extra outputs.
+
+    `samples` says how many random inputs the form for each target gets; the reference, which takes longest, computes
+    each but once.
+    """
     mod, params = mlfc.import_model(path)
     layers = with_all_tensors(mod)
-    # whole models by the C alone: tests/native/test_llvm_modules.py compares their code by LLVM with it
-    exposed = compiled(layers, params, folder, module_name="layers", target=target, by_llvm=False)
-    plain = compiled(mod, params, folder, module_name="plain", target=target, by_llvm=False)
-    reference = Reference(path)
-    cases = [seeded_inputs(plain.inputs, seed) for seed in range(samples)] + edge_inputs(plain.inputs)
-    for number, inputs in enumerate(cases):
-        expected = reference.run(inputs)
-        for name, ours in exposed.run(inputs).items():
-            np.testing.assert_array_equal(ours, expected[name], err_msg=f"case {number}, tensor {name}")
-        for name, ours in plain.run(inputs).items():
-            np.testing.assert_array_equal(ours, expected[name], err_msg=f"case {number}, output {name}")
     assert len(layers.output_names) >= 3
+    forms = []
+    for number, (target, count) in enumerate(samples.items()):
+        # whole models by the C alone: tests/native/test_llvm_modules.py compares their code by LLVM with it
+        for name, module in (("layers", layers), ("plain", mod)):
+            made = compiled(module, params, folder, module_name=f"{name}{number}", target=target, by_llvm=False)
+            forms.append((target, count, made))
+    reference, infos = Reference(path), forms[0][2].inputs
+    edges = [(-1, inputs) for inputs in edge_inputs(infos)]
+    for seed, inputs in [*((seed, seeded_inputs(infos, seed)) for seed in range(max(samples.values()))), *edges]:
+        expected = reference.run(inputs)
+        for target, count, made in forms:
+            if seed < count:
+                for name, ours in made.run(inputs).items():
+                    np.testing.assert_array_equal(ours, expected[name], err_msg=f"{target}, seed {seed}, tensor {name}")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_layer_is_bit_exact(name: str, models: Path, tmp_path: Path) -> None:
-    check_every_layer(models / f"{name}.tflite", tmp_path, "c", SAMPLES[name])
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_every_layer_is_bit_exact_in_the_plain_form(name: str, models: Path, tmp_path: Path) -> None:
     """The kernels for cores without vectors give the same bits."""
-    check_every_layer(models / f"{name}.tflite", tmp_path, "c -mcpu=cortex-m4", min(10, SAMPLES[name] // 4))
+    count = SAMPLES[name]
+    check_every_layer(models / f"{name}.tflite", tmp_path, {"c": count, "c -mcpu=cortex-m4": min(10, count // 4)})
 
 
-@pytest.mark.parametrize("target", ["c", "c -mcpu=cortex-m4", "c -mcpu=x86-64-v4"])
-def test_the_digits_model_is_bit_exact(target: str, tmp_path: Path) -> None:
-    check_every_layer(DIGITS, tmp_path, target, 200)
+def test_the_digits_model_is_bit_exact(tmp_path: Path) -> None:
+    check_every_layer(DIGITS, tmp_path, {"c": 200, "c -mcpu=cortex-m4": 200, "c -mcpu=x86-64-v4": 200})
 
 
 @pytest.mark.parametrize("name", FLOAT_MODELS)

@@ -30,9 +30,10 @@ from mlfc.support.tar import write_tar
 from tests import onnx_models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+# one of each kind of arithmetic and graph: dense layers, convolutions in int8, uint8 and float32, skips
 REAL = (
-    "ad01_int8", "hello_world_int8", "kws_ref_model", "kws_ref_model_float32", "pretrainedResnet",
-    "pretrainedResnet_quant", "vww_96_int8", "mobilenet_v2_quantized_1x3x224x224",
+    "ad01_int8", "kws_ref_model", "kws_ref_model_float32", "pretrainedResnet_quant",
+    "mobilenet_v2_quantized_1x3x224x224",
 )  # fmt: skip
 MEMBER = "src/tiny.relay"
 
@@ -50,10 +51,16 @@ def small() -> Factory:
     return built(onnx_models.small_network().SerializeToString())
 
 
-def assert_rebuilds(make: Callable[[str], Factory], folder: Path) -> None:
+def assert_same_again(make: Callable[[str], Factory], folder: Path) -> bytes:
     old = folder / "old.tar"
     original = exported(make("c"), old)
     assert exported(rebuild(old), folder / "again.tar") == original
+    return original
+
+
+def assert_rebuilds(make: Callable[[str], Factory], folder: Path) -> None:
+    original = assert_same_again(make, folder)
+    old = folder / "old.tar"
     target = "c -mcpu=cortex-m4"
     other = exported(rebuild(old, target), folder / "other.tar")
     assert other == exported(make(target), folder / "direct.tar")
@@ -62,7 +69,9 @@ def assert_rebuilds(make: Callable[[str], Factory], folder: Path) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_rebuild(models: Path, tmp_path: Path, name: str) -> None:
-    assert_rebuilds(lambda target: built(models / f"{name}.tflite", target, name), tmp_path)
+    # what is read back is the same for all targets: two models are compiled for another
+    check = assert_rebuilds if name.startswith("kws") else assert_same_again
+    check(lambda target: built(models / f"{name}.tflite", target, name), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["digits.onnx", "digits_int8.tflite"])

@@ -33,10 +33,7 @@ _OF_ARCHIVES = (
 def form_of(emit: str | None, output: Path | None) -> str:
     """Return the form to emit: the one that was asked for, else the one that the output's name says.
 
-    Raises
-    ------
-    OptionError
-        For a form that does not exist, and for an archive under the name of a library or an object.
+    Raises OptionError for a form that does not exist, and for an archive under the name of a library or an object.
     """
     if emit is not None and emit not in EMITS:
         raise OptionError(unknown("form", emit, EMITS), place="--emit")
@@ -58,10 +55,7 @@ def library_options(
 ) -> dict[str, Any]:
     """Return the options of `mlfc.library.export.export_library`.
 
-    Raises
-    ------
-    OptionError
-        Where they are given and no library is made, and for libraries for boards.
+    Raises OptionError where they are given and no library is made, and for libraries for boards.
     """
     if board is not None and emit in LIBRARIES:
         raise OptionError(
@@ -82,18 +76,10 @@ def library_options(
 def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) -> ExportOptions:
     """Return the options of an export.
 
-    Parameters
-    ----------
-    asked : mapping of str to value
-        What the user said by the option's name, None where nothing was said.
-    emit : str
-    archive : path, optional
-        What is compiled again: what was not said is as it was.
+    `asked`: what the user said by the option's name, None where nothing was said.
+    `archive`: what is compiled again: what was not said is as it was.
 
-    Raises
-    ------
-    OptionError
-        For options of archives where something else is made.
+    Raises OptionError for options of archives where something else is made.
     """
     from mlfc.archive.write.options import ExportOptions
     from mlfc.archive.write.rebuild import recorded_options
@@ -125,19 +111,11 @@ def memory_options(
 ) -> dict[str, Any]:
     """Return the arguments of `build` that say where memory lies; what the user said nothing about is left out.
 
-    Parameters
-    ----------
-    workspace_io : bool or None
-    pools, constants, loaded : sequence of str
-        ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants that the caller loads.
-    board : Board, optional
-    board_pools : bool
-        Whether the workspace is to be spread over the board's memories.
+    `pools`, `constants`, `loaded`: ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants
+        that the caller loads.
+    `board_pools`: whether the workspace is to be spread over the board's memories.
 
-    Raises
-    ------
-    OptionError, ProblemsError
-        For all that is wrong with them at once.
+    Raises OptionError or ProblemsError for all that is wrong with them at once.
     """
     from mlfc.memory import ConstantPool, MemoryOptions, Pool
 

@@ -19,39 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the user asks of the compiler; None where nothing was said.
-
-    Attributes
-    ----------
-    target, optimize, numerics : str or None
-    executors : sequence of str
-        ``graph`` for all modules, ``NAME=graph`` for one.
-    external_workspace : bool or None
-    shapes : sequence of str
-        ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``.
-    memory_options : mapping of str to value
-        Arguments of `build` that say where memory lies.
-    ram : int or None
-        Bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it.
-    byoc : sequence of str or None
-        External code generators.
-    target_host : str or None
-        Of the code beside a device's.
-    limit_factor : float
-        Of what a model may cost.
-    """
+    """What the user asks of the compiler; None where nothing was said."""
 
     target: str | None
     optimize: str | None
     numerics: str | None
-    executors: Sequence[str]
+    executors: Sequence[str]  # ``graph`` for all modules, ``NAME=graph`` for one
     external_workspace: bool | None
-    shapes: Sequence[str]
-    memory_options: Mapping[str, Any]
+    shapes: Sequence[str]  # ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``
+    memory_options: Mapping[str, Any]  # arguments of `build` that say where memory lies
+    # bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it
     ram: int | None = None
-    byoc: Sequence[str] | None = None
-    target_host: str | None = None
-    limit_factor: float = 1.0
+    byoc: Sequence[str] | None = None  # external code generators
+    target_host: str | None = None  # of the code beside a device's
+    limit_factor: float = 1.0  # of what a model may cost
 
 
 def is_archive(path: Path) -> bool:
@@ -132,10 +113,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
 def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, int | None]:
     """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
 
-    Raises
-    ------
-    OptionError
-        If the user named a target.
+    Raises OptionError if the user named a target.
     """
     if target is not None:
         raise OptionError(
@@ -151,10 +129,7 @@ def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, 
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
     """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
 
-    Raises
-    ------
-    OptionError
-        If a name is not one of `names`, or something is said twice.
+    Raises OptionError if a name is not one of `names`, or something is said twice.
     """
     chosen: dict[str, str] = {}
     for text in texts:

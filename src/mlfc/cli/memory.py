@@ -108,20 +108,10 @@ def fitting_memory(
 ) -> MemoryTable | None:
     """Raise BudgetError where compiled modules take more than is allowed, or than a board has.
 
-    Parameters
-    ----------
-    factories : sequence of Factory
-    board : Board or None
-    ram, flash : int or None
-        What may be used; None for all that the board has.
-    options : ExportOptions
-        Say what the modules share.
+    `ram`, `flash`: bytes that may be used; None for all that the board has.
 
-    Returns
-    -------
-    MemoryTable or None
-        What a single module will take of the board; None for several, of which the plans alone are compared with
-        the board's default regions.
+    Returns the table of a single module; None for several, whose plans alone are compared with the board's default
+    regions.
     """
     from mlfc.archive.write.budget import check_budget
     from mlfc.micro.firmware.fit import check_fit

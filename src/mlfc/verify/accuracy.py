@@ -42,11 +42,7 @@ class Accuracy(Displayed):
 class Labels:
     """Counts right answers.
 
-    Parameters
-    ----------
-    labels : ndarray of int64
-        One for each set of inputs.
-    output : str
+    `labels`: one for each set of inputs.
     """
 
     def __init__(self, labels: Array, output: str) -> None:

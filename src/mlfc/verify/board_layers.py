@@ -25,25 +25,13 @@ from mlfc.verify.reference import Reference
 
 @dataclass(frozen=True)
 class Layer:
-    """An operator of a program, by what it computes.
+    """An operator of a program, by what it computes."""
 
-    Attributes
-    ----------
-    name : str
-        Of its output: the original tensor's, if it is one, made unique.
-    shape : tuple of int
-    dtype : str
-    nodes : tuple of str
-        The original nodes.
-    function : str
-        The generated C function.
-    """
-
-    name: str
+    name: str  # of its output: the original tensor's, if it is one, made unique
     shape: tuple[int, ...]
     dtype: str
-    nodes: tuple[str, ...]
-    function: str
+    nodes: tuple[str, ...]  # the original nodes
+    function: str  # the generated C function
 
     def array(self, data: bytes) -> Array:
         """Return its output from bytes."""
@@ -53,19 +41,10 @@ class Layer:
 class BoardLayers:
     """A compiled model on a board and on this machine, operator by operator.
 
-    Parameters
-    ----------
-    factory : Factory
-    firmware : EmulatedModule
-        Of the same module, traced.
-
-    Attributes
-    ----------
-    inputs, outputs : sequence of TensorInfo
-    layers : dict of str to Layer
-        By name, in the order of computation.
-    unlike_host : set of str
-        The layers that, with any of the inputs until now, came out otherwise on the board than on this machine.
+    `firmware`: of the same module, traced.
+    `layers`: by name, in the order of computation.
+    `unlike_host`: the layers that, with any of the inputs until now, came out otherwise on the board than on this
+        machine.
     """
 
     def __init__(self, factory: Factory, firmware: EmulatedModule) -> None:
@@ -105,12 +84,7 @@ class BoardLayers:
 class BesideHost:
     """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
 
-    Parameters
-    ----------
-    reference : Reference
-    compiled : BoardLayers
-    known : sequence of str or None
-        The tensors whose values are taken from `reference`; None for all that it has.
+    `known`: the tensors whose values are taken from `reference`; None for all that it has.
     """
 
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:

@@ -31,15 +31,9 @@ def float64_model(
 ) -> tuple[Runnable, tuple[str, ...]]:
     """Compile a model in float64.
 
-    Parameters
-    ----------
-    module : IRModule
-        As an importer made it.
-    params : mapping of str to ndarray
-    target : str
-        Of the code that is judged: this one is made by the other printer.
-    more : sequence of Expr
-        Tensors of the model that are to be outputs, too.
+    `module`: as an importer made it.
+    `target`: of the code that is judged: this one is made by the other printer.
+    `more`: tensors of the model that are to be outputs, too.
 
     Returns
     -------

@@ -28,20 +28,11 @@ def differing_groups(
 ) -> tuple[Difference, ...]:
     """Return the fused groups whose result differs, in the order of computation.
 
-    Parameters
-    ----------
-    factory : Factory
-        The code that ships.
-    reference : Reference
-        With all tensors.
-    sets : sequence of (str, dict)
-        Named sets of inputs on which the outputs differ.
+    `reference`: with all tensors.
+    `sets`: named sets of inputs on which the outputs differ.
 
-    Returns
-    -------
-    tuple of Difference
-        Each names the group's nodes; its note names the C function, and says whether the compiler's optimizer makes the
-        difference. Empty where no group differs by itself, or the code has no hook.
+    Each difference names the group's nodes; its note names the C function, and whether the compiler's optimizer makes
+    the difference. The result is empty if no group differs by itself, or the code has no hook.
     """
     shipped = profiled_factory(factory)
     if not isinstance(shipped, ProfiledModule):

@@ -21,19 +21,12 @@ _MOST_BYTES = 1 << 31
 def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Array]]]:
     """Read sets of inputs, each with a name: ``set 0``, ``set 1``, ...
 
-    Parameters
-    ----------
-    path : path
-        ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
+    `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
         leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
         row by row in the machine's byte order, one set behind the other.
-    infos : sequence of TensorInfo
-        The inputs.
+    `infos`: the inputs.
 
-    Raises
-    ------
-    InputError, ProblemsError
-        If they do not fit.
+    Raises InputError or ProblemsError if they do not fit.
     """
     batches: Mapping[str, Array]
     if path.suffix == ".npz":
@@ -58,10 +51,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
 def read_labels(path: Path, count: int) -> Array:
     """Read `count` class labels: a ``.npy`` array of integers, or text with one number a line.
 
-    Raises
-    ------
-    InputError
-        If they are not as many, or no integers.
+    Raises InputError if they are not as many, or no integers.
     """
     labels = _numbers(path) if path.suffix != ".npy" else read_npy(path, None)
     if labels.dtype.kind not in "iu" or labels.size != count:

@@ -31,12 +31,7 @@ def multiplies_integers(path: Path) -> bool:
 
 
 def widen_weights(model: Any) -> None:
-    """Make int8 weights of integer products uint8, in place.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    """
+    """Make int8 weights of integer products uint8, in place."""
     from onnx import numpy_helper
 
     known = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -38,36 +38,18 @@ _STEPS = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is compared.
+    """What is compared."""
 
-    Attributes
-    ----------
-    path : Path
-        The model.
-    title : str
-        Its reference.
-    layers : bool
-        Whether all tensors are compared.
-    target : str
-        Of the compiled model.
-    imported : callable
-        Returns the model as the importer made it, with the outputs that are compared, and its weights.
-    """
-
-    path: Path
-    title: str
-    layers: bool
-    target: str
+    path: Path  # the model
+    title: str  # its reference
+    layers: bool  # whether all tensors are compared
+    target: str  # of the compiled model
+    # returns the model as the importer made it, with the outputs that are compared, and its weights
     imported: Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
 class Judge:
-    """Looks at differences that are too large; what that takes is made when there is the first.
-
-    Parameters
-    ----------
-    subject : Subject
-    """
+    """Looks at differences that are too large; what that takes is made when there is the first."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -76,12 +58,7 @@ class Judge:
     def __call__(self, item: Difference, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> Difference:
         """Return the difference with what there is to say about it.
 
-        Parameters
-        ----------
-        item : Difference
-            Beyond its tolerance.
-        inputs : mapping of str to ndarray
-        ours, theirs : ndarray
+        `item`: beyond its tolerance.
         """
         if item.lone_nans or ours.size != theirs.size:
             return item

@@ -17,27 +17,12 @@ Array = npt.NDArray[Any]
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run a TFLite model with LiteRT's reference kernels (see `Reference` for the few operators without one).
 
-    Parameters
-    ----------
-    model : path or bytes
-        The model file or its contents.
-    inputs : dict of str to ndarray
-        A value for each input, by tensor name. A shape that differs from the file's resizes the input.
+    `model`: the model file or its contents.
+    `inputs`: a value for each input, by tensor name. A shape that differs from the file's resizes the input.
 
-    Returns
-    -------
-    dict of str to ndarray
-        The value of every activation tensor by name (a tensor without a name is ``tensor_<index>``);
-        constants and scratch tensors are left out.
-
-    Raises
-    ------
-    ToolchainError
-        If LiteRT is not installed.
-    InputError
-        If the inputs are not those of the model.
-    ModelError
-        If LiteRT refuses the model.
+    Returns the value of every activation tensor by name (a tensor without a name is ``tensor_<index>``); constants and
+    scratch tensors are left out. Raises ToolchainError if LiteRT is not installed; InputError if the inputs are not
+    those of the model; ModelError if LiteRT refuses the model.
     """
     return Reference(model).run(inputs)
 

@@ -27,14 +27,8 @@ _SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
 class OwnRounding:
     """How much of a reference's result is rounding.
 
-    Parameters
-    ----------
-    path : Path
-        The model.
-    title : str
-        Its reference.
-    layers : bool
-        Whether all tensors are wanted.
+    `title`: the reference's.
+    `layers`: whether all tensors are wanted.
     """
 
     def __init__(self, path: Path, title: str, *, layers: bool) -> None:

@@ -18,13 +18,8 @@ Array = npt.NDArray[Any]
 class Reference:
     """An ONNX model opened by ONNX Runtime; `run` may be called many times.
 
-    Parameters
-    ----------
-    model : path
-    layers : bool
-        Whether `run` returns every node's results, not the model's outputs alone.
-    changed : callable, optional
-        Changes the ``onnx.ModelProto`` in place before it is opened.
+    `layers`: whether `run` returns every node's results, not the model's outputs alone.
+    `changed`: changes the ``onnx.ModelProto`` in place before it is opened.
     """
 
     def __init__(
@@ -53,10 +48,7 @@ class Reference:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by tensor name.
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-            A value for each input of the model.
+        `inputs`: a value for each input of the model.
         """
         try:
             values = self._session.run(self._names, dict(inputs))

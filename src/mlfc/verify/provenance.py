@@ -21,18 +21,10 @@ _POSITIONS = ("argmax", "argmin")
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What chose the elements of a tensor.
+    """What chose the elements of a tensor."""
 
-    Attributes
-    ----------
-    call : Call
-        Of ``argmax``, ``argmin`` or a comparison.
-    table : ndarray or None
-        What the position is looked up in: the classes' own labels.
-    """
-
-    call: Call
-    table: Array | None = None
+    call: Call  # of ``argmax``, ``argmin`` or a comparison
+    table: Array | None = None  # what the position is looked up in: the classes' own labels
 
     @property
     def scores(self) -> tuple[Expr, ...]:
@@ -86,10 +78,7 @@ def _is_rounded(cast: Call) -> bool:
 def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array) -> tuple[Array, Array] | None:
     """Return how far apart the scores of two decisions are, for each element, and how large the scores are.
 
-    Returns
-    -------
-    tuple of ndarray, or None
-        Both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
+    Returns both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
     """
     if ir.op_name(decision.call) in _COMPARISONS:
         a, b = (np.asarray(score, np.float64) for score in scores)

@@ -25,21 +25,11 @@ class Reference(Protocol):
 def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
     """Return the name of a model's reference, and the model opened by it.
 
-    Parameters
-    ----------
-    path : path
-        A TFLite or ONNX model.
-    layers : bool
-        Whether all tensors are wanted, not the model's outputs alone.
+    `path`: a TFLite or ONNX model.
+    `layers`: whether all tensors are wanted, not the model's outputs alone.
 
-    Raises
-    ------
-    OptionError
-        If it is no model but compiled.
-    ToolchainError
-        If the reference is not installed.
-    ModelError
-        If it refuses the model.
+    Raises OptionError if it is no model but compiled; ToolchainError if the reference is not installed; ModelError if
+    it refuses the model.
     """
     if artifact_kind(path) != "model":
         raise OptionError(

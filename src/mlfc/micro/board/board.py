@@ -33,25 +33,14 @@ _HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
 
 @dataclass(frozen=True)
 class Memory:
-    """A region of a board's memory.
-
-    Attributes
-    ----------
-    name : str
-    kind : str
-        ``flash`` or ``ram``.
-    origin, nbytes : int
-    wait_cycles : int
-        What a read costs over the fastest memory of the board.
-    default : bool
-        Whether what names no region goes here, of all regions of the kind. Without any the first is it.
-    """
+    """A region of a board's memory."""
 
     name: str
-    kind: str
+    kind: str  # ``flash`` or ``ram``
     origin: int
     nbytes: int
-    wait_cycles: int = 0
+    wait_cycles: int = 0  # what a read costs over the fastest memory of the board
+    # whether what names no region goes here; if no region of the kind is the default, the first one is
     default: bool = False
 
     @property
@@ -62,35 +51,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class Emulator:
-    """What emulates a board.
+    """What emulates a board."""
 
-    Attributes
-    ----------
-    program, machine : str
-        The emulator, and its name for the board.
-    packages : tuple of str
-        Debian's packages with it.
-    instructions_per_tick, cycles_per_tick : float or None
-        Of the counter that the firmware reads: what it counts.
-    options : tuple of str
-        More for its command line.
-    """
-
+    # the emulator's program and its name for the board
     program: str
     machine: str
-    packages: tuple[str, ...]
+    packages: tuple[str, ...]  # Debian's packages with it
+    # what a tick of the counter stands for that the firmware reads
     instructions_per_tick: float | None = None
     cycles_per_tick: float | None = None
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # added to its command line
 
     def command(self, elf: str, serial: str = "none") -> list[str]:
         """Return the command that runs a program, in time that it counts itself.
 
-        Parameters
-        ----------
-        elf : str
-        serial : str
-            What the board's serial port is joined to, in QEMU's words.
+        `serial`: what the board's serial port is joined to, in QEMU's words.
         """
         if Path(self.program).name == "simavr":
             return [self.program, "-m", self.machine, *self.options, elf, "-ee", "inputs.hex"]
@@ -137,54 +112,26 @@ class FlashTool:
 
 @dataclass(frozen=True)
 class Board:
-    """A board.
-
-    Attributes
-    ----------
-    name, description : str
-    target : str
-        What models are compiled for.
-    arch : str
-        Which start-up code and linker script it takes: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``.
-    core : str
-    clock_hz : int or None
-        Of the core as the start-up code leaves it.
-    bare_metal : bool
-        Whether firmware of ours starts on it by itself; else it needs its vendor's build system.
-    stack_bytes : int
-        What a project reserves unless told otherwise.
-    toolchain : Toolchain
-    memories : tuple of Memory
-        The first region holds the start-up code. The host has none.
-    uart : Uart or None
-    serial : Serial or None
-    flash_tool : FlashTool or None
-    vendor : mapping of str to str
-        What other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``.
-    emulator : Emulator or None
-    text : str
-        The TOML that describes it.
-    trusted : bool
-        Whether what its file names may be run, whatever it is.
-    """
+    """A board."""
 
     name: str
     description: str
-    target: str
-    arch: str
+    target: str  # what models are compiled for
+    arch: str  # which start-up code and linker script it takes: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``
     core: str
-    clock_hz: int | None
-    bare_metal: bool
-    stack_bytes: int
+    clock_hz: int | None  # of the core as the start-up code leaves it
+    bare_metal: bool  # whether our firmware starts on it by itself; else it needs its vendor's build system
+    stack_bytes: int  # what a project reserves by default
     toolchain: Toolchain
+    # the first region holds the start-up code; the host has none
     memories: tuple[Memory, ...]
     uart: Uart | None
     serial: Serial | None
     flash_tool: FlashTool | None
-    vendor: Mapping[str, str]
+    vendor: Mapping[str, str]  # what other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``
     emulator: Emulator | None
-    text: str = field(default="", compare=False, repr=False)
-    trusted: bool = field(default=True, compare=False)
+    text: str = field(default="", compare=False, repr=False)  # the TOML that describes it
+    trusted: bool = field(default=True, compare=False)  # whether any program that its file names may run
 
     @property
     def flash(self) -> Memory:

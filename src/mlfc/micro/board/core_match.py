@@ -27,15 +27,9 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How code for one target does not suit the core of a board, on which it runs all the same.
+    """How code for one target does not suit the core of a board, on which it runs all the same."""
 
-    Attributes
-    ----------
-    module, target, board : str
-        `target` is what the module was compiled for.
-    reasons : tuple of str
-    """
-
+    # `target` is what the module was compiled for
     module: str
     target: str
     board: str
@@ -53,10 +47,7 @@ class Mismatch:
 def archive_mismatches(path: str | os.PathLike[str], board: Board, module: str | None = None) -> tuple[Mismatch, ...]:
     """Return how a module of an archive does not suit a board; nothing for modules of other compilers.
 
-    Raises
-    ------
-    ArchiveError, OptionError
-        As reading an archive does.
+    Raises the errors of reading archives.
     """
     from mlfc.archive.read.opening import open_archive
     from mlfc.runtime.modules.module import pick_module
@@ -94,14 +85,7 @@ def _reasons(made: Features, has: Features) -> Iterator[str]:
 
 
 def check_objects(code: Mapping[str, Data], board: Board) -> None:
-    """Raise OptionError for objects of another machine, or with instructions that the board's core lacks.
-
-    Parameters
-    ----------
-    code : mapping of str to Data
-        The generated code of a module.
-    board : Board
-    """
+    """Raise OptionError for objects of another machine, or with instructions that the board's core lacks."""
     for path in object_paths(code):
         reason = _cannot_run(code[path], board)
         if reason is not None:

@@ -41,12 +41,6 @@ def core_flags(board: Board, code: Mapping[str, Data]) -> tuple[str, ...]:
     """Return the compiler's flags for a board's core.
 
     Where the objects of a module pass floats in the core's plain registers, everything must: libraries, too.
-
-    Parameters
-    ----------
-    board : Board
-    code : mapping of str to Data
-        The generated code.
     """
     flags = board.toolchain.flags
     if _HARD in flags and any(_passes_floats_plainly(code[path]) for path in object_paths(code)):

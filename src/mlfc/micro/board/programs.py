@@ -46,12 +46,8 @@ def need(program: str, packages: Sequence[str]) -> str:
 def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder and return its status and what it said.
 
-    Raises
-    ------
-    RunError
-        If it does not end within `timeout` seconds, or says more than anybody reads.
-    ToolchainError
-        If it does not start.
+    Raises RunError if it does not end within `timeout` seconds, or says more than anybody reads; ToolchainError if it
+    does not start.
     """
     try:
         process = subprocess.Popen(

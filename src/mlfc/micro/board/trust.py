@@ -43,19 +43,12 @@ _TRUST = "If you trust whoever wrote the file, add --trust-board; in Python: fin
 def check_programs(board: Board, place: str, *, trust: bool) -> None:
     """Raise an error for all that a file may not have run, or only where its author is trusted.
 
-    Parameters
-    ----------
-    board : Board
-    place : str
-        The file.
-    trust : bool
-        Whether the user said that the file may name any program and option.
+    `place`: the file.
+    `trust`: whether the user said that the file may name any program and option.
 
-    Raises
-    ------
-    OptionError, ProblemsError
-        For programs by a path that depends on the folder in which it is read, and, without trust, for programs by
-        any path, for other emulators than are known, and for options not known to be harmless.
+    Raises OptionError or ProblemsError for programs by a path that depends on the folder in which it is read, and,
+    without trust, for programs by any path, for other emulators than are known, and for options not known to be
+    harmless.
     """
     found = list(_relative(board) if trust else _untrusted(board))
     if not found:
@@ -68,13 +61,7 @@ def check_programs(board: Board, place: str, *, trust: bool) -> None:
 def check_flash_tool(board: Board, known: Sequence[FlashTool], place: str) -> None:
     """Raise OptionError for a flash tool's command that a file chose freely, unless its author is trusted.
 
-    Parameters
-    ----------
-    board : Board
-    known : sequence of FlashTool
-        Whose commands may be taken over.
-    place : str
-        The file.
+    `place`: the file.
     """
     tool = board.flash_tool
     if tool is None or board.trusted or any(tool.command == item.command for item in known):

@@ -16,17 +16,10 @@ _FILES = frozenset({"outputs.bin", "report.txt"})
 def write_files(printed: str, folder: Path) -> tuple[int | None, str]:
     """Write the files that the firmware printed, and return its exit status and what else it said.
 
-    Parameters
-    ----------
-    printed : str
-        What the simulator shows of the serial line: lines that end with a point, each in colours.
-    folder : Path
-        Where the files go; only those that firmware has.
+    `printed`: what the simulator shows of the serial line: lines that end with a point, each in colours.
+    `folder`: where the files go; only those that firmware has.
 
-    Returns
-    -------
-    tuple of int or None and str
-        No status where the firmware never ended itself.
+    The status is None if the firmware never ended itself.
     """
     found: dict[str, bytearray] = {}
     status, current, said = None, bytearray(), []

@@ -47,45 +47,24 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 
 @dataclass(frozen=True, eq=False)
 class Firmware:
-    """What a project consists of beside the model and the board's own files.
+    """What a project consists of beside the model and the board's own files."""
 
-    Attributes
-    ----------
-    main : str
-        The text of ``main.c``. It may use the headers of ``board/`` and must define ``main``.
-    files : mapping of str to Data
-        More files by their paths in the project; ``.c`` and ``.S`` files are compiled.
-    folders : tuple of str
-        Where their headers lie.
-    """
-
+    # the text of ``main.c``. It may use the headers of ``board/`` and must define ``main``.
     main: str
+    # more files by their paths in the project; ``.c`` and ``.S`` files are compiled
     files: Mapping[str, Data] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # where their headers lie
 
 
 @dataclass(frozen=True, eq=False)
 class BareMetal:
-    """The files of firmware by their paths, without what builds them.
-
-    Attributes
-    ----------
-    files : dict of str to Data
-    sources : tuple of str
-        The files to compile, sorted.
-    objects : tuple of str
-        The files to link as they are, sorted.
-    core_flags : tuple of str
-        The compiler's flags for the core.
-    folders : tuple of str
-        Where headers lie.
-    """
+    """The files of firmware by their paths, without what builds them."""
 
     files: dict[str, Data]
-    sources: tuple[str, ...]
-    objects: tuple[str, ...]
-    core_flags: tuple[str, ...]
-    folders: tuple[str, ...]
+    sources: tuple[str, ...]  # the files to compile, sorted
+    objects: tuple[str, ...]  # the files to link as they are, sorted
+    core_flags: tuple[str, ...]  # the compiler's flags for the core
+    folders: tuple[str, ...]  # where headers lie
 
 
 def refuses_bare_metal(board: Board) -> str | None:
@@ -100,21 +79,11 @@ def refuses_bare_metal(board: Board) -> str | None:
 def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
     """Return the files of a project but for those of a build system.
 
-    Parameters
-    ----------
-    code : mapping of str to Data
-        The generated code: ``src/...``, ``include/...`` and ``lib/...``.
-    board : Board
-    firmware : Firmware
-    model_folder : str
-        Where the generated code lies in the project.
+    `code`: ``src/...``, ``include/...`` and ``lib/...``.
+    `model_folder`: where the generated code lies in the project.
 
-    Raises
-    ------
-    ArchiveError
-        For a file whose name a build system would take for something else than a name.
-    OptionError
-        If the board has no start-up code.
+    Raises ArchiveError for a file whose name a build system would take for something else than a name; OptionError if
+    the board has no start-up code.
     """
     reason = refuses_bare_metal(board)
     if reason is not None:
@@ -144,26 +113,12 @@ def project_files(
 ) -> dict[str, Data]:
     """Return the files of a project that make builds.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    code, board
-        As for `bare_metal`.
-    details : ModuleInterface or None
-        None only with `firmware`.
-    firmware : Firmware or None
-        What runs; None for a main that runs the model once and reports.
+    `code`, `board`: as for `bare_metal`.
+    `details`: None only with `firmware`.
+    `firmware`: what runs; None for a main that runs the model once and reports.
 
-    Returns
-    -------
-    dict of str to Data
-        ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one.
-
-    Raises
-    ------
-    ArchiveError, OptionError
-        As `bare_metal` does.
+    ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises ArchiveError
+    or OptionError as `bare_metal` does.
     """
     if firmware is None:
         if details is None:

@@ -24,13 +24,8 @@ _NEXT = "Make these smaller, quantize the model, or choose a larger board"
 def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:
     """Raise BudgetError where the rows of a region that are known take more than it has.
 
-    Parameters
-    ----------
-    table : MemoryTable
-    details : ModuleInterface or None
-        Constants, the peak and the goal are named of a `ModuleInfo`.
-    limits : mapping of str to int, optional
-        Bytes by region, instead of the region's own.
+    `details`: from a `ModuleInfo` the message names constants, the peak and the goal.
+    `limits`: bytes by region, in place of the region's size.
     """
     for region in table.regions:
         limit = (limits or {}).get(region.name, region.nbytes)
@@ -64,13 +59,8 @@ def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: 
 def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  # noqa: A002  (the linker's word)
     """Return the error for a program that did not fit where its linker was to put it; None where it failed otherwise.
 
-    Parameters
-    ----------
-    said : str
-        What the compiler or linker printed.
-    map : Path
-        The linker's map, which it writes all the same.
-    board : Board
+    `said`: what the compiler or linker printed.
+    `map`: the linker's map, which is written even on failure.
     """
     overflow, no_stack = _OVERFLOW.search(said), _NO_STACK.search(said)
     name = overflow[1] if overflow else no_stack[1] if no_stack else None

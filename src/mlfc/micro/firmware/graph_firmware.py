@@ -36,10 +36,7 @@ _ESCAPE, _QUOTES = 6, 2
 def graph_firmware(source: GraphSource, board: Board) -> Firmware:
     """Return what a project takes beside the operators' code and the board's own files.
 
-    Raises
-    ------
-    OptionError
-        If the board's core is none that the C runtime is made for.
+    Raises OptionError if the C runtime does not support the board's core.
     """
     if board.arch == "avr":
         raise OptionError(
@@ -113,11 +110,7 @@ def _config(graph: Graph, scratch_bytes: int) -> str:
 def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
     """Return what is known of a graph that another compiler wrote.
 
-    Parameters
-    ----------
-    source : GraphSource
-    outputs : sequence of TensorRecord
-        What the metadata says of the outputs, in no order.
+    `outputs`: what the metadata says of the outputs, in no order.
     """
     graph, params = source.graph, source.params
 

@@ -24,36 +24,17 @@ if TYPE_CHECKING:
 class GraphSource:
     """A model for the graph executor, of an archive or just compiled.
 
-    Attributes
-    ----------
-    name : str
-    graph_json : str
-    graph : Graph
-        What the text says, checked.
-    code : mapping of str to Data
-        Its operators.
-    params : mapping of str to ndarray
-    scratch_bytes : int
-        The most that one operator allocates while it runs.
-    load : callable ``(lib, device) -> GraphModule``
-        Makes what runs it with functions that are elsewhere.
-    imports : tuple of Module
-        What its code imports.
-
-    Raises
-    ------
-    OptionError
-        If not all of it is code for a CPU.
+    Raises OptionError if not all of it is code for a CPU.
     """
 
     name: str
     graph_json: str
-    graph: Graph
-    code: Mapping[str, Data]
+    graph: Graph  # what the text says, checked
+    code: Mapping[str, Data]  # its operators
     params: Mapping[str, Array]
-    scratch_bytes: int
-    load: Callable[[Module, Device], GraphModule]
-    imports: tuple[Module, ...] = ()
+    scratch_bytes: int  # the most that one operator allocates while it runs
+    load: Callable[[Module, Device], GraphModule]  # (lib, device): makes what runs it with functions that are elsewhere
+    imports: tuple[Module, ...] = ()  # what its code imports
 
     def __post_init__(self) -> None:
         require_code_alone(self.name, self.imports)
@@ -72,12 +53,8 @@ def require_code_alone(name: str, imports: Iterable[Module]) -> None:
 def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
     """Return a module of an archive that mlfc or TVM wrote.
 
-    Raises
-    ------
-    ArchiveError
-        If the archive is damaged.
-    OptionError
-        If there is no such module, or it is for another executor.
+    Raises ArchiveError if the archive is damaged; OptionError if there is no such module, or it is for another
+    executor.
     """
     from mlfc.archive.read.module_parts import read_parts
 

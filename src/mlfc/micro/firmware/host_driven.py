@@ -52,22 +52,13 @@ _SMALLEST_ARGS, _SMALLEST_NDIM = 10, 6
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What the C runtime of a device must have room for.
+    """What the C runtime of a device must have room for."""
 
-    Attributes
-    ----------
-    args, ndim : int
-        Most arguments of a function and dimensions of a tensor.
-    blocks : tuple of int
-        Bytes of the allocations that there are at the same time.
-    has_executor : bool
-        Whether the device runs an AOT executor.
-    """
-
+    # most arguments of a function and dimensions of a tensor
     args: int
     ndim: int
-    blocks: tuple[int, ...]
-    has_executor: bool = False
+    blocks: tuple[int, ...]  # bytes of the allocations that there are at the same time
+    has_executor: bool = False  # whether the device runs an AOT executor
 
 
 def refuses_host_driven(board: Board) -> str | None:
@@ -80,16 +71,9 @@ def refuses_host_driven(board: Board) -> str | None:
 def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     """Return what a project takes beside the operators' code and the board's own files.
 
-    Parameters
-    ----------
-    source : GraphSource
-        What the host will run: it says how much memory the device needs, and which parameters it has.
-    board : Board
+    `source`: what the host will run: it says how much memory the device needs, and which parameters it has.
 
-    Raises
-    ------
-    OptionError
-        If there is no driver for the board's serial port.
+    Raises OptionError if there is no driver for the board's serial port.
     """
     places, parameters = _parameters(source.graph, source.params)
     made = _device_files(graph_limits(source, board), board, places, parameters)
@@ -101,19 +85,9 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
 def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
     """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    details : ModuleInterface
-    board : Board
-    allocates : bool
-        Whether its code takes the workspace from the runtime, as that which TVM compiled does.
+    `allocates`: whether its code takes the workspace from the runtime, as that which TVM compiled does.
 
-    Raises
-    ------
-    OptionError
-        If there is no driver for the board's serial port, or the caller must load constants.
+    Raises OptionError if there is no driver for the board's serial port, or the caller must load constants.
     """
     made = _device_files(aot_limits(details, allocates=allocates), board, [], b"")
     made["src/registry.c"] = system_library([described_module(name, details)]).encode()

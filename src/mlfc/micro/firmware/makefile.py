@@ -26,30 +26,16 @@ _LICENCE = "SPDX-License-Identifier: 0BSD"
 
 
 def optimization_level(details: ModuleInterface | None) -> str:
-    """Return the flag for the C compiler by what a module was compiled for.
-
-    Parameters
-    ----------
-    details : ModuleInterface or None
-        A `ModuleInfo` says it.
-    """
+    """Return the flag for the C compiler by what a module was compiled for."""
     return _LEVELS.get(details.optimize if isinstance(details, ModuleInfo) else "speed", _LEVELS["speed"])
 
 
 def makefile(name: str, board: Board, project: BareMetal, level: str, *, is_selftest: bool = False) -> str:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    board : Board
-    project : BareMetal
-        What is compiled and linked, and where headers lie, under the project's folder; safe in a Makefile.
-    level : str
-        Of optimization, unless the user sets CFLAGS.
-    is_selftest : bool
-        Whether ``make run`` is called ``make selftest``, too.
+    `project`: what is compiled and linked, and where headers lie, under the project's folder; safe in a Makefile.
+    `level`: of optimization, unless the user sets CFLAGS.
+    `is_selftest`: whether ``make run`` is called ``make selftest``, too.
     """
     script = " link.ld" if has_linker_script(board) else ""
     layout = "-Wl,--defsym=STACK_BYTES=$(STACK_BYTES) -T link.ld " if script else ""

@@ -39,13 +39,7 @@ _CONSTANTS_IN_RAM = ("avr",)
 
 
 def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
-    """Return what the plan of a module says, which takes no compiler.
-
-    Parameters
-    ----------
-    details : ModuleInterface
-    board : Board
-    """
+    """Return what the plan of a module says, which takes no compiler."""
     return MemoryTable(board.name, False, by_region([*_planned_rows(details, board)], board), board.memories)
 
 
@@ -61,16 +55,9 @@ def planned_table(
     The plan says workspace, inputs, outputs and constants. Where the board's compiler is there, the model is
     compiled and linked alone, which says its code and its stack; where it is not, the rows say what to install.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    code : mapping of str to Data
-        Its generated code: ``src/...`` and ``include/...``.
-    details, board
-        As for `plan_table`.
-    cflags : sequence of str, optional
-        For the compiler; by default those of a project.
+    `code`: ``src/...`` and ``include/...``.
+    `details`, `board`: as for `plan_table`.
+    `cflags`: for the compiler; by default those of a project.
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")

@@ -16,15 +16,7 @@ INPUTS, OUTPUTS, REPORT = "inputs.bin", "outputs.bin", "report.txt"
 
 
 def standalone_main(name: str, details: ModuleInterface) -> str:
-    """Return the C file that feeds the model, runs it, and reports.
-
-    Parameters
-    ----------
-    name : str
-        The module's.
-    details : ModuleInterface
-        Of an AOT module.
-    """
+    """Return the C file that feeds the model, runs it, and reports."""
     prefix = f"tvmgen_{name}"
     inputs, outputs = details.inputs, details.outputs
     fields = _fields(inputs, outputs)

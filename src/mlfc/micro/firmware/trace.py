@@ -18,18 +18,10 @@ _LINE = re.compile(r"trace ([0-9]{1,10}) ([0-9a-f]{8}) ([0-9]{1,20})")
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """What one operator of a run did.
+    """What one operator of a run did."""
 
-    Attributes
-    ----------
-    checksum : int
-        The CRC-32 of its output's bytes.
-    ticks : int
-        Of the board's counter.
-    """
-
-    checksum: int
-    ticks: int
+    checksum: int  # the CRC-32 of its output's bytes
+    ticks: int  # of the board's counter
 
 
 def traces(board: Board) -> bool:
@@ -47,13 +39,7 @@ def check_traces(board: Board) -> None:
 
 
 def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
-    """Return what a run wrote of each operator.
-
-    Raises
-    ------
-    RunError
-        If there is not one line for each.
-    """
+    """Return what a run wrote of each operator; raise RunError if there is not one line for each."""
     path = folder / LINES
     text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     found: list[TracedOperator] = []
@@ -70,13 +56,7 @@ def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
 def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:
     """Have the next run in a folder write the outputs of some operators.
 
-    Parameters
-    ----------
-    folder : Path
-    sizes : mapping of int to int
-        Bytes of each operator's output, by its place in the order.
-    operators : int
-        How many there are.
+    `sizes`: bytes of each operator's output, by its place in the order.
     """
     (folder / CHOSEN).write_bytes(bytes(int(index in sizes) for index in range(operators)))
 

@@ -35,17 +35,10 @@ SECTIONS {
 
 @dataclass(frozen=True)
 class TrialBuild:
-    """Where the parts of a linked model lie.
+    """Where the parts of a linked model lie."""
 
-    Attributes
-    ----------
-    folder : Path
-        With ``.o`` and, of each C file, ``.su`` files beside the sources.
-    elf, map : Path
-        The program, and what the linker says of it.
-    """
-
-    folder: Path
+    folder: Path  # with ``.o`` and, of each C file, ``.su`` files beside the sources
+    # the program, and what the linker says of it
     elf: Path
     map: Path
 
@@ -54,21 +47,11 @@ class TrialBuild:
 def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[TrialBuild]:
     """Compile and link a model with nothing but the libraries that it calls; the files live as long as the context.
 
-    Parameters
-    ----------
-    code : mapping of str to Data
-        The generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
-    entry : str
-        The function from which everything is reached.
-    board : Board
-        Whose compiler and flags are taken.
-    cflags : sequence of str
-        Flags beside the board's.
+    `code`: the generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
+    `entry`: the function from which everything is reached.
+    `cflags`: flags beside the board's.
 
-    Raises
-    ------
-    ToolchainError
-        If the compiler is missing, or refuses the code.
+    Raises ToolchainError if the compiler is missing, or refuses the code.
     """
     compiler = f"{board.toolchain.prefix}gcc"
     need(compiler, board.toolchain.packages)

@@ -27,12 +27,8 @@ _BLOCKS = 64
 def aot_details(parts: ModuleParts) -> ModuleInterface:
     """Return what is known of a module that TVM compiled.
 
-    Raises
-    ------
-    ArchiveError
-        If header and metadata do not say enough.
-    OptionError
-        If there is no C interface, or its caller provides the workspace.
+    Raises ArchiveError if header and metadata do not say enough; OptionError if there is no C interface, or its caller
+    provides the workspace.
     """
     if parts.header is None:
         raise OptionError(
@@ -60,12 +56,7 @@ def aot_details(parts: ModuleParts) -> ModuleInterface:
 def tvm_firmware(name: str, details: ModuleInterface) -> Firmware:
     """Return what a project takes beside the module's code and the board's own files.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    details : ModuleInterface
-        As `aot_details` returns them.
+    `details`: from `aot_details`.
     """
     crt = {**crt_files("include"), **crt_files("src/runtime/crt/memory"), **crt_files("src/runtime/crt/common")}
     made: dict[str, Data] = {

@@ -21,61 +21,36 @@ _IMMEDIATE = re.compile(r"#?(-?(?:0x[0-9a-f]+|\d+))")
 
 @dataclass
 class MachineFunction:
-    """What the instructions of a function say.
-
-    Attributes
-    ----------
-    name : str
-    address : int
-        Where it begins; of several of one name, the first.
-    frame : int
-        Bytes by which it grows the stack at most, without what it calls.
-    callees : set of str
-        Functions that it calls or jumps to; itself only if it calls itself.
-    called : set of str
-        What it calls, whether the program has it or not.
-    runs_on : str or None
-        The function behind it, unless its last instruction goes elsewhere. Data at its end may look as if not.
-    untold_growth, untold_calls : list of str
-        Instructions that the rules do not know, so that `frame` or `callees` may not be all.
-    """
+    """What the instructions of a function say."""
 
     name: str
-    address: int
-    frame: int = 0
+    address: int  # where it begins; of several of one name, the first
+    frame: int = 0  # bytes by which it grows the stack at most, without what it calls
+    # functions that it calls or jumps to; itself only if it calls itself
     callees: set[str] = field(default_factory=set)
-    called: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)  # what it calls, whether the program has it or not
+    # the function behind it, unless its last instruction goes elsewhere. Data at its end may look as if not.
     runs_on: str | None = None
+    # instructions that the rules do not know, so that `frame` or `callees` may not be all
     untold_growth: list[str] = field(default_factory=list)
     untold_calls: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How an architecture treats its stack.
+    """How an architecture treats its stack."""
 
-    Attributes
-    ----------
-    growth : callable ``(mnemonic, operands) -> int or None``
-        Bytes by which an instruction grows the stack, 0 for all that do not; None where it does not say how far.
-    is_indirect : callable ``(mnemonic, operands, before) -> bool``
-        Whether it goes to an address that the text does not name, beyond the function itself; `before` are the
-        instructions in front of it.
-    ends : callable ``(mnemonic, operands) -> bool``
-        Whether no instruction runs behind it.
-    calls : tuple of str
-        Mnemonics that come back.
-    call_bytes : int
-        What a call itself leaves on the stack.
-    prologue : callable ``(name, word_bytes) -> int or None``
-        By how much a function of a library grows the stack for its caller, who calls it to begin with; None for others.
-    """
-
+    # (mnemonic, operands): bytes by which an instruction grows the stack, 0 for all that do not; None where it does not
+    # say how far
     growth: Callable[[str, str], int | None]
+    # (mnemonic, operands, before): whether it goes to an address that the text does not name, beyond the function
+    # itself; `before` are the instructions in front of it
     is_indirect: Callable[[str, str, Sequence[str]], bool]
-    ends: Callable[[str, str], bool]
-    calls: tuple[str, ...]
-    call_bytes: int = 0
+    ends: Callable[[str, str], bool]  # (mnemonic, operands): whether no instruction runs behind it
+    calls: tuple[str, ...]  # mnemonics that come back
+    call_bytes: int = 0  # what a call itself leaves on the stack
+    # (name, word_bytes): by how much a function of a library grows the stack for its caller, who calls it to begin
+    # with; None for others
     prologue: Callable[[str, int], int | None] = lambda _name, _word_bytes: None
 
 

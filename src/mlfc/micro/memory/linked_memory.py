@@ -43,17 +43,10 @@ _CODE = {**CODE, FIRMWARE: REST}
 class LinkedProgram:
     """A linked program: its parts in memory, and the symbols in them.
 
-    Parameters
-    ----------
-    elf, map : Path
-        The program, and the map that its linker wrote.
-    model_sources : collection of str
-        Names of the files that the model's code consists of.
+    `elf`, `map`: the program, and the map that its linker wrote.
+    `model_sources`: names of the files that the model's code consists of.
 
-    Raises
-    ------
-    ToolchainError
-        If the files are not what they should be.
+    Raises ToolchainError if the files are not what they should be.
     """
 
     def __init__(self, elf: Path, map: Path, model_sources: Collection[str]) -> None:  # noqa: A002  (the linker's word)
@@ -97,10 +90,7 @@ class LinkedProgram:
     def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
         """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
 
-        Parameters
-        ----------
-        constants : sequence of ConstantInfo
-            All of the module, as its details list them.
+        `constants`: all of the module, as its details list them.
         """
         present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
         symbols = unique(f"constant_{item.name}" for item in constants)
@@ -136,14 +126,7 @@ def _is_constant(symbol: Symbol) -> bool:
 
 
 def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board) -> MemoryTable:
-    """Return what a linked program takes of a board's memory.
-
-    Parameters
-    ----------
-    program : LinkedProgram
-    details : ModuleInterface
-    board : Board
-    """
+    """Return what a linked program takes of a board's memory."""
     found: Counter[tuple[str, str | None]] = Counter()
     for piece in program.pieces:
         region = _region(piece.address, board)

@@ -23,25 +23,15 @@ _LARGEST_MAP = 64 << 20
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a program in memory.
+    """A part of a program in memory."""
 
-    Attributes
-    ----------
-    output, section : str
-        The section of the program, and that of the object file.
-    address, nbytes : int
-    file : str or None
-        The object; None for what the linker puts between objects.
-    load : int or None
-        Where its initial bytes lie in flash, if they are copied from there.
-    """
-
+    # the section of the program, and that of the object file
     output: str
     section: str
     address: int
     nbytes: int
-    file: str | None
-    load: int | None = None
+    file: str | None  # the object; None for what the linker puts between objects
+    load: int | None = None  # where its initial bytes lie in flash, if they are copied from there
 
     @property
     def end(self) -> int:
@@ -64,10 +54,7 @@ class Piece:
 def read_map(path: Path) -> tuple[Piece, ...]:
     """Return the parts of a program that memory holds, in the map's order.
 
-    Raises
-    ------
-    ToolchainError
-        If it is no map of GNU ld.
+    Raises ToolchainError if it is no map of GNU ld.
     """
     if path.stat().st_size > _LARGEST_MAP:
         raise ToolchainError("the linker map is too large", place=path.name)

@@ -25,23 +25,12 @@ REST = "start-up and main"
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
-
-    Attributes
-    ----------
-    what : str
-    region : str or None
-        The board's memory; None on a board whose memories are not listed.
-    nbytes : int or None
-        None where it is not known.
-    note : str
-        How it is known, or why it is not.
-    """
+    """A line of the table."""
 
     what: str
-    region: str | None
-    nbytes: int | None
-    note: str = ""
+    region: str | None  # the board's memory; None on a board whose memories are not listed
+    nbytes: int | None  # None where it is not known
+    note: str = ""  # how it is known, or why it is not
 
 
 @dataclass(frozen=True)
@@ -66,31 +55,15 @@ class RegionUse:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """What a model takes of a board's memory.
-
-    Attributes
-    ----------
-    board : str
-    is_built : bool
-        Whether a linker says so, or the plan.
-    rows : tuple of Row
-    memories : tuple of Memory
-        The board's.
-    stack : StackBound or None
-        Of an inference; None where nobody asked.
-    folded : tuple of (str, int)
-        Constants, with their bytes, that the compiler has made part of the code.
-    reserve : int or None
-        Bytes that firmware sets aside for its stack; None where that is what is left.
-    """
+    """What a model takes of a board's memory."""
 
     board: str
-    is_built: bool
+    is_built: bool  # whether the numbers come from the linker, not the plan
     rows: tuple[Row, ...]
-    memories: tuple[Memory, ...]
-    stack: StackBound | None = None
-    folded: tuple[tuple[str, int], ...] = ()
-    reserve: int | None = None
+    memories: tuple[Memory, ...]  # the board's
+    stack: StackBound | None = None  # of an inference; None where nobody asked
+    folded: tuple[tuple[str, int], ...] = ()  # constants, with their bytes, that the compiler has made part of the code
+    reserve: int | None = None  # bytes that firmware sets aside for its stack; None where that is what is left
 
     def total(self, what: str, region: str | None = None) -> int:
         """Return the known bytes of the rows of a name, in all regions or in one."""

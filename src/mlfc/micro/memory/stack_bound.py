@@ -35,21 +35,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class StackBound:
-    """The stack of one inference.
+    """The stack of one inference."""
 
-    Attributes
-    ----------
-    nbytes : int or None
-        What the entry function and all that it calls take at most; None where that cannot be told.
-    path : tuple of Frame
-        The calls that take it, from the entry on.
-    untold : tuple of str
-        Why it cannot be told.
-    """
-
-    nbytes: int | None
-    path: tuple[Frame, ...] = ()
-    untold: tuple[str, ...] = ()
+    nbytes: int | None  # what the entry function and all that it calls take at most; None where that cannot be told
+    path: tuple[Frame, ...] = ()  # the calls that take it, from the entry on
+    untold: tuple[str, ...] = ()  # why it cannot be told
 
 
 @dataclass(frozen=True)
@@ -68,22 +58,10 @@ def stack_bound(
 ) -> StackBound:
     """Return how much stack a linked model takes at most from its entry function on.
 
-    Parameters
-    ----------
-    elf : Path
-        The program.
-    entry : str
-        Its function.
-    board : Board
-    is_library : callable ``(address) -> bool``
-        Whether what lies there comes from a library.
-    statements : Path, optional
-        A folder with what the compiler said of functions, in ``.su`` files.
+    `is_library` (address): whether what lies there comes from a library.
+    `statements`: a folder with what the compiler said of functions, in ``.su`` files.
 
-    Raises
-    ------
-    ToolchainError
-        If the board's objdump is missing, or does not read the program.
+    Raises ToolchainError if the board's objdump is missing, or does not read the program.
     """
     rules = RULES.get(board.arch)
     if rules is None:

@@ -18,13 +18,8 @@ _EXPECTED = {"standalone": "{name}: done", "selftest": "PASS [0-9]+ of [0-9]+"}
 def application_files(model: ProjectModel, project_type: str, entry: str) -> dict[str, bytes]:
     """Return the C of an application by file name; it includes the headers of the model.
 
-    Parameters
-    ----------
-    model : ProjectModel
-    project_type : str
-        Of APPLICATION_TYPES.
-    entry : str
-        The declaration of the function that the system starts; one of type ``void`` returns nothing.
+    `project_type`: of APPLICATION_TYPES.
+    `entry`: the declaration of the function that the system starts; one of type ``void`` returns nothing.
     """
     if project_type == "selftest":
         return {"main.c": _selftest_main(model, entry), **selftest_files(model)}

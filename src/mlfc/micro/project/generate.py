@@ -41,36 +41,16 @@ def generate_project(
 ) -> Path:
     """Make a firmware project.
 
-    Parameters
-    ----------
-    template : str
-        Of `templates`.
-    model : path
-        An archive, or a model file that is compiled for the board.
-    folder : path
-        Where; it appears whole or not at all.
-    options : mapping
-        ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
-    force : bool
-        Write into a folder that is there. Files of an older project in it go, others stay.
-    trust_board : bool
-        Whether a board's file may name any program, its flash tool included; see `board.find_board`.
+    `template`: of `templates`.
+    `model`: an archive, or a model file that is compiled for the board.
+    `folder`: where; it appears whole or not at all.
+    `options`: ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
+    `force`: write into a folder that is there. Files of an older project in it go, others stay.
+    `trust_board`: whether a board's file may name any program, its flash tool included; see `board.find_board`.
 
-    Returns
-    -------
-    Path
-        `folder`.
-
-    Raises
-    ------
-    OptionError
-        For a template, board, type or option that does not exist, or does not fit the others.
-    OutputError
-        If the folder is not empty, or cannot be written.
-    BudgetError
-        If the module does not fit into the board's memory.
-    MlfcError
-        As reading archives, and importing and compiling models do.
+    Returns `folder`. Raises OptionError for a template, board, type or option that does not exist, or does not fit the
+    others; OutputError if the folder is not empty, or cannot be written; BudgetError if the module does not fit into
+    the board's memory; MlfcError as reading archives, and importing and compiling models do.
     """
     chosen = templates().get(template)
     target = Path(folder)

@@ -35,17 +35,10 @@ _EXECUTORS = {"selftest": ("aot",)}
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a project is generated from.
-
-    Attributes
-    ----------
-    model : ProjectModel
-    members : mapping of str to Data
-        All files of the archive.
-    """
+    """What a project is generated from."""
 
     model: ProjectModel
-    members: dict[str, Data]
+    members: dict[str, Data]  # all files of the archive
 
 
 @contextmanager
@@ -54,22 +47,12 @@ def project_source(
 ) -> Iterator[Source]:
     """Give what a project is generated from, as long as the block runs.
 
-    Parameters
-    ----------
-    path : path
-        An archive, or a model file: that is compiled for the board, for the graph executor where a host drives
-        the firmware, and with test vectors for a self-test.
-    board : Board
-    project_type : str
-    module : str, optional
-        Which module, where an archive holds several.
+    `path`: an archive, or a model file: that is compiled for the board, for the graph executor where a host drives the
+        firmware, and with test vectors for a self-test.
+    `module`: which module, where an archive holds several.
 
-    Raises
-    ------
-    MlfcError
-        As importing, compiling and reading archives do.
-    OptionError
-        For what is neither, and for archives that lack what the type of project takes.
+    Raises MlfcError as importing, compiling and reading archives do; OptionError for what is neither, and for archives
+    that lack what the type of project takes.
     """
     kind = artifact_kind(path)
     if kind in ("library", "objects"):
@@ -128,10 +111,7 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
 def details_of(parts: ModuleParts) -> ModuleInterface:
     """Return what is known of a module: a `ModuleInfo` where mlfc compiled it.
 
-    Raises
-    ------
-    ArchiveError, OptionError
-        If the archive does not say enough.
+    Raises ArchiveError or OptionError if the archive does not say enough.
     """
     if parts.record.details is not None:
         return parts.record.details

@@ -19,14 +19,7 @@ _PRINTED = {"uint64": ("%llu", "unsigned long long"), "int64": ("%lld", "long lo
 
 @dataclass(frozen=True)
 class Buffer:
-    """An input or output of a module, and the array that holds it.
-
-    Attributes
-    ----------
-    tensor : DemoTensor
-    array : str
-        Its name.
-    """
+    """An input or output of a module, and the array that holds it."""
 
     tensor: DemoTensor
     array: str
@@ -70,21 +63,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class ModelInterface:
-    """The names by which an application calls a module.
-
-    Attributes
-    ----------
-    name : str
-        The module's.
-    inputs, outputs : tuple of Buffer
-    is_mapped : bool
-        They lie in the module's workspace instead of in arrays of their own.
-    """
+    """The names by which an application calls a module."""
 
     name: str
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
-    is_mapped: bool = False
+    is_mapped: bool = False  # they lie in the module's workspace instead of in arrays of their own
 
     @property
     def header(self) -> str:

@@ -56,18 +56,10 @@ def checked_options(
 ) -> dict[str, str | int | bool | None]:
     """Return the value of every option: given, or its default.
 
-    Parameters
-    ----------
-    options : sequence of ProjectOption
-    given : mapping
-        Texts, or values of the option's type; None as if not given.
-    method : str
-        For which some options are required.
+    `given`: texts, or values of the option's type; None as if not given.
+    `method`: for which some options are required.
 
-    Raises
-    ------
-    OptionError
-        For what is unknown, missing, or not of the option's type or choices.
+    Raises OptionError for what is unknown, missing, or not of the option's type or choices.
     """
     known = {option.name: option for option in options}
     for name in given:

@@ -28,15 +28,9 @@ _TEXTS = ("template", "board", "project_type", "module", "executor", "firmware")
 
 @dataclass(frozen=True)
 class Record:
-    """What a project says of itself.
+    """What a project says of itself."""
 
-    Attributes
-    ----------
-    document : mapping
-        As in the file.
-    """
-
-    document: Mapping[str, Any]
+    document: Mapping[str, Any]  # as in the file
 
     @property
     def template(self) -> str:
@@ -134,10 +128,7 @@ def as_json(option: ProjectOption) -> dict[str, Any]:
 def read_record(folder: Path) -> Record:
     """Return what the project in a folder says of itself.
 
-    Raises
-    ------
-    OptionError
-        If the folder is no generated project, or its file was damaged.
+    Raises OptionError if the folder is no generated project, or its file was damaged.
     """
     place = folder / RECORD
     try:

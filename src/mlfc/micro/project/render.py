@@ -13,13 +13,9 @@ from mlfc.codegen.writer import c_string, comment_text
 def render(path: str, **values: Any) -> bytes:
     """Return a template's text with values in it.
 
-    Parameters
-    ----------
-    path : str
-        Under ``micro/templates``: ``zephyr/CMakeLists.txt``. The file's name ends in ``.jinja`` there.
-    values
-        What the template names; one that is missing is an error. For texts of a model's, the filter ``comment`` makes
-        them safe inside a comment of C, and ``c_string`` makes a literal of C.
+    `path`: under ``micro/templates``: ``zephyr/CMakeLists.txt``. The file's name ends in ``.jinja`` there.
+    `values`: what the template names; one that is missing is an error. For texts of a model's, the filter ``comment``
+        makes them safe inside a comment of C, and ``c_string`` makes a literal of C.
     """
     return _environment().get_template(f"{path}.jinja").render(**values).encode()
 

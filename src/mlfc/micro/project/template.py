@@ -23,128 +23,66 @@ MODEL_CODE = f"{MODEL_FOLDER}/{CODE}"
 
 @dataclass(frozen=True, eq=False)
 class ProjectModel:
-    """The module of an archive that a project is made for.
+    """The module of an archive that a project is made for."""
 
-    Attributes
-    ----------
-    name : str
-        The module's, lower case.
-    executor : str
-        ``aot`` or ``graph``.
-    code : mapping of str to Data
-        Its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile.
-    details : ModuleInterface
-        A `ModuleInfo` where mlfc compiled it.
-    vectors : mapping of str to Data
-        The archive's test vectors of this module by file name; empty where it has none.
-    archive : Data
-        The archive itself, which projects carry as ``model.tar``.
-    graph : GraphSource or None
-        What the graph executor runs, here or on a host that drives the firmware; None for AOT.
-    is_ours : bool
-        Whether mlfc compiled it. What TVM compiled takes its workspace from the runtime, and has few details.
-    """
-
-    name: str
-    executor: str
-    code: Mapping[str, Data]
-    details: ModuleInterface
-    vectors: Mapping[str, Data]
-    archive: Data
+    name: str  # the module's, lower case
+    executor: str  # ``aot`` or ``graph``
+    code: Mapping[str, Data]  # its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile
+    details: ModuleInterface  # a `ModuleInfo` where mlfc compiled it
+    vectors: Mapping[str, Data]  # the archive's test vectors of this module by file name; empty where it has none
+    archive: Data  # the archive itself, which projects carry as ``model.tar``
+    # what the graph executor runs, here or on a host that drives the firmware; None for AOT
     graph: GraphSource | None = None
+    # whether mlfc compiled it. What TVM compiled takes its workspace from the runtime, and has few details.
     is_ours: bool = True
 
 
 @dataclass(frozen=True)
 class ProjectOption:
-    """An option of a template, as the Project API describes one.
-
-    Attributes
-    ----------
-    name, help : str
-    type : str
-        ``str``, ``int`` or ``bool``.
-    default : str, int, bool or None
-    choices : tuple of str or None
-    required, optional : tuple of str
-        The methods in which it must or may be given: ``generate_project``, ``build``, ``flash``, ``open_transport``.
-    """
+    """An option of a template, as the Project API describes one."""
 
     name: str
     help: str
-    type: str = "str"
+    type: str = "str"  # ``str``, ``int`` or ``bool``
     default: str | int | bool | None = None
     choices: tuple[str, ...] | None = None
+    # the methods in which it must or may be given: ``generate_project``, ``build``, ``flash``, ``open_transport``
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ToolCommand:
-    """A command of another build system that does a step of a project.
+    """A command of another build system that does a step of a project."""
 
-    Attributes
-    ----------
-    arguments : tuple of str
-        The program first; they never pass a shell. ``{option}`` stands for an option's value, ``{option:text}`` for
-        the text where the option is given (a true bool, a text that is not empty). An argument that names an option
-        without a value, or is left empty, is dropped.
-    install : str
-        How to get the program, for the error message where it is missing.
-    environment : mapping of str to str
-        Variables that are set for it, by the same rules.
-    needs : mapping of str to str
-        Other programs that it starts, and how to get each.
-    """
-
+    # the program first; they never pass a shell. ``{option}`` stands for an option's value, ``{option:text}`` for the
+    # text where the option is given (a true bool, a text that is not empty). An argument that names an option without a
+    # value, or is left empty, is dropped.
     arguments: tuple[str, ...]
-    install: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
+    install: str  # how to get the program, for the error message where it is missing
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that are set for it, by the same rules
+    needs: Mapping[str, str] = field(default_factory=dict)  # other programs that it starts, and how to get each
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectTemplate:
-    """A kind of project.
+    """A kind of project."""
 
-    Attributes
-    ----------
-    name : str
-        ``makefile``, ``cmake``, ``zephyr``, ...
-    description : str
-        One line.
-    project_types : tuple of str
-        Of PROJECT_TYPES.
-    refuses : callable ``(board) -> str or None``
-        Why the template cannot serve a board; None where it can.
-    files : callable ``(model, board, project_type, options) -> dict of str to Data``
-        The project's files by relative path. Deterministic. `generate` adds the extracted archive under
-        ``MODEL_FOLDER``, ``model.tar``, ``project.json``, ``board.toml``, the API server, and ``README.md`` where there
-        is none.
-    options : tuple of ProjectOption
-        Its own, beside those that all templates have.
-    built_by_tests : bool
-        Whether the tests build what it makes; else they check its structure only.
-    commands : callable ``(model, board) -> mapping of str to ToolCommand or tuple of ToolCommand``, optional
-        What does the steps ``build``, ``flash`` and ``run`` (firmware on this machine, spoken to by its standard
-        streams) in the project's folder, where another build system does. What is not in it is built by make and
-        flashed by the board's tool.
-    is_bare_metal : bool
-        Whether this machine, or the board's emulator, runs what is built.
-    elf : callable ``(model) -> str``, optional
-        Where the build leaves the program, in the project's folder; ``firmware.elf`` without it.
-    default_board : str or None
-        The board of projects for which none is named, where that makes sense.
-    """
-
-    name: str
-    description: str
-    project_types: tuple[str, ...]
-    refuses: Callable[[Board], str | None]
+    name: str  # ``makefile``, ``cmake``, ``zephyr``, ...
+    description: str  # one line
+    project_types: tuple[str, ...]  # of PROJECT_TYPES
+    refuses: Callable[[Board], str | None]  # (board): why the template cannot serve a board; None where it can
+    # (model, board, project_type, options): the project's files by relative path. Deterministic. `generate` adds the
+    # extracted archive under ``MODEL_FOLDER``, ``model.tar``, ``project.json``, ``board.toml``, the API server, and
+    # ``README.md`` where there is none.
     files: Callable[[ProjectModel, Board, str, Mapping[str, Any]], dict[str, Data]]
-    options: tuple[ProjectOption, ...] = field(default=())
-    built_by_tests: bool = False
+    options: tuple[ProjectOption, ...] = field(default=())  # its own, beside those that all templates have
+    built_by_tests: bool = False  # whether the tests build what it makes; else they check its structure only
+    # (model, board): what does the steps ``build``, ``flash`` and ``run`` (firmware on this machine, spoken to by its
+    # standard streams) in the project's folder, where another build system does. What is not in it is built by make and
+    # flashed by the board's tool.
     commands: Callable[[ProjectModel, Board], Mapping[str, ToolCommand | tuple[ToolCommand, ...]]] | None = None
+    # (model): where the build leaves the program, in the project's folder; ``firmware.elf`` without it
     elf: Callable[[ProjectModel], str] | None = None
-    default_board: str | None = None
-    is_bare_metal: bool = False
+    default_board: str | None = None  # the board of projects for which none is named, where that makes sense
+    is_bare_metal: bool = False  # whether this machine, or the board's emulator, runs what is built

@@ -43,17 +43,9 @@ _SAID_CHARACTERS = 65536
 class ServerConnection:
     """A running API server.
 
-    Parameters
-    ----------
-    folder : Path
-        The project's; the server runs in it, and it is code: start only servers of projects that you trust.
+    `folder`: the project's; the server runs in it, and it is code: start only servers of projects that you trust.
 
-    Raises
-    ------
-    ProjectAPIServerNotFoundError
-        If there is no server.
-    ProjectError
-        If it does not start.
+    Raises ProjectAPIServerNotFoundError if there is no server; ProjectError if it does not start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,22 +62,11 @@ class ServerConnection:
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
         """Return what a method gives.
 
-        Parameters
-        ----------
-        method : str
-        params : mapping
-        timeout : float or None
-            Seconds after which a server that does not answer is ended; None waits for ever.
+        `timeout`: seconds after which a server that does not answer is ended; None waits for ever.
 
-        Raises
-        ------
-        IoTimeoutError, TransportClosedError
-            As the server says.
-        OptionError
-            If it does not know an option, or its value.
-        ProjectError
-            If a step fails; its subclasses say what is wrong with a server that dies, answers something else, or
-            nothing.
+        Raises IoTimeoutError or TransportClosedError as the server says; OptionError if it does not know an option, or
+        its value; ProjectError if a step fails; its subclasses say what is wrong with a server that dies, answers
+        something else, or nothing.
         """
         self._id += 1
         request = encode_line({"jsonrpc": "2.0", "method": method, "params": params, "id": self._id})

@@ -16,13 +16,7 @@ from mlfc.micro.project_server.server import main
 
 
 class TemplateServer:
-    """What the server of a template does.
-
-    Parameters
-    ----------
-    name : str
-        The template's.
-    """
+    """What the server of a template does."""
 
     def __init__(self, name: str) -> None:
         self._template = templates().get(name)

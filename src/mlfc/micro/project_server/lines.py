@@ -204,13 +204,7 @@ class SerialDevice:
 
 
 def find_port(serial: Mapping[str, Any], serial_number: str | None) -> str:
-    """Return the one port whose USB numbers are the board's.
-
-    Raises
-    ------
-    StepError
-        If there is none, or there are several.
-    """
+    """Return the one port whose USB numbers are the board's; raise StepError if there is none, or there are several."""
     _pyserial()
     from serial.tools import list_ports
 

@@ -13,10 +13,7 @@ _MESSAGE_CHARS = 100
 def typed_value(name: str, kind: str, value: Any) -> str | int | bool:
     """Return an option's value in its type: ``bool``, ``int`` (none is less than 0), or ``str``.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be.
+    Raises ValueError if it cannot be.
     """
     if kind == "bool":
         truth = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())

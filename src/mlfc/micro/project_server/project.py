@@ -16,13 +16,7 @@ _DEFAULT_BAUD = 115200
 
 
 class Project:
-    """A generated project.
-
-    Parameters
-    ----------
-    folder : Path
-        Where it lies.
-    """
+    """A generated project."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()

@@ -22,11 +22,7 @@ CREATE = "tvm.aot_executor.create"
 class RemoteAotExecutor:
     """Inputs are copied to the device, the model runs there, outputs are copied back.
 
-    Parameters
-    ----------
-    remote : Remote
-    module : RemoteModule
-        What the device's `CREATE` returned.
+    `module`: what the device's `CREATE` returned.
     """
 
     def __init__(self, remote: Remote, module: RemoteModule) -> None:
@@ -48,12 +44,7 @@ class RemoteAotExecutor:
     def set_input(self, key: str | int | None = None, value: Any = None, /, **inputs: Any) -> None:
         """Copy values into inputs: one by its name or number, and others by their names.
 
-        Raises
-        ------
-        InputError
-            For an array that does not fit the input.
-        RemoteError
-            If there is no such input.
+        Raises InputError for an array that does not fit the input; RemoteError if there is no such input.
         """
         given: list[tuple[str | int, Any]] = [*inputs.items()]
         if key is not None:

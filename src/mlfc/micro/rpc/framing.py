@@ -46,15 +46,8 @@ class Unframer:
 
     What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or too long.
 
-    Parameters
-    ----------
-    max_payload : int
-        Longer packets are passed over, so that a wrong length takes no memory.
-
-    Attributes
-    ----------
-    dropped : int
-        Packets that began and did not arrive whole.
+    `max_payload`: longer packets are passed over, so that a wrong length takes no memory.
+    `dropped`: packets that began and did not arrive whole.
     """
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:

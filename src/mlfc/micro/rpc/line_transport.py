@@ -22,13 +22,8 @@ _DEFAULT_BAUD = 115200
 class LineTransport:
     """A line that is made when it is opened.
 
-    Parameters
-    ----------
-    connect : callable
-        Returns the device.
-    timeouts : Timeouts
-    name : str
-        For messages.
+    `connect`: returns the device.
+    `name`: for messages.
     """
 
     def __init__(self, connect: Callable[[], Device], timeouts: Timeouts, name: str) -> None:
@@ -81,12 +76,7 @@ def program_transport(command: Sequence[str], folder: Path, timeouts: Timeouts =
 def emulator_transport(board: Board, folder: Path, elf: str, timeouts: Timeouts = _PROGRAM) -> LineTransport:
     """Return the serial port of a board that is emulated while the line is open.
 
-    Raises
-    ------
-    OptionError
-        If no emulator is known for the board.
-    ToolchainError
-        If the emulator is missing.
+    Raises OptionError if no emulator is known for the board; ToolchainError if the emulator is missing.
     """
     if board.emulator is None:
         raise OptionError(

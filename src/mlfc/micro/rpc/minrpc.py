@@ -47,38 +47,20 @@ class Code(IntEnum):
 
 @dataclass(frozen=True)
 class Handle:
-    """What stands for a module, a function or memory on a device.
+    """What stands for a module, a function or memory on a device."""
 
-    Attributes
-    ----------
-    kind : int
-        The type code: opaque, module or function.
-    value : int
-    """
-
-    kind: int
+    kind: int  # the type code: opaque, module or function
     value: int
 
 
 @dataclass(frozen=True)
 class RemoteTensor:
-    """A compact tensor in a device's memory.
-
-    Attributes
-    ----------
-    address : int
-    shape : tuple of int
-    dtype : tuple of int
-        DLPack's code, bits and lanes.
-    device : Device
-        As the device itself numbers it.
-    byte_offset : int
-    """
+    """A compact tensor in a device's memory."""
 
     address: int
     shape: tuple[int, ...]
-    dtype: tuple[int, int, int]
-    device: Device
+    dtype: tuple[int, int, int]  # DLPack's code, bits and lanes
+    device: Device  # as the device itself numbers it
     byte_offset: int = 0
 
     @property
@@ -99,10 +81,7 @@ def packet(code: Code, body: bytes = b"") -> bytes:
 def packed_args(values: Sequence[Any]) -> bytes:
     """Return packed arguments: integers, floats, texts, bytes, None, handles, devices, tensors and dtypes.
 
-    Raises
-    ------
-    InputError
-        For a value of another kind, or an integer beyond 64 bits.
+    Raises InputError for a value of another kind, or an integer beyond 64 bits.
     """
     coded = [_coded(index, value) for index, value in enumerate(values)]
     codes = b"".join(_I32.pack(code) for code, _ in coded)

@@ -55,12 +55,7 @@ class RemoteDevice(Device):
 
 
 class Remote:
-    """The other side of a session.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """The other side of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -74,12 +69,7 @@ class Remote:
     def request(self, packet: bytes, expected: Code = Code.RETURN) -> bytes:
         """Send a request and return what the reply holds.
 
-        Raises
-        ------
-        RemoteError
-            If the device answers with an exception; with its text.
-        RunError
-            If the session fails; as `Session.exchange`.
+        Raises RemoteError with the text of the device's exception; RunError if the session fails, as `Session.exchange`.
         """
         code, body = minrpc.split(self._session.exchange(packet))
         if code == Code.EXCEPTION:
@@ -204,22 +194,11 @@ class Remote:
     ) -> Callable[..., list[float]]:
         """Return a function that runs another one on the device and returns how long that took there.
 
-        Parameters
-        ----------
-        module : RemoteModule
-        name : str
-            Of a function of it.
-        number : int
-            Calls that are averaged.
-        repeat : int
-            How often that is done.
-        min_repeat_ms : int
-            Calls are added until a repetition takes so long.
+        `number`: calls that are averaged.
+        `min_repeat_ms`: calls are added until a repetition takes so long.
 
-        Returns
-        -------
-        callable
-            Takes the function's arguments; returns `repeat` times in seconds. Making another one ends it.
+        The function takes the arguments of the other one and returns `repeat` times in seconds, until another timing
+        function is made.
         """
         make = self.get_global(_TIME_EVALUATOR)
         # behind the repetitions: cooling down, after how many, and flushing caches
@@ -238,14 +217,7 @@ class Remote:
 
 
 class RemoteArray:
-    """A tensor in memory of its own on a device.
-
-    Parameters
-    ----------
-    remote : Remote
-    values : ndarray
-        What is copied there.
-    """
+    """A tensor in memory of its own on a device."""
 
     def __init__(self, remote: Remote, values: Array) -> None:
         dtype = c_abi.data_type(values.dtype)
@@ -272,16 +244,7 @@ class RemoteArray:
 
 
 class RemoteFunction:
-    """A function on a device.
-
-    Parameters
-    ----------
-    remote : Remote
-    name : str
-    handle : int
-    module : RemoteModule, optional
-        That it belongs to.
-    """
+    """A function on a device."""
 
     def __init__(self, remote: Remote, name: str, handle: int, module: RemoteModule | None = None) -> None:
         self._remote = remote
@@ -292,12 +255,7 @@ class RemoteFunction:
     def __call__(self, *args: Any) -> Any:
         """Call the function with numbers, texts, bytes, None, devices, and what is on the device.
 
-        Raises
-        ------
-        InputError
-            For an argument of another kind.
-        RemoteError
-            If the function fails; with its text.
+        Raises InputError for an argument of another kind; RemoteError with the device's text if the function fails.
         """
         packed = minrpc.packed_args([_sent(arg) for arg in args])
         try:
@@ -347,10 +305,7 @@ class PreparedRemoteCall:
 class RemoteModule(Module):
     """A module on a device; its functions are looked up there.
 
-    Attributes
-    ----------
-    params : mapping of str to ndarray
-        Constants that its functions take as arguments: executors copy them to the device.
+    `params`: constants that its functions take as arguments: executors copy them to the device.
     """
 
     type_key = "rpc"

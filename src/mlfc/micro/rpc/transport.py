@@ -8,21 +8,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds, as the Project API names them; 0 means to wait for ever.
+    """Seconds, as the Project API names them; 0 means to wait for ever."""
 
-    Attributes
-    ----------
-    session_start_retry_timeout_sec : float
-        After which the start of a session is tried again.
-    session_start_timeout_sec : float
-        After which that is given up.
-    session_established_timeout_sec : float
-        How long a reply may take in a session.
-    """
-
-    session_start_retry_timeout_sec: float
-    session_start_timeout_sec: float
-    session_established_timeout_sec: float
+    session_start_retry_timeout_sec: float  # after which the start of a session is tried again
+    session_start_timeout_sec: float  # after which that is given up
+    session_established_timeout_sec: float  # how long a reply may take in a session
 
 
 class Transport(Protocol):
@@ -37,18 +27,9 @@ class Transport(Protocol):
     def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
         """Return at least one and at most `nbytes` bytes.
 
-        Parameters
-        ----------
-        nbytes : int
-        timeout_sec : float or None
-            None waits for ever; 0 takes what is there.
+        `timeout_sec`: None waits for ever; 0 takes what is there.
 
-        Raises
-        ------
-        IoTimeoutError
-            If nothing came in time.
-        TransportClosedError
-            If the other side is gone.
+        Raises IoTimeoutError if nothing came in time; TransportClosedError if the other side is gone.
         """
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:

@@ -30,16 +30,9 @@ from mlfc.support.module_info import ModuleInterface
 class DrivenModel(HasModel):
     """A model whose operators run on a device, with its parameters copied there.
 
-    Parameters
-    ----------
-    source : GraphSource
-        What the device's firmware was made of.
-    session : Session
+    `source`: what the device's firmware was made of.
 
-    Raises
-    ------
-    RunError
-        If the firmware is of another model, or the device fails.
+    Raises RunError if the firmware is of another model, or the device fails.
     """
 
     def __init__(self, source: GraphSource, session: Session) -> None:
@@ -70,11 +63,7 @@ class DrivenModel(HasModel):
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 1) -> Profile:
         """Time every operator by the device's own clock, without the line and the host.
 
-        Parameters
-        ----------
-        inputs : mapping of str to array, or sequence of arrays
-        repeat : int
-            Runs of the whole graph.
+        `repeat`: runs of the whole graph.
         """
         rows, seconds = [], []
         for _ in range(repeat):
@@ -102,17 +91,7 @@ class DrivenModel(HasModel):
 class DrivenAotModel:
     """A model that is compiled ahead of time, and runs as a whole on a device.
 
-    Parameters
-    ----------
-    name : str
-        The module's.
-    details : ModuleInterface
-    session : Session
-
-    Raises
-    ------
-    RunError
-        If the firmware is of another model, or the device fails.
+    Raises RunError if the firmware is of another model, or the device fails.
     """
 
     def __init__(self, name: str, details: ModuleInterface, session: Session) -> None:
@@ -133,12 +112,8 @@ class DrivenAotModel:
 def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:
     """Write the firmware of a model into a folder and build it.
 
-    Raises
-    ------
-    OptionError
-        If there is no driver of ours for the board's serial port.
-    ToolchainError
-        If the compiler or make is missing, or the firmware does not build or fit.
+    Raises OptionError if there is no driver of ours for the board's serial port; ToolchainError if the compiler or make
+    is missing, or the firmware does not build or fit.
     """
     firmware = host_driven_firmware(source, board)
     write_files(folder, project_files(source.name, source.code, None, board, firmware))

@@ -38,59 +38,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoardRun:
-    """One inference on a board.
-
-    Attributes
-    ----------
-    outputs : dict of str to ndarray
-    instructions : int or None
-        Of the inference alone, to within a tick of the board's counter; None where that counts none.
-    startup_instructions : int or None
-        From reset to the first inference, without the tools that measure it.
-    cycles : int or None
-        Of the inference, where the board's counter counts these.
-    operators : tuple of int
-        Instructions of each operator in order; empty unless they were asked for.
-    checksums : tuple of int
-        The CRC-32 of each operator's output; empty unless the firmware traces.
-    flash_bytes : int or None
-        Code, constants and initial data of the whole firmware; None on a machine with an operating system.
-    ram_bytes : int or None
-        Data, workspace, inputs and outputs, and the stack that the inference took.
-    stack_bytes : int
-        The stack alone.
-    """
+    """One inference on a board."""
 
     outputs: Mapping[str, Array]
+    # of the inference alone, to within a tick of the board's counter; None where that counts none
     instructions: int | None
-    startup_instructions: int | None
-    cycles: int | None
-    operators: tuple[int, ...]
-    checksums: tuple[int, ...]
+    startup_instructions: int | None  # from reset to the first inference, without the tools that measure it
+    cycles: int | None  # of the inference, where the board's counter counts these
+    operators: tuple[int, ...]  # instructions of each operator in order; empty unless they were asked for
+    checksums: tuple[int, ...]  # the CRC-32 of each operator's output; empty unless the firmware traces
+    # code, constants and initial data of the whole firmware; None on a machine with an operating system
     flash_bytes: int | None
-    ram_bytes: int | None
-    stack_bytes: int
+    ram_bytes: int | None  # data, workspace, inputs and outputs, and the stack that the inference took
+    stack_bytes: int  # the stack alone
 
 
 class BuiltFirmware:
     """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
 
-    Parameters
-    ----------
-    folder : Path
-    details : ModuleInterface
-    board : Board
-    elf : str
-        The program's path in the folder.
-    is_traced : bool
-        Whether it was built to trace.
-    timeout : float
-        Seconds that one run may take.
+    `elf`: the program's path in the folder.
+    `is_traced`: whether it was built to trace.
+    `timeout`: seconds that one run may take.
 
-    Raises
-    ------
-    OptionError
-        If nothing here runs the board's firmware.
+    Raises OptionError if nothing here runs the board's firmware.
     """
 
     def __init__(
@@ -118,12 +88,8 @@ class BuiltFirmware:
     def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
         """Run one inference, and return what it computed and took.
 
-        Raises
-        ------
-        InputError, ProblemsError
-            If the inputs do not fit the model.
-        RunError
-            If the firmware fails or does not end in time.
+        Raises InputError or ProblemsError if the inputs do not fit the model; RunError if the firmware fails or does
+        not end in time.
         """
         folder = self._emulated(inputs)
         report = read_report(folder)
@@ -147,12 +113,8 @@ class BuiltFirmware:
     def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
         """Run one inference of traced firmware, and return the outputs of some operators.
 
-        Parameters
-        ----------
-        inputs : mapping or sequence
-            As for `measure`, which raises the same errors.
-        sizes : mapping of int to int
-            Bytes of each output that is wanted, by the operator's place in the order.
+        `inputs`: as for `measure`, which raises the same errors.
+        `sizes`: bytes of each output that is wanted, by the operator's place in the order.
         """
         folder = self._place
         choose(folder, sizes, len(self.operators))
@@ -174,29 +136,16 @@ class BuiltFirmware:
 class EmulatedModule(BuiltFirmware):
     """An AOT module as firmware that is built for a board, and runs under its emulator.
 
-    Parameters
-    ----------
-    name, code, details, board
-        As for `bare_metal.project_files`.
-    firmware : Firmware or None
-        As for `bare_metal.project_files`: what runs a graph.
-    profile : bool
-        Count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
-    trace : bool
-        Take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    cflags : str, optional
-        For the C compiler; default what suits the goal that the module was compiled for.
-    timeout : float
-        Seconds that one emulation may take.
+    `name`, `code`, `details`, `board`: as for `bare_metal.project_files`.
+    `firmware`: as for `bare_metal.project_files`: what runs a graph.
+    `profile`: count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    `trace`: take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
+    `cflags`: for the C compiler; default what suits the goal that the module was compiled for.
+    `timeout`: seconds that one emulation may take.
 
-    Raises
-    ------
-    OptionError
-        If nothing here runs the board's firmware, or operators are to be counted and the board counts nothing.
-    ToolchainError
-        If the compiler, make or the emulator is missing, or the firmware does not build.
-    BudgetError
-        If the firmware does not fit into the board's memory.
+    Raises OptionError if nothing here runs the board's firmware, or operators are to be counted and the board counts
+    nothing; ToolchainError if the compiler, make or the emulator is missing, or the firmware does not build;
+    BudgetError if the firmware does not fit into the board's memory.
     """
 
     def __init__(

@@ -27,12 +27,8 @@ def write_files(folder: Path, files: Mapping[str, Data]) -> None:
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
     """Run the project's Makefile.
 
-    Raises
-    ------
-    BudgetError
-        If what it links does not fit into the board's memory.
-    ToolchainError
-        If it fails otherwise, with the compiler's first lines.
+    Raises BudgetError if what it links does not fit into the board's memory; ToolchainError if it fails otherwise, with
+    the compiler's first lines.
     """
     need("make", ("make",))
     need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)

@@ -46,12 +46,8 @@ def run_command(board: Board, elf: str = ELF) -> list[str]:
 def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
     """Run the project's firmware, which leaves its files in the folder.
 
-    Raises
-    ------
-    ToolchainError
-        If the emulator is missing.
-    RunError
-        If the firmware fails, hangs, takes a fault, or ends before it reported.
+    Raises ToolchainError if the emulator is missing; RunError if the firmware fails, hangs, takes a fault, or ends
+    before it reported.
     """
     for name in (OUTPUTS, REPORT, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
@@ -65,12 +61,7 @@ def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple
 
     There is no status where the firmware never ended itself.
 
-    Raises
-    ------
-    ToolchainError
-        If the emulator is missing.
-    RunError
-        If the firmware does not end in time.
+    Raises ToolchainError if the emulator is missing; RunError if the firmware does not end in time.
     """
     command = run_command(board, elf)
     if board.emulator:

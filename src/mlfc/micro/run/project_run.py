@@ -36,21 +36,12 @@ _LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
 
 @dataclass(frozen=True, eq=False)
 class BuiltProject:
-    """A project of ours with its firmware built.
-
-    Attributes
-    ----------
-    folder : Path
-    record : Record
-    board : Board
-    parts : ModuleParts
-        The module that it was made for.
-    """
+    """A project of ours with its firmware built."""
 
     folder: Path
     record: Record
     board: Board
-    parts: ModuleParts
+    parts: ModuleParts  # the module that it was made for
 
     @property
     def details(self) -> ModuleInterface:
@@ -100,22 +91,11 @@ def known_record(folder: Path) -> Record | None:
 def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = False) -> BuiltProject | None:
     """Build a project by its API server, and return it; None for one that another tool generated.
 
-    Parameters
-    ----------
-    folder : Path
-    options : mapping
-        Of the project.
-    force : bool
-        Build anew what is built already.
+    `options`: of the project.
+    `force`: build anew what is built already.
 
-    Raises
-    ------
-    OptionError
-        If it is no project, or is built already and `force` is not set.
-    ProjectError
-        If the build fails; the message has the tool's last lines.
-    BudgetError
-        If the firmware does not fit into the board's memory.
+    Raises OptionError if it is no project, or is built already and `force` is not set; ProjectError if the build fails;
+    the message has the tool's last lines; BudgetError if the firmware does not fit into the board's memory.
     """
     record = known_record(folder)
     if record is not None and (folder / record.firmware).exists():
@@ -134,13 +114,7 @@ def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = Fal
 
 
 def built_project(folder: Path) -> BuiltProject:
-    """Return the project in a folder.
-
-    Raises
-    ------
-    OptionError
-        If it is no project of ours, or not built.
-    """
+    """Return the project in a folder; raise OptionError if it is no project of ours, or not built."""
     record = read_record(folder)
     if not (folder / record.firmware).exists():
         raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
@@ -154,14 +128,9 @@ def driven_project(
 ) -> Iterator[DrivenModel | DrivenAotModel]:
     """Give the model that runs on the project's device, by its API server, as long as the block runs.
 
-    Parameters
-    ----------
-    project : BuiltProject
-        Of the type host_driven.
-    options : mapping
-        Of the project: ``port``, ...
-    log : callable, optional
-        Gets the lines that the device logs.
+    `project`: of the type host_driven.
+    `options`: of the project: ``port``, ...
+    `log`: gets the lines that the device logs.
     """
     source = graph_of_parts(project.parts) if project.parts.executor == "graph" else None
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
@@ -174,10 +143,7 @@ def driven_project(
 def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterator[str]:
     """Yield the lines that a project's firmware prints, until its last one or its end.
 
-    Raises
-    ------
-    IoTimeoutError
-        If it is silent for `timeout` seconds.
+    Raises IoTimeoutError if it is silent for `timeout` seconds.
     """
     with GeneratedProject(folder, options) as api:
         device = api.transport()

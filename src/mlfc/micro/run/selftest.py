@@ -21,17 +21,10 @@ _VERDICTS = {0: "PASS ", 1: "FAIL "}
 
 @dataclass(frozen=True)
 class SelftestRun:
-    """What a self-test found.
-
-    Attributes
-    ----------
-    passed : bool
-    lines : tuple of str
-        One for each test vector, and the verdict.
-    """
+    """What a self-test found."""
 
     passed: bool
-    lines: tuple[str, ...]
+    lines: tuple[str, ...]  # one for each test vector, and the verdict
 
 
 def run_selftest(
@@ -44,26 +37,14 @@ def run_selftest(
 ) -> SelftestRun:
     """Build firmware that checks a module's test vectors, and run it under the board's emulator.
 
-    Parameters
-    ----------
-    path : path
-        An archive with test vectors, or a model, which is compiled for the board with some.
-    board : Board
-    module : str, optional
-        Which module, where an archive holds several.
-    cflags : str, optional
-        For the C compiler; default what suits the goal that the module was compiled for.
-    timeout : float
-        Seconds that the emulation may take.
+    `path`: an archive with test vectors, or a model, which is compiled for the board with some.
+    `module`: which module, where an archive holds several.
+    `cflags`: for the C compiler; default what suits the goal that the module was compiled for.
+    `timeout`: seconds that the emulation may take.
 
-    Raises
-    ------
-    OptionError
-        If nothing here runs the board's firmware, or the archive has no test vectors.
-    ToolchainError
-        If the compiler, make or the emulator is missing, or the firmware does not build or fit.
-    RunError
-        If the firmware ends without a verdict.
+    Raises OptionError if nothing here runs the board's firmware, or the archive has no test vectors; ToolchainError if
+    the compiler, make or the emulator is missing, or the firmware does not build or fit; RunError if the firmware ends
+    without a verdict.
     """
     run_command(board)
     with project_source(path, board, SELFTEST, module) as source, tempfile.TemporaryDirectory() as name:
@@ -77,12 +58,8 @@ def run_selftest(
 def run_built(folder: Path, board: Board, timeout: float = 300.0, elf: str = ELF) -> SelftestRun:
     """Run the firmware of a self-test that is built in a folder.
 
-    Raises
-    ------
-    OptionError, ToolchainError
-        If nothing here runs the board's firmware, or the emulator is missing.
-    RunError
-        If the firmware ends without a verdict.
+    Raises OptionError or ToolchainError if nothing here runs the board's firmware, or the emulator is missing; RunError
+    if the firmware ends without a verdict.
     """
     status, said = execute(folder, board, timeout, elf)
     lines = tuple(line for line in said.splitlines() if line.startswith(tuple(_VERDICTS.values())))

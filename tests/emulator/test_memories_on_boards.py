@@ -14,8 +14,7 @@ import mlfc
 from mlfc.archive.details import module_info
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
-from mlfc.micro.board.board import Board
-from mlfc.micro.board.pools import board_pools
+from mlfc.micro.board.board import Board, board_pools
 from mlfc.micro.firmware.bare_metal import ELF, project_files
 from mlfc.micro.run.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
 from mlfc.verify.litert import Reference

@@ -16,8 +16,7 @@ from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import BudgetError
 from mlfc.memory.pools import ConstantPool, Pool
 from mlfc.micro.board.board import find_board, parse_board
-from mlfc.micro.firmware.planned_memory import planned_table
-from mlfc.micro.firmware.trial_build import trial_build
+from mlfc.micro.firmware.planned_memory import planned_table, trial_build
 from mlfc.micro.memory.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory

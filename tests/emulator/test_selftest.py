@@ -17,7 +17,7 @@ import pytest
 import mlfc
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import find_board
-from mlfc.micro.run.selftest import run_selftest
+from mlfc.micro.run.project_run import run_selftest
 from tests.native.extracted import imported, make
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.verify.layers import with_all_tensors
 from mlfc.verify.litert import Reference
+from mlfc.verify.reference import with_all_tensors
 from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mlfc.micro.rpc.line_transport import LineTransport
-from mlfc.micro.rpc.transport import Timeouts
+from mlfc.micro.rpc.transport import LineTransport, Timeouts
 
 
 class KeptLine:

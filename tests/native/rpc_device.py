@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlfc.micro.rpc.line_transport import LineTransport, program_transport
-from mlfc.micro.rpc.transport import Timeouts
+from mlfc.micro.rpc.transport import LineTransport, Timeouts, program_transport
 from tests.conftest import WATCHDOG
 from tests.native.crt_build import PROGRAMS, SANITIZED, STRICT, compile_c, sources, write_tree
 

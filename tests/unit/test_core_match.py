@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.micro.board.board import boards, find_board
-from mlfc.micro.board.core_match import mismatch
+from mlfc.micro.board.object_code import mismatch
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 
 M4_OBJECTS = "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"

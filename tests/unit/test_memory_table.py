@@ -14,7 +14,7 @@ from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, find_board, parse_board
 from mlfc.micro.firmware.fit import check_fit, overflow_error
 from mlfc.micro.firmware.planned_memory import plan_table
-from mlfc.micro.memory.linker_map import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
+from mlfc.micro.memory.linked_memory import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
 from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project

@@ -15,11 +15,10 @@ import mlfc
 from mlfc.errors import ArchiveError, MlfcError, OptionError, OutputError
 from mlfc.micro.board.board import boards, find_board, parse_board
 from mlfc.micro.project import generate
-from mlfc.micro.project.generate import generate_project
+from mlfc.micro.project.generate import generate_project, templates
 from mlfc.micro.project.options import checked_options, parse_options, template_options
 from mlfc.micro.project.record import read_record
 from mlfc.micro.project.template import ProjectOption
-from mlfc.micro.project.templates import templates
 from mlfc.micro.project_api import get_microtvm_template_projects
 from mlfc.micro.project_server.protocol import StepError
 from mlfc.micro.project_server.steps import arguments_of, environment_of, run_step

@@ -15,7 +15,7 @@ from mlfc.errors import ToolchainError
 from mlfc.runtime import TensorInfo
 from mlfc.verify import compare, verify, with_all_tensors
 from mlfc.verify.difference import Tolerance, difference
-from mlfc.verify.samples import sample_inputs, why
+from mlfc.verify.inputs import sample_inputs, why
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODELS = ("digits.onnx", "digits_int8.tflite")

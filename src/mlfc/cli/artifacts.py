@@ -48,7 +48,7 @@ def compiled_model(model: Path, shape: list[str] | None, target: str = "c", exec
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:
     """Warn of an archive made for another core than that of a board, `named` by the user; return the entry for JSON."""
     from mlfc.archive.read.load import artifact_kind
-    from mlfc.micro.board.core_match import archive_mismatches
+    from mlfc.micro.board.object_code import archive_mismatches
 
     if artifact_kind(artifact) != "archive":
         return {}

@@ -87,7 +87,7 @@ def check_vectors(
     artifact: Path, board: Board, name: str, module: str | None, as_json: bool, warnings: Mapping[str, list[str]]
 ) -> None:
     """Check an archive's test vectors on a board, `name` for the user; raise BudgetError where an output differs."""
-    from mlfc.micro.run.selftest import run_selftest
+    from mlfc.micro.run.project_run import run_selftest
 
     with stage(f"checking {artifact} on {board.name}"):
         run = run_selftest(artifact, board, module)

@@ -164,6 +164,6 @@ _ONE = "Remove one of them"
 def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
     if board is None:
         return None
-    from mlfc.micro.board.pools import board_pools
+    from mlfc.micro.board.board import board_pools
 
     return board_pools(board)

@@ -73,7 +73,7 @@ def planned_memory(
 ) -> tuple[MemoryTable, ModuleInfo]:
     """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
     from mlfc.archive.read.module_parts import read_parts
-    from mlfc.micro.board.core_match import check_objects
+    from mlfc.micro.board.object_code import check_objects
 
     if not is_compiled(artifact, module, shape):
         factory = compiled_model(artifact, shape, board.target)

@@ -256,9 +256,9 @@ def _failed(project: BuiltProject) -> BudgetError:
 def list_templates(as_json: bool = False) -> None:
     """List the templates of projects, and the options of each."""
     from mlfc.micro.board.board import boards
+    from mlfc.micro.project.generate import templates
     from mlfc.micro.project.options import template_options
     from mlfc.micro.project.record import as_json as option_as_json
-    from mlfc.micro.project.templates import templates
 
     found = [templates().get(name) for name in templates()]
     known = {template.name: template_options(template, boards()) for template in found}

@@ -112,7 +112,7 @@ def verify(
 
 
 def _cause(result: Comparison, first: Difference) -> str:
-    from mlfc.verify.samples import why
+    from mlfc.verify.inputs import why
 
     kind = _kind(result, first)
     reason = why(first.sample)

@@ -3,6 +3,6 @@
 from mlfc.verify.accuracy import Accuracy
 from mlfc.verify.compare import Comparison, verify
 from mlfc.verify.difference import Difference, Evidence, Tolerance
-from mlfc.verify.layers import with_all_tensors
+from mlfc.verify.reference import with_all_tensors
 
 __all__ = ["Accuracy", "Comparison", "Difference", "Evidence", "Tolerance", "verify", "with_all_tensors"]

@@ -25,11 +25,9 @@ from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.difference import Difference, Tolerance, difference
 from mlfc.verify.groups import differing_groups
-from mlfc.verify.inputs import read_sets
+from mlfc.verify.inputs import read_sets, sample_inputs
 from mlfc.verify.judge import Judge, Subject
-from mlfc.verify.layers import with_all_tensors
-from mlfc.verify.reference import LITERT, Reference, open_reference
-from mlfc.verify.samples import sample_inputs
+from mlfc.verify.reference import LITERT, Reference, open_reference, with_all_tensors
 
 Sets = Sequence[tuple[str, dict[str, Array]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]

@@ -13,6 +13,7 @@ from typing import Any
 
 from mlfc.archive.read.schema import faults
 from mlfc.errors import OptionError, ProblemsError
+from mlfc.memory import Pool
 from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
 from mlfc.support.plain_file import open_plain
@@ -306,3 +307,16 @@ def _impossible_regions(board: Board) -> list[str]:
 
 def _of(board: Board, kind: str) -> list[Memory]:
     return [item for item in board.memories if item.kind == kind]
+
+
+def board_pools(board: Board) -> tuple[Pool, ...]:
+    """Return a pool for each RAM of a board, the fastest first and of equally fast ones the largest.
+
+    The memory that the stack lies in is smaller by what projects reserve for it.
+    """
+    memories = sorted(
+        (item for item in board.memories if item.kind == "ram"), key=lambda item: (item.wait_cycles, -item.nbytes)
+    )
+    return tuple(
+        Pool(item.name, max(1, item.nbytes - (board.stack_bytes if item is board.ram else 0))) for item in memories
+    )

@@ -13,8 +13,7 @@ from importlib.resources import files
 from mlfc.crt import TRACE_HEADER, line_headers
 from mlfc.errors import ArchiveError, InternalError, OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.board.core_match import check_objects
-from mlfc.micro.board.object_code import core_flags, object_paths
+from mlfc.micro.board.object_code import check_objects, core_flags, object_paths
 from mlfc.micro.firmware.linker_script import has_linker_script, linker_script
 from mlfc.micro.firmware.makefile import makefile, optimization_level
 from mlfc.micro.firmware.standalone import standalone_main
@@ -100,7 +99,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
         found[f"{_TRACE}/{name}"] = templates.joinpath("common", name).read_bytes()
     found |= {f"{_TRACE}/{name}": data for name, data in line_headers().items()}
     if has_linker_script(board):
-        found["link.ld"] = linker_script(board).encode()
+        found["link.ld"] = linker_script(board)
     sources = tuple(sorted(path for path in found if path.endswith((".c", ".S"))))
     objects = tuple(f"{model_folder}/{path}" for path in object_paths(code))
     return BareMetal(
@@ -125,8 +124,7 @@ def project_files(
             raise InternalError("firmware without a main of its own needs the module's interface")
         firmware = Firmware(standalone_main(name, details))
     project = bare_metal(code, board, firmware)
-    text = makefile(name, board, project, optimization_level(details))
-    return {**project.files, "Makefile": text.encode()}
+    return {**project.files, "Makefile": makefile(name, board, project, optimization_level(details))}
 
 
 def check_path(path: str) -> None:

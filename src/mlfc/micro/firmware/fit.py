@@ -10,7 +10,7 @@ from pathlib import Path
 from mlfc.archive.write.budget import largest_text, peak_text
 from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, Memory
-from mlfc.micro.memory.linker_map import Piece, read_map
+from mlfc.micro.memory.linked_memory import Piece, read_map
 from mlfc.micro.memory.memory_table import CONSTANTS, MemoryTable
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, NamedBytes
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.system_lib import described_module, system_library
-from mlfc.codegen.writer import Writer
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
+from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import Graph
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
@@ -114,14 +114,15 @@ def _device_files(
     crt = crt_files(*_CRT_PARTS, *(_AOT_PARTS if limits.has_executor else ()))
     crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
     made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
-    made["crt_config/crt_config.h"] = crt_config(limits, board).encode()
+    made["crt_config/crt_config.h"] = crt_config(limits, board)
     made |= {f"src/{name}": templates.joinpath("host_driven", name).read_bytes() for name in _TEMPLATES}
     made["src/parameters.bin"] = parameters
-    made["src/parameter_places.c"] = _places_file(places, len(parameters)).encode()
+    made["src/parameter_places.c"] = render("host_driven/parameter_places.c", places=places, nbytes=len(parameters))
     made["src/uart.h"] = templates.joinpath("common", "uart.h").read_bytes()
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
-        made["src/uart_config.h"] = _uart_config(board).encode()
+        baud = board.serial.baud if board.serial is not None else _DEFAULT_BAUD
+        made["src/uart_config.h"] = render("host_driven/uart_config.h", board=board, baud=baud)
     return made
 
 
@@ -145,15 +146,6 @@ def _parameters(graph: Graph, params: Mapping[str, Array]) -> tuple[list[tuple[i
         places.append((storage, len(data)))
         data += np.ascontiguousarray(params[name]).tobytes()
     return places, bytes(data)
-
-
-def _places_file(places: Sequence[tuple[int, int]], nbytes: int) -> str:
-    writer = Writer()
-    writer.lines([f"/* Where the model's parameters lie. {_LICENCE} */", '#include "parameters.h"', ""])
-    with writer.block("const struct parameter_place parameter_places[] =", "};"):
-        writer.lines([f"{{{storage}, {offset}}}," for storage, offset in places] or ["{-1, 0},"])
-    writer.lines([f"const uint32_t parameter_count = {len(places)};", f"const uint32_t parameter_bytes = {nbytes};"])
-    return writer.text()
 
 
 def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
@@ -185,7 +177,7 @@ def aot_limits(details: ModuleInterface, *, allocates: bool) -> DeviceLimits:
     )
 
 
-def crt_config(limits: DeviceLimits, board: Board) -> str:
+def crt_config(limits: DeviceLimits, board: Board) -> bytes:
     """Return the configuration of the C runtime."""
     defines = {
         "TVM_CRT_MAX_ARGS": max(limits.args, _SMALLEST_ARGS),
@@ -199,28 +191,7 @@ def crt_config(limits: DeviceLimits, board: Board) -> str:
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
         "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
     }
-    return "\n".join(
-        [
-            f"/* Limits of the C runtime for one model. {_LICENCE} */",
-            "#ifndef TVM_RUNTIME_CRT_CONFIG_H_",
-            "#define TVM_RUNTIME_CRT_CONFIG_H_",
-            "#include <stdbool.h>",
-            "#include <stddef.h>",
-            "",
-            "/* Beside what they allocate, hosts may read the parameters. */",
-            "bool parameters_hold(const void *address, size_t nbytes);",
-            "#define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) parameters_hold(address, num_bytes)",
-            "",
-            *(f"#define {name} {value}" for name, value in defines.items()),
-            "/* What hosts can allocate: on a board, what one executor takes. */",
-            "#ifndef PLATFORM_POOL_BYTES",
-            f"#define PLATFORM_POOL_BYTES {pool_bytes(limits, board)}",
-            "#endif",
-            "",
-            "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */",
-            "",
-        ]
-    )
+    return render("host_driven/crt_config.h", defines=defines, pool_bytes=pool_bytes(limits, board))
 
 
 def pool_bytes(limits: DeviceLimits, board: Board) -> int:
@@ -235,20 +206,3 @@ def ticks_per_second(board: Board) -> float:
     if board.emulator is not None:
         return _NANOSECONDS / (board.emulator.instructions_per_tick or 1.0)
     return float(_NANOSECONDS if board.arch == "host" else board.clock_hz or 1)
-
-
-def _uart_config(board: Board) -> str:
-    assert board.uart is not None
-    baud = board.serial.baud if board.serial is not None else _DEFAULT_BAUD
-    return "\n".join(
-        [
-            f"/* The serial port of {board.name}. {_LICENCE} */",
-            "#ifndef UART_CONFIG_H_",
-            "#define UART_CONFIG_H_",
-            f"#define UART_BASE 0x{board.uart.base:08x}U",
-            f"#define UART_CLOCK_HZ {board.clock_hz or 0}U",
-            f"#define UART_BAUD {baud}U",
-            "#endif /* UART_CONFIG_H_ */",
-            "",
-        ]
-    )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
-from mlfc.errors import MlfcError
+from mlfc.errors import MlfcError, ToolchainError
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.linker_script import has_linker_script
-from mlfc.micro.firmware.makefile import optimization_level
-from mlfc.micro.firmware.trial_build import trial_build
+from mlfc.micro.board.object_code import core_flags, object_paths
+from mlfc.micro.board.programs import need, run
+from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
+from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.memory.linked_memory import LinkedProgram
 from mlfc.micro.memory.memory_table import (
     CODE,
@@ -28,7 +34,8 @@ from mlfc.micro.memory.memory_table import (
     region_name,
 )  # fmt: skip
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
-from mlfc.support.content import Data
+from mlfc.micro.render import render
+from mlfc.support.content import Data, write_data
 from mlfc.support.module_info import ModuleInterface
 
 _MEASURED = "compiled alone"
@@ -129,3 +136,69 @@ def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequenc
             return _Measured({what: sizes[what] for what in CODE.values()}, stack)
     except MlfcError as error:
         return _Measured({}, StackBound(None, untold=(_in_one_line(error),)))
+
+
+_SECONDS = 300
+_MESSAGE_LINES = 12
+_SOURCES = (".c", ".S")
+_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
+
+
+@dataclass(frozen=True)
+class TrialBuild:
+    """Where the parts of a linked model lie."""
+
+    folder: Path  # with ``.o`` and, of each C file, ``.su`` files beside the sources
+    # the program, and what the linker says of it
+    elf: Path
+    map: Path
+
+
+@contextmanager
+def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[TrialBuild]:
+    """Compile and link a model with nothing but the libraries that it calls; the files live as long as the context.
+
+    `code`: the generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
+    `entry`: the function from which everything is reached.
+    `cflags`: flags beside the board's.
+
+    Raises ToolchainError if the compiler is missing, or refuses the code.
+    """
+    compiler = f"{board.toolchain.prefix}gcc"
+    need(compiler, board.toolchain.packages)
+    command = [compiler, *core_flags(board, code)]
+    with tempfile.TemporaryDirectory(prefix="mlfc-trial-") as name:
+        folder = Path(name)
+        for path, data in code.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_data(folder / path, data)
+        flags = [*COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]
+        objects = []
+        for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
+            objects.append(f"./{path}.o")
+            _run([*command, *flags, "-c", f"./{path}", "-o", objects[-1]], folder)
+        objects += [f"./{path}" for path in object_paths(code)]
+        wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entry}", f"-Wl,-Map={_MAP}"]
+        if lays_out(board):
+            (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without regions, so that everything fits
+            wanted += ["-T", _SCRIPT]
+        _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, *_libraries(), "-lm"], folder)
+        yield TrialBuild(folder, folder / _ELF, folder / _MAP)
+
+
+def _libraries() -> list[str]:
+    """Return the libraries that the code of external generators calls, as the Makefiles of projects take them."""
+    try:
+        return shlex.split(os.environ.get("LIBS", ""))
+    except ValueError as error:
+        raise ToolchainError(f"the environment variable LIBS is no list of words: {error}") from error
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    result = run(command, folder, _SECONDS)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
+        raise ToolchainError(
+            "the model's code does not build for the board:\n  " + "\n  ".join(lines),
+            place=PurePosixPath(command[0]).name,
+        )

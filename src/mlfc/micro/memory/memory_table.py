@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.micro.board.board import Board, Memory
-from mlfc.micro.memory.linker_map import LIBRARIES, MODEL
 from mlfc.micro.memory.stack_bound import StackBound
+
+MODEL, LIBRARIES, FIRMWARE = "model", "libraries", "start-up and main"
+"""Whose a part of a program is."""
 
 WORKSPACE, IO, CONSTANTS = "workspace", "inputs and outputs", "constants"
 PROMISED = (WORKSPACE, IO, CONSTANTS)

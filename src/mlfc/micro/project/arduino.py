@@ -8,11 +8,11 @@ from typing import Any
 
 from mlfc.errors import ArchiveError
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.application import APPLICATION_TYPES, selftest_files, vector_files
+from mlfc.micro.project.firmware import APPLICATION_TYPES, selftest_files, vector_files
 from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.render import render
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
 

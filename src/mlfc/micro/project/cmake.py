@@ -11,9 +11,9 @@ from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
 from mlfc.micro.firmware.linker_script import has_linker_script
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
-from mlfc.micro.project.render import render
-from mlfc.micro.project.steps import install_hint, run_command
+from mlfc.micro.project.record import install_hint, run_command
 from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 

@@ -8,11 +8,8 @@ from typing import Any
 
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.application import APPLICATION_TYPES, application_files
-from mlfc.micro.project.options import BUILD, GENERATE
-from mlfc.micro.project.readme import WHAT_TYPES_DO
-from mlfc.micro.project.render import render
-from mlfc.micro.project.sources import (
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
+from mlfc.micro.project.model_interface import (
     LIBRARY_FOLDERS,
     MODEL_FLAGS,
     interface_sources,
@@ -20,7 +17,9 @@ from mlfc.micro.project.sources import (
     library_headers,
     library_sources,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.options import BUILD, GENERATE
+from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
 from mlfc.target.features import CPUS

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.application import APPLICATION_TYPES, application_files
-from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.readme import WHAT_TYPES_DO
-from mlfc.micro.project.render import render
-from mlfc.micro.project.sources import (
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
+from mlfc.micro.project.model_interface import (
     LIBRARY_FOLDERS,
     MODEL_FLAGS,
     interface_sources,
     library_sources,
     symbol,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.options import BUILD, FLASH, GENERATE
+from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.content import Data
 
 _INSTALL = (

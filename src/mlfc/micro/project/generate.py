@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,15 @@ from mlfc.micro.board.object_code import object_paths
 from mlfc.micro.board.trust import check_flash_tool
 from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.planned_memory import plan_table
+from mlfc.micro.project import arduino, cmake, cmsis_pack, esp_idf, makefile, package, zephyr
 from mlfc.micro.project.firmware import HOST_DRIVEN
 from mlfc.micro.project.model import Source, project_source
 from mlfc.micro.project.options import GENERATE, checked_options, template_options
-from mlfc.micro.project.readme import readme
 from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
-from mlfc.micro.project.render import render
-from mlfc.micro.project.template import MODEL_FOLDER, ProjectModel, ProjectTemplate
-from mlfc.micro.project.templates import templates
+from mlfc.micro.project.template import MODEL_FOLDER, WHAT_TYPES_DO, ProjectModel, ProjectTemplate
+from mlfc.micro.project_server.steps import arguments_of
+from mlfc.micro.render import render
+from mlfc.registry import Registry
 from mlfc.support.atomic import check_writable, write_folder
 from mlfc.support.content import Data
 
@@ -154,3 +157,47 @@ def _older(target: Path) -> Record | None:
         return read_record(target)
     except OptionError:  # nothing of ours is there, or nothing that can be read
         return None
+
+
+def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any]) -> bytes:
+    """Return the text; `document` is what ``project.json`` says."""
+    steps: Mapping[str, Sequence[Mapping[str, Any]]] = document["steps"]
+    return render(
+        "project/README.md",
+        module=document["module"],
+        does=WHAT_TYPES_DO[document["project_type"]],
+        template=template,
+        board=board,
+        firmware=document["firmware"],
+        reads_files=template.is_bare_metal and document["project_type"] == "standalone" and board.arch != "avr",
+        needs_debugger=(
+            template.is_bare_metal
+            and document["project_type"] != "host_driven"
+            and board.emulator is None
+            and board.arch != "host"
+        ),
+        commands={
+            name: [shlex.join(arguments_of(command, document["options"])) for command in commands]
+            for name, commands in steps.items()
+        },
+    )
+
+
+_TEMPLATES = (
+    makefile.TEMPLATE,
+    cmake.TEMPLATE,
+    package.TEMPLATE,
+    zephyr.TEMPLATE,
+    arduino.TEMPLATE,
+    esp_idf.TEMPLATE,
+    cmsis_pack.TEMPLATE,
+)
+
+
+@cache
+def templates() -> Registry[ProjectTemplate]:
+    """Return the templates of projects by name."""
+    found: Registry[ProjectTemplate] = Registry("project template")
+    for template in _TEMPLATES:
+        found.add(template.name, template)
+    return found

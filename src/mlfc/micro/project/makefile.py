@@ -16,7 +16,7 @@ from mlfc.support.content import Data
 def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
     project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
     text = makefile(model.name, board, project, optimization_level(model.details), is_selftest=project_type == SELFTEST)
-    return {**project.files, "Makefile": text.encode()}
+    return {**project.files, "Makefile": text}
 
 
 TEMPLATE = ProjectTemplate(

@@ -18,9 +18,8 @@ from mlfc.archive.templates.demo import FOLDER as DEMO
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import check_path
-from mlfc.micro.firmware.graph_firmware import graph_details
 from mlfc.micro.firmware.graph_source import graph_of_parts
-from mlfc.micro.firmware.tvm_firmware import aot_details
+from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support.c_names import module_name
 from mlfc.support.content import Data, ViewContent

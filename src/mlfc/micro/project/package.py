@@ -9,14 +9,18 @@ from typing import Any
 from mlfc.archive.templates.documents import cmake_target
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
 from mlfc.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
-from mlfc.micro.project.model_interface import interface_of
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
+from mlfc.micro.project.model_interface import (
+    LIBRARY_FOLDERS,
+    interface_of,
+    interface_sources,
+    library_headers,
+    library_sources,
+)
 from mlfc.micro.project.options import GENERATE
-from mlfc.micro.project.readme import WHAT_TYPES_DO
-from mlfc.micro.project.render import render
-from mlfc.micro.project.sources import LIBRARY_FOLDERS, interface_sources, library_headers, library_sources
-from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.content import Data
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}")

@@ -15,6 +15,13 @@ from mlfc.support.module_info import ModuleInterface
 PROJECT_TYPES = ("standalone", "selftest", "host_driven")
 """A main that runs the model once, one that checks the archive's test vectors, and a server that a host drives."""
 
+WHAT_TYPES_DO = {
+    "standalone": "runs the model once",
+    "selftest": "checks the archive's test vectors",
+    "host_driven": "runs what a host calls over a serial line",
+}
+"""The firmware of each type of project, as the end of a sentence."""
+
 MODEL_FOLDER = "model"
 """Where every project has the extracted archive, as microTVM's have."""
 MODEL_CODE = f"{MODEL_FOLDER}/{CODE}"

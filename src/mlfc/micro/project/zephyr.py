@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.application import APPLICATION_TYPES, application_files, expected_line
-from mlfc.micro.project.model_interface import interface_of
-from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.readme import WHAT_TYPES_DO
-from mlfc.micro.project.render import render
-from mlfc.micro.project.sources import (
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
+from mlfc.micro.project.model_interface import (
     LIBRARY_FOLDERS,
     MODEL_FLAGS,
     has_fpu,
+    interface_of,
     interface_sources,
     library_sources,
     named_memories,
     symbol,
 )
-from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.options import BUILD, FLASH, GENERATE
+from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.render import render
 from mlfc.support.content import Data
 
 _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"

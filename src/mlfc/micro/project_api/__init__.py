@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from mlfc.micro.project_api.client import GeneratedProject, ProjectTransport, TemplateProject, generate_project
-from mlfc.micro.project_api.folders import get_microtvm_template_projects, get_standalone_crt_dir
+from mlfc.micro.project_api.client import (
+    GeneratedProject,
+    ProjectTransport,
+    TemplateProject,
+    generate_project,
+    get_microtvm_template_projects,
+    get_standalone_crt_dir,
+)
 
 __all__ = [
     "GeneratedProject",

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import mlfc.crt
 from mlfc.errors import (
     MalformedReplyError,
     NotATemplateProjectError,
@@ -17,8 +18,8 @@ from mlfc.errors import (
     TemplateProjectError,
     TransportClosedError,
 )
+from mlfc.micro.project.generate import templates
 from mlfc.micro.project_api.connection import ServerConnection
-from mlfc.micro.project_api.folders import get_standalone_crt_dir
 from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, decode_bytes, encode_bytes
 from mlfc.micro.rpc.transport import Timeouts
 
@@ -269,3 +270,13 @@ class ProjectTransport:
 
 def _limit(timeout: float | None) -> float | None:
     return None if timeout is None else timeout + _MARGIN_SECONDS
+
+
+def get_microtvm_template_projects(platform: str) -> Path:
+    """Return the folder of a template project; OptionError, with the near names, where there is none."""
+    return Path(__file__).parents[1] / "templates" / templates().get(platform).name
+
+
+def get_standalone_crt_dir() -> Path:
+    """Return the folder of the C runtime."""
+    return Path(mlfc.crt.__file__).parent

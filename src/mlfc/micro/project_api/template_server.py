@@ -7,10 +7,9 @@ from typing import Any
 
 from mlfc.errors import MlfcError, OptionError
 from mlfc.micro.board.board import boards
-from mlfc.micro.project.generate import generate_project
+from mlfc.micro.project.generate import generate_project, templates
 from mlfc.micro.project.options import template_options
 from mlfc.micro.project.record import as_json
-from mlfc.micro.project.templates import templates
 from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, StepError
 from mlfc.micro.project_server.server import main
 

@@ -21,7 +21,7 @@ from mlfc.support.arrays import Array
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
-    from mlfc.micro.rpc.remote_memory import RemoteGraphMemory
+    from mlfc.micro.rpc.remote_executors import RemoteGraphMemory
     from mlfc.micro.rpc.session import Session
     from mlfc.runtime.executors.graph_json import Graph
 
@@ -49,7 +49,7 @@ class RemoteDevice(Device):
 
     def graph_memory(self, graph: Graph, lib: Module) -> RemoteGraphMemory:
         """Return memory on the device for the tensors of a graph."""
-        from mlfc.micro.rpc.remote_memory import RemoteGraphMemory
+        from mlfc.micro.rpc.remote_executors import RemoteGraphMemory
 
         return RemoteGraphMemory(graph, lib, self.remote)
 
@@ -69,7 +69,7 @@ class Remote:
     def request(self, packet: bytes, expected: Code = Code.RETURN) -> bytes:
         """Send a request and return what the reply holds.
 
-        Raises RemoteError with the text of the device's exception; RunError if the session fails, as `Session.exchange`.
+        Raises RemoteError with the text of the device's exception; the errors of `Session.exchange`.
         """
         code, body = minrpc.split(self._session.exchange(packet))
         if code == Code.EXCEPTION:

@@ -18,8 +18,8 @@ from mlfc.runtime.devices.device import cpu
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
-    from mlfc.micro.rpc.aot_executor import RemoteAotExecutor
     from mlfc.micro.rpc.remote import Remote, RemoteDevice, RemoteModule
+    from mlfc.micro.rpc.remote_executors import RemoteAotExecutor
 
 VERSION = 1
 _HEADER_BYTES = 3
@@ -132,7 +132,7 @@ class Session:
         RemoteError
             If the firmware has no executor, no module of the name, or no memory.
         """
-        from mlfc.micro.rpc.aot_executor import CREATE, RemoteAotExecutor
+        from mlfc.micro.rpc.remote_executors import CREATE, RemoteAotExecutor
 
         create = self.remote.get_global(CREATE)
         return RemoteAotExecutor(self.remote, create(self.get_system_lib(), cpu(), name))

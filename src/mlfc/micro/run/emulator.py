@@ -16,17 +16,23 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import check_traceable
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
 from mlfc.micro.firmware.fit import check_fit
-from mlfc.micro.firmware.graph_firmware import graph_details, graph_firmware
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
 from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
+from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
 from mlfc.micro.firmware.standalone import INPUTS
 from mlfc.micro.firmware.trace import CHOSEN, choose, read_tensors, read_trace
-from mlfc.micro.firmware.tvm_firmware import aot_details, tvm_firmware
 from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
 from mlfc.micro.memory.memory_table import MemoryTable
-from mlfc.micro.run.firmware_build import build, section_sizes, write_files
-from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
+from mlfc.micro.run.firmware_run import (
+    build,
+    emulate,
+    read_outputs,
+    read_report,
+    run_command,
+    section_sizes,
+    write_files,
+)
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data

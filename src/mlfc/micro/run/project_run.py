@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,22 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
-from mlfc.errors import OptionError, ProjectError, TransportClosedError
+from mlfc.errors import OptionError, ProjectError, RunError, TransportClosedError
 from mlfc.micro.board.board import Board, find_board
+from mlfc.micro.firmware.bare_metal import ELF, project_files
 from mlfc.micro.firmware.fit import overflow_error
 from mlfc.micro.firmware.graph_source import graph_of_parts
-from mlfc.micro.firmware.makefile import MAP
+from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table
 from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
 from mlfc.micro.memory.memory_table import MemoryTable
-from mlfc.micro.project.model import details_of
+from mlfc.micro.project.firmware import SELFTEST, firmware_of
+from mlfc.micro.project.generate import templates
+from mlfc.micro.project.model import details_of, project_source
 from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record
-from mlfc.micro.project.templates import templates
 from mlfc.micro.project_api import GeneratedProject
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
-from mlfc.micro.run.selftest import SelftestRun, run_built
+from mlfc.micro.run.firmware_run import build, execute, failure, run_command, write_files
 from mlfc.support.module_info import ModuleInterface
 
 _READ_BYTES = 4096
@@ -169,3 +173,55 @@ def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterato
 
 def _text(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
+
+
+_VERDICTS = {0: "PASS ", 1: "FAIL "}
+
+
+@dataclass(frozen=True)
+class SelftestRun:
+    """What a self-test found."""
+
+    passed: bool
+    lines: tuple[str, ...]  # one for each test vector, and the verdict
+
+
+def run_selftest(
+    path: str | os.PathLike[str],
+    board: Board,
+    module: str | None = None,
+    *,
+    cflags: str | None = None,
+    timeout: float = 300.0,
+) -> SelftestRun:
+    """Build firmware that checks a module's test vectors, and run it under the board's emulator.
+
+    `path`: an archive with test vectors, or a model, which is compiled for the board with some.
+    `module`: which module, where an archive holds several.
+    `cflags`: for the C compiler; default what suits the goal that the module was compiled for.
+    `timeout`: seconds that the emulation may take.
+
+    Raises OptionError if nothing here runs the board's firmware, or the archive has no test vectors; ToolchainError if
+    the compiler, make or the emulator is missing, or the firmware does not build or fit; RunError if the firmware ends
+    without a verdict.
+    """
+    run_command(board)
+    with project_source(path, board, SELFTEST, module) as source, tempfile.TemporaryDirectory() as name:
+        model, folder = source.model, Path(name)
+        firmware = firmware_of(model, board, SELFTEST)
+        write_files(folder, project_files(model.name, model.code, model.details, board, firmware))
+        build(folder, board, trace=False, cflags=cflags or optimization_level(model.details))
+        return run_built(folder, board, timeout)
+
+
+def run_built(folder: Path, board: Board, timeout: float = 300.0, elf: str = ELF) -> SelftestRun:
+    """Run the firmware of a self-test that is built in a folder.
+
+    Raises OptionError or ToolchainError if nothing here runs the board's firmware, or the emulator is missing; RunError
+    if the firmware ends without a verdict.
+    """
+    status, said = execute(folder, board, timeout, elf)
+    lines = tuple(line for line in said.splitlines() if line.startswith(tuple(_VERDICTS.values())))
+    if status not in _VERDICTS or not lines or not lines[-1].startswith(_VERDICTS[status]):
+        raise RunError(failure(status, said), place=board.name)
+    return SelftestRun(status == 0, lines)

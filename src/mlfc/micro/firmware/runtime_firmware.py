@@ -1,14 +1,16 @@
-"""Firmware that runs a graph by the C runtime's executor: its JSON and parameters lie in flash."""
+"""Firmware over the C runtime: graphs for its executor, and modules that TVM compiled ahead of time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
 
 from mlfc.archive.read.model import TensorRecord
-from mlfc.archive.read.tvm_interface import graph_outputs
+from mlfc.archive.read.module_parts import ModuleParts
+from mlfc.archive.read.tvm_interface import c_interface, graph_outputs
 from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.crt import crt_files
@@ -16,6 +18,8 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
+from mlfc.micro.firmware.standalone import standalone_main
+from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
@@ -31,6 +35,12 @@ _ALIGNMENT = 16
 _PAGE = 32
 # an escape of JSON takes six characters, and there are quotes around
 _ESCAPE, _QUOTES = 6, 2
+_TVM_CRT_FILES = (
+    "src/runtime/crt/memory/stack_allocator.c", "src/runtime/crt/common/error_text.c",
+    "src/runtime/crt/common/error_text.h", "src/runtime/crt/common/context.h", "src/runtime/crt/common/config.h",
+)  # fmt: skip
+_BLOCKS = 64
+"""That an inference has at once, at most: each is rounded up to a multiple of the alignment."""
 
 
 def graph_firmware(source: GraphSource, board: Board) -> Firmware:
@@ -49,7 +59,7 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
     crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
     made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
     made |= {f"graph/{name}": templates.joinpath(name).read_bytes() for name in _TEMPLATES}
-    made["graph/crt_config.h"] = _config(graph, source.scratch_bytes).encode()
+    made["graph/crt_config.h"] = _config(graph, source.scratch_bytes)
     made["graph/graph_model.c"] = _tensors(graph, params).encode()
     made["graph/graph.json"] = source.graph_json.encode()
     made["graph/params.bin"] = b"".join(_padded(params[name]) for name in _param_names(graph, params))
@@ -74,7 +84,7 @@ def own_blocks(graph: Graph) -> list[int]:
     return [sizes[storage] for storage in sorted(written | copied)]
 
 
-def _config(graph: Graph, scratch_bytes: int) -> str:
+def _config(graph: Graph, scratch_bytes: int) -> bytes:
     """Return the limits of the C runtime, and the counts by which its memory is sized."""
     calls = [node for node in graph.nodes if node.function is not None and node.function != NOP]
     arguments = {id(node): len(node.inputs) + len(node.outputs) for node in calls}
@@ -101,10 +111,7 @@ def _config(graph: Graph, scratch_bytes: int) -> str:
         "GRAPH_SCRATCH_BYTES": scratch_bytes,
         "GRAPH_STORAGE_PAGES": sum(-(-(max(size, 1) + _ALIGNMENT - 1) // _PAGE) for size in blocks),
     }
-    lines = [f"/* Limits of the C runtime for one model. {_LICENCE} */"]
-    lines += ["#ifndef TVM_RUNTIME_CRT_CONFIG_H_", "#define TVM_RUNTIME_CRT_CONFIG_H_", ""]
-    lines += [f"#define {name} {value}" for name, value in defines.items()]
-    return "\n".join([*lines, "", "#endif /* TVM_RUNTIME_CRT_CONFIG_H_ */", ""])
+    return render("graph/crt_config.h", defines=defines)
 
 
 def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
@@ -184,3 +191,46 @@ def _dtype(name: str) -> str:
     kind = scalar.rstrip("0123456789")
     code = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bfloat": "kDLBfloat"}[kind]
     return f"{{{code}, {scalar[len(kind) :]}, {lanes or 1}}}"
+
+
+def aot_details(parts: ModuleParts) -> ModuleInterface:
+    """Return what is known of a module that TVM compiled.
+
+    Raises ArchiveError if header and metadata do not say enough; OptionError if there is no C interface, or its caller
+    provides the workspace.
+    """
+    if parts.header is None:
+        raise OptionError(
+            f"module '{parts.record.name}' has no C interface, which firmware requires",
+            place=parts.place,
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    found = c_interface(parts.record, parts.header, parts.relay, parts.place)
+    if found.pools:
+        raise OptionError(
+            f"module '{parts.record.name}' requires TVM's workspace pools, which mlfc's firmware does not have",
+            place=parts.place,
+            next_step="Compile the model with: mlfc compile MODEL",
+        )
+    main = parts.record.main[0] if parts.record.main else None
+    memory = replace(
+        found.memory,
+        workspace_bytes=found.memory.workspace_bytes + _ALIGNMENT * _BLOCKS,
+        constants_bytes=main.constants_bytes if main else 0,
+        io_bytes=sum(info.nbytes for info in (*found.inputs, *found.outputs)),
+    )
+    return replace(found, external_workspace=False, workspace_io=False, memory=memory)
+
+
+def tvm_firmware(name: str, details: ModuleInterface) -> Firmware:
+    """Return what a project takes beside the module's code and the board's own files.
+
+    `details`: from `aot_details`.
+    """
+    crt = {**crt_files("include"), **crt_files("src/runtime/crt/memory"), **crt_files("src/runtime/crt/common")}
+    made: dict[str, Data] = {
+        f"crt/{path}": data for path, data in crt.items() if path.startswith("include/") or path in _TVM_CRT_FILES
+    }
+    made["tvm/workspace.c"] = files("mlfc.micro").joinpath("templates", "tvm", "workspace.c").read_bytes()
+    made["tvm/crt_config.h"] = render("graph/crt_config.h", defines={"WORKSPACE_BYTES": details.memory.workspace_bytes})
+    return Firmware(standalone_main(name, details), made, ("tvm", "crt/include"))

@@ -9,8 +9,8 @@ import pytest
 
 import mlfc
 from mlfc.errors import BudgetError
-from mlfc.micro.firmware.avr import write_files
 from mlfc.micro.run.emulator import emulated_factory
+from mlfc.micro.run.firmware_run import write_printed
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
 from tests.conftest import WATCHDOG
@@ -142,7 +142,7 @@ def test_data_that_would_run_into_the_stack_is_refused() -> None:
 
 def test_only_files_of_firmware_are_written(tmp_path: Path) -> None:
     printed = "\x1b[32mopen outputs.bin.\n\x1b[0m\x1b[32mdata 00ff.\n\x1b[0mdata 10.\nhello.\nopen ../evil.\ndata 41.\n"
-    assert write_files(printed + "open report.txt.\ndata 4.\ndata zz.\nexit 7.\n", tmp_path)[0] == 7
+    assert write_printed(printed + "open report.txt.\ndata 4.\ndata zz.\nexit 7.\n", tmp_path)[0] == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outputs.bin", "report.txt"]
     assert (tmp_path / "outputs.bin").read_bytes()[:3] == b"\x00\xff\x10"
     assert not (tmp_path.parent / "evil").exists()

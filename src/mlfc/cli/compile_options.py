@@ -28,6 +28,10 @@ _OF_ARCHIVES = (
     "params_form",
     "system_lib",
 )
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
+_FORM = "Write NAME or NAME=BYTES"
+_BOARD = "Name one with --board"
+_ONE = "Remove one of them"
 
 
 def form_of(emit: str | None, output: Path | None) -> str:
@@ -97,9 +101,6 @@ def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) ->
     return replace(recorded_options(archive) if archive else ExportOptions(), **given)
 
 
-_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
-
-
 def memory_options(
     workspace_io: bool | None,
     pools: Sequence[str],
@@ -154,11 +155,6 @@ def memory_options(
         "constants": memories or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-_FORM = "Write NAME or NAME=BYTES"
-_BOARD = "Name one with --board"
-_ONE = "Remove one of them"
 
 
 def _of_board(board: Board | None) -> tuple[Pool, ...] | None:

@@ -11,6 +11,12 @@ from mlfc.cli.tables import print_json, print_table
 from mlfc.support.text import printable
 
 DEVICES_EXAMPLES = ("mlfc devices", "mlfc compile resnet18.onnx --target opencl")
+OPERATORS_EXAMPLES = ("mlfc operators", "mlfc operators --json")
+TARGETS_EXAMPLES = (
+    "mlfc targets",
+    'mlfc compile kws.tflite --target "c -mcpu=cortex-m4"',
+    'mlfc compile kws.tflite --target "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"',
+)
 
 
 def devices(as_json: bool = False) -> None:
@@ -36,9 +42,6 @@ def devices(as_json: bool = False) -> None:
         typer.echo(f"no {kind}: {printable(reason)}")
 
 
-OPERATORS_EXAMPLES = ("mlfc operators", "mlfc operators --json")
-
-
 def operators(as_json: bool = False) -> None:
     """List the operators and their numeric contracts."""
     import mlfc.ops  # noqa: F401  (registers them)
@@ -61,13 +64,6 @@ def operators(as_json: bool = False) -> None:
     print_table(
         "operators", ("name", "kind", "contract", ""), [(i.name, i.kind.value, i.contract, i.doc) for i in known]
     )
-
-
-TARGETS_EXAMPLES = (
-    "mlfc targets",
-    'mlfc compile kws.tflite --target "c -mcpu=cortex-m4"',
-    'mlfc compile kws.tflite --target "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"',
-)
 
 
 def targets(as_json: bool = False) -> None:

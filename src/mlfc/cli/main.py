@@ -57,6 +57,8 @@ COMMANDS = (
     ("boards", boards.boards, boards.EXAMPLES),
 )
 GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)
+_TRACEBACK = "MLFC_TRACEBACK"
+_SIGPIPE = 13  # Windows has no signal of this name
 
 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
@@ -71,8 +73,6 @@ for _name, _help, _commands in GROUPS:
     _group = typer.Typer(name=_name, help=_help, no_args_is_help=True, rich_markup_mode=None)
     _add(_group, _commands)
     app.add_typer(_group)
-
-_TRACEBACK = "MLFC_TRACEBACK"
 
 
 def _show_version(wanted: bool) -> None:
@@ -139,9 +139,6 @@ def _fail(message: str, status: int, error: BaseException) -> None:
         raise error
     typer.echo(f"error: {printable(message)}", err=True)
     sys.exit(status)
-
-
-_SIGPIPE = 13  # Windows has no signal of this name
 
 
 def prepare_streams() -> None:

@@ -17,6 +17,13 @@ from mlfc.support.tensor_info import TensorInfo
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
+CORNERS = ("minimum", "maximum", "zero point")
+_WHY = {
+    "random": "seeded values over the whole range of the inputs",
+    "minimum": "every element is the lowest: accumulators and saturation at their limits",
+    "maximum": "every element is the highest: accumulators and saturation at their limits",
+    "zero point": "every element stands for zero: sums and ranges vanish, which is where quotients go wrong",
+}
 
 
 def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Array]]]:
@@ -99,15 +106,6 @@ def _bytes(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise InputError(f"the file has more than {most:,} bytes", place=str(path))
     return data
-
-
-CORNERS = ("minimum", "maximum", "zero point")
-_WHY = {
-    "random": "seeded values over the whole range of the inputs",
-    "minimum": "every element is the lowest: accumulators and saturation at their limits",
-    "maximum": "every element is the highest: accumulators and saturation at their limits",
-    "zero point": "every element stands for zero: sums and ranges vanish, which is where quotients go wrong",
-}
 
 
 def sample_inputs(infos: Sequence[TensorInfo], samples: int, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:

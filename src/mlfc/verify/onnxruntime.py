@@ -13,6 +13,13 @@ from mlfc.errors import ModelError, ToolchainError
 
 Array = npt.NDArray[Any]
 
+# On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
+# bits, unless its optimizer makes the weights uint8. The reference runs without the optimizer, so they are made uint8
+# here: weight and zero point are both larger by 128, and the definition of the operators gives the same result. These
+# are the places of a weight and of its zero point among the inputs.
+_PLACES = {"QLinearConv": (3, 5), "QLinearMatMul": (3, 5), "ConvInteger": (1, 3), "MatMulInteger": (1, 3)}
+_CHUNK = 1 << 24
+
 
 class Reference:
     """An ONNX model opened by ONNX Runtime; `run` may be called many times.
@@ -72,11 +79,6 @@ def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers
                 model.graph.output.append(onnx.ValueInfoProto(name=name))
     data: bytes = model.SerializeToString()
     return data
-
-
-# the places of a weight and of its zero point among the inputs
-_PLACES = {"QLinearConv": (3, 5), "QLinearMatMul": (3, 5), "ConvInteger": (1, 3), "MatMulInteger": (1, 3)}
-_CHUNK = 1 << 24
 
 
 def multiplies_integers(path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -82,7 +82,7 @@ class Toolchain:
 
     prefix: str
     flags: tuple[str, ...]
-    link_flags: tuple[str, ...]
+    link_flags: tuple[str, ...] = field(default=(), kw_only=True)
     packages: tuple[str, ...]
 
 
@@ -99,8 +99,8 @@ class Serial:
     """How a host finds the board's serial port: its speed and, where it is known, the USB device's numbers."""
 
     baud: int
-    vid: int | None
-    pid: int | None
+    vid: int | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,15 @@ class Board:
     def _default(self, kind: str) -> Memory:
         regions = _of(self, kind)
         return next((item for item in regions if item.default), regions[0])
+
+
+_TABLES: Mapping[str, Callable[..., Any]] = {
+    "toolchain": Toolchain,
+    "uart": Uart,
+    "serial": Serial,
+    "flash_tool": FlashTool,
+    "emulator": Emulator,
+}
 
 
 @cache
@@ -229,48 +238,18 @@ def parse_board(text: str, place: str) -> Board:
 
 
 def _board(document: Mapping[str, Any]) -> Board:
-    toolchain, emulator, serial = document["toolchain"], document.get("emulator"), document.get("serial")
-    uart, tool = document.get("uart"), document.get("flash_tool")
-    return Board(
-        name=document["name"],
-        description=document["description"],
-        target=document["target"],
-        arch=document["arch"],
-        core=document["core"],
-        clock_hz=document.get("clock_hz"),
-        bare_metal=document.get("bare_metal", True),
-        stack_bytes=document.get("stack_bytes", _STACK_BYTES),
-        toolchain=Toolchain(
-            toolchain["prefix"],
-            tuple(toolchain["flags"]),
-            tuple(toolchain.get("link_flags", ())),
-            tuple(toolchain["packages"]),
-        ),
-        memories=tuple(
-            Memory(
-                item["name"],
-                item["kind"],
-                item["origin"],
-                item["bytes"],
-                item.get("wait_cycles", 0),
-                item.get("default", False),
-            )
-            for item in document["memory"]
-        ),
-        uart=uart and Uart(uart["driver"], uart["base"]),
-        serial=serial and Serial(serial["baud"], serial.get("vid"), serial.get("pid")),
-        flash_tool=tool and FlashTool(tuple(tool["command"]), tool["install"]),
-        vendor=dict(document.get("vendor", {})),
-        emulator=emulator
-        and Emulator(
-            emulator["program"],
-            emulator["machine"],
-            tuple(emulator["packages"]),
-            emulator.get("instructions_per_tick"),
-            emulator.get("cycles_per_tick"),
-            tuple(emulator.get("options", ())),
-        ),
+    """Return a board from a document that the schema allows: its keys are the fields of the classes."""
+    found: dict[str, Any] = {"clock_hz": None, "bare_metal": True, "stack_bytes": _STACK_BYTES, "vendor": {}}
+    found |= {**document, **dict.fromkeys(_TABLES)}
+    for key, table in _TABLES.items():
+        if key in document:
+            values = {name: tuple(value) if isinstance(value, list) else value for name, value in document[key].items()}
+            found[key] = table(**values)
+    found["memories"] = tuple(
+        Memory(**{"nbytes" if key == "bytes" else key: value for key, value in item.items()})
+        for item in found.pop("memory")
     )
+    return Board(**found)
 
 
 def _contradictions(board: Board) -> list[str]:

@@ -23,6 +23,16 @@ _HARD, _SOFT = "-mfloat-abi=hard", "-mfloat-abi=softfp"
 _MACHINE = slice(18, 20)
 # longer objects hold constants alone, which say nothing
 _LARGEST = 64 << 20
+# ELF's numbers of machines, and of Arm's architectures for microcontrollers
+_MACHINES = {"cortex-m": 40, "avr": 83, "xtensa": 94, "riscv": 243}
+_NAMES = {3: "x86", 40: "Arm", 62: "x86-64", 83: "AVR", 94: "Xtensa", 183: "AArch64", 243: "RISC-V"}
+_ARCHITECTURE = 6
+# by their number in objects: LLVM's word, the name
+_ARCHITECTURES = {
+    11: ("thumbv6m", "Armv6-M"), 12: ("thumbv6m", "Armv6S-M"), 10: ("thumbv7m", "Armv7-M"),
+    13: ("thumbv7em", "Armv7E-M"), 16: ("thumbv8m.base", "Armv8-M Baseline"),
+    17: ("thumbv8m.main", "Armv8-M Mainline"), 21: ("thumbv8.1m.main", "Armv8.1-M"),
+}  # fmt: skip
 
 
 def object_paths(code: Mapping[str, Data]) -> tuple[str, ...]:
@@ -116,18 +126,6 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
         place += 1
         if byte < 0x80:
             return value, place
-
-
-# ELF's numbers of machines, and of Arm's architectures for microcontrollers
-_MACHINES = {"cortex-m": 40, "avr": 83, "xtensa": 94, "riscv": 243}
-_NAMES = {3: "x86", 40: "Arm", 62: "x86-64", 83: "AVR", 94: "Xtensa", 183: "AArch64", 243: "RISC-V"}
-_ARCHITECTURE = 6
-# by their number in objects: LLVM's word, the name
-_ARCHITECTURES = {
-    11: ("thumbv6m", "Armv6-M"), 12: ("thumbv6m", "Armv6S-M"), 10: ("thumbv7m", "Armv7-M"),
-    13: ("thumbv7em", "Armv7E-M"), 16: ("thumbv8m.base", "Armv8-M Baseline"),
-    17: ("thumbv8m.main", "Armv8-M Mainline"), 21: ("thumbv8.1m.main", "Armv8.1-M"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,10 @@ _LATER = "known after the build"
 _UNKNOWN = "unknown"
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
+_SECONDS = 300
+_MESSAGE_LINES = 12
+_SOURCES = (".c", ".S")
+_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
 
 
 def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
@@ -136,12 +140,6 @@ def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequenc
             return _Measured({what: sizes[what] for what in CODE.values()}, stack)
     except MlfcError as error:
         return _Measured({}, StackBound(None, untold=(_in_one_line(error),)))
-
-
-_SECONDS = 300
-_MESSAGE_LINES = 12
-_SOURCES = (".c", ".S")
-_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The memory that firmware takes, as its linker says: the same table as the plan's, of what was built."""
+"""The memory of linked firmware: the same table as the plan's, from the map of GNU ld and the program's symbols.
+
+The linker writes its map even if the program does not fit.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,13 @@ _INPUT = re.compile(rf" ([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})\s+(\S.*))?")
 _NOT_LOADED = (".debug", ".comment", ".note", ".stab", ".gnu.", ".ARM.attributes", ".riscv.attributes")
 _ZEROED = (".bss", ".sbss", ".noinit", ".scommon", "COMMON")
 _LARGEST_MAP = 64 << 20
+_CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
+_TENSOR, _WORKSPACE = "tensor_", "workspace"
+_POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
+_CONSTANT_SECTION = ".rodata.tvm."
+_STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
+_DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
+_CODE = {**CODE, FIRMWARE: REST}
 
 
 @dataclass(frozen=True)
@@ -135,15 +145,6 @@ def _with_rest(output: _Output, found: Sequence[Piece]) -> Iterator[Piece]:
     if rest > 0:
         section = found[-1].section if found else output.name
         yield _piece(output, section, output.address, rest, None)
-
-
-_CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
-_TENSOR, _WORKSPACE = "tensor_", "workspace"
-_POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
-_CONSTANT_SECTION = ".rodata.tvm."
-_STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
-_DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
-_CODE = {**CODE, FIRMWARE: REST}
 
 
 class LinkedProgram:

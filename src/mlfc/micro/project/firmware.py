@@ -21,6 +21,17 @@ APPLICATION_TYPES = ("standalone", "selftest")
 """Of `template.PROJECT_TYPES`, what these build systems have applications for."""
 
 _EXPECTED = {"standalone": "{name}: done", "selftest": "PASS [0-9]+ of [0-9]+"}
+SELFTEST = "selftest"
+"""The type of project whose firmware checks test vectors, and the folder with what does that."""
+HOST_DRIVEN = "host_driven"
+"""The type of project whose firmware runs operators, or executors, for a host."""
+FIRMWARE_OPTIONS = (
+    ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
+    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
+    ProjectOption(
+        "trace", "Print a checksum and the ticks of each operator, also to trace.txt", "bool", optional=(BUILD,)
+    ),
+)
 
 
 def application_files(model: ProjectModel, project_type: str, entry: str) -> dict[str, bytes]:
@@ -71,20 +82,6 @@ def _standalone_main(model: ProjectModel, entry: str) -> bytes:
 
 def _selftest_main(model: ProjectModel, entry: str) -> bytes:
     return render("application/selftest_main.c", name=model.name, entry=entry, is_void=entry.startswith("void"))
-
-
-SELFTEST = "selftest"
-"""The type of project whose firmware checks test vectors, and the folder with what does that."""
-HOST_DRIVEN = "host_driven"
-"""The type of project whose firmware runs operators, or executors, for a host."""
-
-FIRMWARE_OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
-    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
-    ProjectOption(
-        "trace", "Print a checksum and the ticks of each operator, also to trace.txt", "bool", optional=(BUILD,)
-    ),
-)
 
 
 def firmware_of(model: ProjectModel, board: Board, project_type: str) -> Firmware:

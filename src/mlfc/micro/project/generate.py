@@ -31,6 +31,15 @@ from mlfc.support.atomic import check_writable, write_folder
 from mlfc.support.content import Data
 
 _SERVER_PACKAGE = "project_server"
+_TEMPLATES = (
+    makefile.TEMPLATE,
+    cmake.TEMPLATE,
+    package.TEMPLATE,
+    zephyr.TEMPLATE,
+    arduino.TEMPLATE,
+    esp_idf.TEMPLATE,
+    cmsis_pack.TEMPLATE,
+)
 
 
 def generate_project(
@@ -181,17 +190,6 @@ def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any])
             for name, commands in steps.items()
         },
     )
-
-
-_TEMPLATES = (
-    makefile.TEMPLATE,
-    cmake.TEMPLATE,
-    package.TEMPLATE,
-    zephyr.TEMPLATE,
-    arduino.TEMPLATE,
-    esp_idf.TEMPLATE,
-    cmsis_pack.TEMPLATE,
-)
 
 
 @cache

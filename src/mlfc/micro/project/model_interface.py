@@ -17,6 +17,11 @@ from mlfc.micro.render import render
 from mlfc.support import dtypes
 
 _PRINTED = {"uint64": ("%llu", "unsigned long long"), "int64": ("%lld", "long long")}
+MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
+"""For a compiler whose language and optimization the build system chooses."""
+_INTERFACE_FOLDER = "module"
+LIBRARY_FOLDERS = (f"{MODEL_CODE}/include", _INTERFACE_FOLDER)
+"""The folders, in the project, of the library's headers."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +138,6 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
 def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[Buffer, ...]:
     """Return tensors with their arrays, which are named after fields where there are several."""
     return tuple(Buffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)
-
-
-MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
-"""For a compiler whose language and optimization the build system chooses."""
-
-_INTERFACE_FOLDER = "module"
-
-LIBRARY_FOLDERS = (f"{MODEL_CODE}/include", _INTERFACE_FOLDER)
-"""The folders, in the project, of the library's headers."""
 
 
 def interface_sources(model: ProjectModel) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ _AGAIN = "Generate the project again with: mlfc project create"
 _SERIAL_TIMEOUTS, _EMULATOR_TIMEOUTS = (2.0, 5.0, 5.0), (2.0, 10.0, 10.0)
 _TIMEOUTS = ("session_start_retry_timeout_sec", "session_start_timeout_sec", "session_established_timeout_sec")
 _TEXTS = ("template", "board", "project_type", "module", "executor", "firmware")
+_HEX, _BIN = "firmware.hex", "firmware.bin"
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,6 @@ def _is_sound(document: Mapping[str, Any]) -> bool:
 def _points_inside(path: str) -> bool:
     parts = Path(path)
     return bool(path) and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path
-
-
-_HEX, _BIN = "firmware.hex", "firmware.bin"
 
 
 def firmware_path(template: ProjectTemplate, model: ProjectModel) -> str:

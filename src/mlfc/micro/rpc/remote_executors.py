@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.module import Module
 
 CREATE = "tvm.aot_executor.create"
+_LINKED_PARAM = "_lookup_linked_param"
 
 
 class RemoteAotExecutor:
@@ -99,9 +100,6 @@ class RemoteAotExecutor:
 
 def _info(tensor: RemoteTensor, name: str) -> TensorInfo:
     return TensorInfo(name, tensor.shape, c_abi.dtype_name(c_abi.DLDataType(*tensor.dtype)))
-
-
-_LINKED_PARAM = "_lookup_linked_param"
 
 
 class RemoteGraphMemory:

@@ -14,6 +14,8 @@ from mlfc.micro.project_server import protocol
 from mlfc.micro.project_server.lines import Device, Line, ProcessDevice, SerialDevice
 from mlfc.support.text import printable
 
+_DEFAULT_BAUD = 115200
+
 
 @dataclass(frozen=True)
 class Timeouts:
@@ -48,7 +50,6 @@ class Transport(Protocol):
 # seconds in which one operator of a model, or a whole firmware's start, can be waited for
 _PROGRAM = Timeouts(2, 20, 120)
 _SERIAL = Timeouts(2, 10, 60)
-_DEFAULT_BAUD = 115200
 
 
 class LineTransport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import OptionError, RunError, ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
-from mlfc.micro.firmware import avr
 from mlfc.micro.firmware.bare_metal import ELF
 from mlfc.micro.firmware.fit import overflow_error
 from mlfc.micro.firmware.makefile import MAP
@@ -23,6 +23,23 @@ from mlfc.support.tensor_info import TensorInfo
 
 _SECONDS = 600
 _MESSAGE_LINES = 12
+_CONVERSION_SECONDS = 60
+# an AVR, without semihosting, has its inputs in the EEPROM and prints its outputs on the serial line
+_EEPROM = "inputs.hex"
+_COLOURS = re.compile(r"\x1b\[[0-9]*m")
+_PRINTED = re.compile(r"(?:open (?P<path>[a-z.]+?)|data (?P<data>([0-9a-f]{2})+)|exit (?P<status>[0-9]{1,3}))\.?")
+_FILES = frozenset({"outputs.bin", "report.txt"})
+_MESSAGE_CHARS = 400
+_MEASURES = ("startup", "ticks", "stack")
+# what the firmware's status says; a core that faults ends with 70
+_FAILURES = {
+    2: "it could not read its inputs",
+    3: "it could not write its outputs",
+    4: "the model reported failure",
+    5: "it could not write its report",
+    6: "its stack ran out: reserve more by stack_bytes in the board's file",
+    70: "the core took a fault, as it does where the stack is too small",
+}
 
 
 def write_files(folder: Path, files: Mapping[str, Data]) -> None:
@@ -58,20 +75,6 @@ def section_sizes(elf: Path) -> tuple[int, int]:
     sizes = object_sizes(elf.read_bytes(), elf.name)
     flash = sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
     return flash, sizes["data_bytes"] + sizes["zeroed_bytes"]
-
-
-_CONVERSION_SECONDS = 60
-_MESSAGE_CHARS = 400
-_MEASURES = ("startup", "ticks", "stack")
-# what the firmware's status says; a core that faults ends with 70
-_FAILURES = {
-    2: "it could not read its inputs",
-    3: "it could not write its outputs",
-    4: "the model reported failure",
-    5: "it could not write its report",
-    6: "its stack ran out: reserve more by stack_bytes in the board's file",
-    70: "the core took a fault, as it does where the stack is too small",
-}
 
 
 def run_command(board: Board, elf: str = ELF) -> list[str]:
@@ -110,7 +113,7 @@ def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple
     if board.emulator:
         need(board.emulator.program, board.emulator.packages)
     if board.arch == "avr":
-        run(["make", "-s", avr.EEPROM], folder, _CONVERSION_SECONDS)
+        run(["make", "-s", _EEPROM], folder, _CONVERSION_SECONDS)
     try:
         result = run(command, folder, timeout)
     except RunError as error:
@@ -118,7 +121,7 @@ def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple
             f"the firmware did not end within {timeout:g} seconds", place=board.name, next_step=error.next_step
         ) from error
     if board.arch == "avr":
-        return avr.write_files(result.stderr, folder)
+        return write_printed(result.stderr, folder)
     return result.returncode, (result.stderr or result.stdout).strip()
 
 
@@ -154,3 +157,28 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
         outputs[info.name] = np.frombuffer(piece, info.numpy_dtype).reshape(info.shape).copy()
         offset += info.nbytes
     return outputs
+
+
+def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
+    """Write the files that the firmware printed, and return its exit status and what else it said.
+
+    `printed`: what the simulator shows of the serial line: lines that end with a point, each in colours.
+    `folder`: where the files go; only those that firmware has.
+
+    The status is None if the firmware never ended itself.
+    """
+    found: dict[str, bytearray] = {}
+    status, current, said = None, bytearray(), []
+    for line in _COLOURS.sub("", printed).splitlines():
+        match = _PRINTED.fullmatch(line)
+        if match is None:
+            said.append(line.removesuffix("."))
+        elif match["status"]:
+            status = int(match["status"])
+        elif match["data"]:
+            current += bytes.fromhex(match["data"])
+        elif match["path"] in _FILES:
+            current = found.setdefault(match["path"], bytearray())
+    for name, data in found.items():
+        (folder / name).write_bytes(data)
+    return status, "\n".join(said).strip()

@@ -36,6 +36,7 @@ from mlfc.support.module_info import ModuleInterface
 _READ_BYTES = 4096
 # of applications that stay on their boards after it
 _LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
+_VERDICTS = {0: "PASS ", 1: "FAIL "}
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +174,6 @@ def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterato
 
 def _text(line: bytes) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace")
-
-
-_VERDICTS = {0: "PASS ", 1: "FAIL "}
 
 
 @dataclass(frozen=True)

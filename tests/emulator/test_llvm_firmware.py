@@ -95,7 +95,7 @@ def test_memories_are_where_the_linker_script_wants_them(models: Path) -> None:
 
 def test_what_objects_cannot_do_is_said(models: Path, tmp_path: Path) -> None:
     factory = built(models / "hello_world_int8.tflite", "llvm -mcpu=cortex-m4")
-    with pytest.raises(OptionError, match="cannot be told apart as they run: it comes as objects"):
+    with pytest.raises(OptionError, match="cannot be profiled per operator: it consists of objects"):
         emulated_factory(factory, need_board("mps2-an386"), profile=True)
     path = mlfc.export_model_library_format(factory, tmp_path / "model.tar")
     with pytest.raises(OptionError, match="consists of objects, which template zephyr cannot build"):

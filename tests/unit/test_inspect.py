@@ -67,7 +67,7 @@ def test_what_tvm_does_not_tell_is_said(shared: Path, tmp_path: Path) -> None:
     assert found["writer"] == "TVM 0.14.0"
     assert found["modules"]["kws"]["constants"] is None
     text = succeeded("inspect", path, "--layers", "--weights", "--files", cwd=tmp_path)
-    assert "does not tell: shapes, nodes of the model, MACs, which tensors live when, weights." in text
+    assert "does not record: shapes, nodes of the model, MACs, which tensors live when, weights." in text
     assert re.search(r"input\s+input_1\s+int8\[\?\]\s+490\s+-\s+-", text)
     assert "codegen/host/include/tvmgen_kws.h" in text
 

@@ -63,7 +63,7 @@ FAULTS = {
     "says_nothing_of_itself": (
         "reply(json.loads(requests.readline()), {})",
         errors.MalformedReplyError,
-        "does not say what it is",
+        "description is incomplete",
     ),
     "has_options_without_names": (
         "reply(json.loads(requests.readline()), {**INFO, 'project_options': [7, {'type': 'str'}]})",

@@ -234,7 +234,7 @@ def test_another_version_of_the_protocol() -> None:
     device = Device(
         lambda device, session, kind, _: device.say(message(session | 0x100, REPLY, b"\x02")) if kind == START else None
     )
-    with pytest.raises(SessionError, match="speaks version 2 of the protocol, and this is version 1"):
+    with pytest.raises(SessionError, match="expected protocol version 1 from the device, got 2"):
         request(device)
 
 
@@ -242,7 +242,7 @@ def test_another_version_of_the_protocol() -> None:
     ("reply", "fault"),
     [
         (b"", "too short"),
-        (b"\x05" + bytes(11), "says it has 5"),
+        (b"\x05" + bytes(11), "expected a packet of 5 bytes"),
         (minrpc.packet(Code.CALL), "code 3 where RETURN was expected"),
         (minrpc.packet(Code.RETURN), "cut off"),
         (minrpc.packet(Code.RETURN, b"\xff\xff\xff\xff"), "-1 values"),

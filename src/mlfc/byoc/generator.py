@@ -224,7 +224,7 @@ def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | Non
         if match["invalid"] is not None:
             return "has a dollar sign in its text that names nothing; $$ stands for one"
         if name is not None and name not in known:
-            return f"names '{name}' in its text, which is no buffer of its; there are: {', '.join(known)}"
+            return f"names an unknown buffer '{name}' in its text; known: {', '.join(known)}"
     return None
 
 

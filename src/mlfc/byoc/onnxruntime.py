@@ -105,7 +105,8 @@ def _add_opsets(opsets: dict[str, int], model: onnx.ModelProto, place: str) -> N
     for item in model.opset_import:
         if opsets.setdefault(item.domain, item.version) != item.version:
             raise UnsupportedError(
-                f"nodes of the opsets {opsets[item.domain]} and {item.version} stand side by side", place=place
+                f"nodes of the opsets {opsets[item.domain]} and {item.version} cannot share a module",
+                place=place,
             )
 
 

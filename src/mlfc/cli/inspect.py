@@ -50,7 +50,7 @@ def inspect(
         typer.Option(
             "--board",
             metavar="NAME",
-            help="Show instead what it takes of a board's memory, region by region, before anything is built.",
+            help="Show the memory used on a board, region by region, before anything is built.",
         ),
     ] = None,
     trust_board: bool = False,
@@ -244,7 +244,7 @@ def _print_weights(constants: list[dict[str, Any]]) -> None:
 
 
 def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
-    """Say what there is more to see, and what the archive does not tell."""
+    """Name the options that show more, and what the archive does not record."""
     operators, constants = module["operators"], module["constants"]
     macs = [operator["macs"] for operator in operators if operator["macs"] is not None]
     more = []
@@ -259,7 +259,7 @@ def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
         rows = [(index, node["type_key"], node["parent"], ", ".join(node["files"])) for index, node in enumerate(tree)]
         print_table("modules of devices", ("", "type", "imported by", "files"), rows)
     if module["untold"]:
-        typer.echo(f"  The archive does not tell: {', '.join(module['untold'])}.")
+        typer.echo(f"  The archive does not record: {', '.join(module['untold'])}.")
 
 
 def _print_shared(shared: Mapping[str, Any] | None) -> None:

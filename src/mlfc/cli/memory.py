@@ -42,7 +42,7 @@ def print_memory(table: MemoryTable) -> None:
         total = sum(nbytes for _, nbytes in table.folded)
         typer.echo(printable(f"  {total:,} bytes of constants became part of the code: {names}"))
     for reason in table.stack.untold if table.stack else ():
-        typer.echo(printable(f"  the most stack that an inference takes is unknown: {reason}"))
+        typer.echo(printable(f"  the stack bound of an inference is unknown: {reason}"))
 
 
 def print_linked(before: MemoryTable, after: MemoryTable) -> None:

@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     from mlfc.support.arrays import Array
     from mlfc.support.tensor_info import TensorInfo
 
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "create": (
-        "mlfc project create kws.tflite kws_m4 --template makefile --board mps2-an386",
-        "mlfc project create kws.tar kws_m4 --template cmake --board mps2-an386 --option cflags=-Os",
-        "mlfc project create kws.tar kws_package --template package",
-        "mlfc project create kws.tar kws_check --template makefile --board mps3-an547 --type selftest",
-    ),
-    "build": ("mlfc project build kws_m4", "mlfc project build kws_m4 --force --option cflags=-Os"),
-    "flash": ("mlfc project flash kws_m4 --option port=/dev/ttyACM0",),
-    "run": (
-        "mlfc project run kws_m4 --inputs in.npz --outputs out.npz",
-        "mlfc project run kws_m4 --fill zeros --top 3",
-        "mlfc project run kws_driven --option port=/dev/ttyACM0",
-    ),
-    "list": ("mlfc project list", "mlfc project list --json"),
-}
-
 Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
 
 
@@ -310,9 +293,26 @@ def _print_options(title: str, options: list[Any]) -> None:
 
 
 COMMANDS = (
-    ("create", create, EXAMPLES["create"]),
-    ("build", build, EXAMPLES["build"]),
-    ("flash", flash, EXAMPLES["flash"]),
-    ("run", run_project, EXAMPLES["run"]),
-    ("list", list_templates, EXAMPLES["list"]),
+    (
+        "create",
+        create,
+        (
+            "mlfc project create kws.tflite kws_m4 --template makefile --board mps2-an386",
+            "mlfc project create kws.tar kws_m4 --template cmake --board mps2-an386 --option cflags=-Os",
+            "mlfc project create kws.tar kws_package --template package",
+            "mlfc project create kws.tar kws_check --template makefile --board mps3-an547 --type selftest",
+        ),
+    ),
+    ("build", build, ("mlfc project build kws_m4", "mlfc project build kws_m4 --force --option cflags=-Os")),
+    ("flash", flash, ("mlfc project flash kws_m4 --option port=/dev/ttyACM0",)),
+    (
+        "run",
+        run_project,
+        (
+            "mlfc project run kws_m4 --inputs in.npz --outputs out.npz",
+            "mlfc project run kws_m4 --fill zeros --top 3",
+            "mlfc project run kws_driven --option port=/dev/ttyACM0",
+        ),
+    ),
+    ("list", list_templates, ("mlfc project list", "mlfc project list --json")),
 )

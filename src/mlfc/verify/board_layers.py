@@ -50,7 +50,7 @@ class BoardLayers:
     def __init__(self, factory: Factory, firmware: EmulatedModule) -> None:
         host = profiled_factory(factory)
         if not isinstance(host, ProfiledModule):
-            raise InternalError("operators of the graph executor are no calls of one program")
+            raise InternalError("operators of the graph executor are not calls of one program")
         self._host, self._firmware = host, firmware
         self.inputs, self.outputs = firmware.inputs, firmware.outputs
         self.layers = {layer.name: layer for layer in program_layers(factory)}

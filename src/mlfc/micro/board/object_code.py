@@ -45,7 +45,7 @@ def check_traceable(name: str, code: Mapping[str, Data]) -> None:
     objects = object_paths(code)
     if objects:
         raise OptionError(
-            f"the operators of module '{name}' cannot be told apart as they run: it comes as objects",
+            f"module '{name}' cannot be profiled per operator: it consists of objects",
             place=objects[0],
             next_step="Compile the model with --target c for that",
         )

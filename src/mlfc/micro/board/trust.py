@@ -37,7 +37,7 @@ _EMULATOR_OPTIONS = {
     "qemu": re.compile(r"-cpu [A-Za-z0-9][A-Za-z0-9_.-]*|-bios none|-m [0-9]+[KMG]?|-smp [0-9]+"),
     "simavr": re.compile(r"-f [0-9]+"),
 }
-_TRUST = "If you trust whoever wrote the file, add --trust-board; in Python: find_board(PATH, trust=True)"
+_TRUST = "If you trust the author of the file, add --trust-board; in Python: find_board(PATH, trust=True)"
 
 
 def check_programs(board: Board, place: str, *, trust: bool) -> None:
@@ -69,7 +69,7 @@ def check_flash_tool(board: Board, known: Sequence[FlashTool], place: str) -> No
     raise OptionError(
         f"flash_tool: the project would run the file's own command '{' '.join(tool.command)}'"[:400],
         place=place,
-        next_step="If you trust whoever wrote the file, add --trust-board; in Python: trust_board=True",
+        next_step="If you trust the author of the file, add --trust-board; in Python: trust_board=True",
     )
 
 
@@ -82,7 +82,7 @@ def _programs(board: Board) -> Iterator[tuple[str, str]]:
 def _relative(board: Board) -> Iterator[str]:
     for key, program in _programs(board):
         if "/" in program and not Path(program).is_absolute():
-            yield f"{key}: '{program}' is a path from whatever folder is the current one"
+            yield f"{key}: '{program}' is relative to the current folder"
 
 
 def _untrusted(board: Board) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _untrusted(board: Board) -> Iterator[str]:
     ):
         for flag in flags:
             if not any(pattern.fullmatch(flag) for pattern in allowed):
-                yield f"{key}: '{flag}' is none of the options that only say how a core works"
+                yield f"{key}: '{flag}' requires trust: it does more than describe the core"
     if board.emulator is not None:
         yield from _odd_emulator(board.emulator)
 
@@ -112,4 +112,4 @@ def _odd_emulator(emulator: Emulator) -> Iterator[str]:
     for index in range(0, len(words), 2):
         pair = " ".join(words[index : index + 2])
         if not _EMULATOR_OPTIONS[kind].fullmatch(pair):
-            yield f"emulator.options: '{pair}' is none of the options that only say how a machine works"
+            yield f"emulator.options: '{pair}' requires trust: it does more than describe the machine"

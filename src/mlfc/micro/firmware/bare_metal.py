@@ -72,7 +72,7 @@ def refuses_bare_metal(board: Board) -> str | None:
         others = [template for key, template in _VENDORS_TEMPLATES.items() if key in board.vendor]
         instead = f"; take the template {' or '.join(others)}" if others else ""
         return f"its vendor's loader starts it{instead}"
-    return None if board.arch in _PARTS else f"there is no start-up code of ours for {board.core}"
+    return None if board.arch in _PARTS else f"there is no start-up code for {board.core}"
 
 
 def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:

@@ -65,7 +65,7 @@ def refuses_host_driven(board: Board) -> str | None:
     """Return why no firmware of ours for a board can be driven by a host; None where it can."""
     if board.arch == "host" or board.uart is not None:
         return None
-    return "there is no driver of ours for its serial port"
+    return "there is no driver for its serial port"
 
 
 def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:

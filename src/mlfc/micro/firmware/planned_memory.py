@@ -189,7 +189,7 @@ def _libraries() -> list[str]:
     try:
         return shlex.split(os.environ.get("LIBS", ""))
     except ValueError as error:
-        raise ToolchainError(f"the environment variable LIBS is no list of words: {error}") from error
+        raise ToolchainError(f"cannot split the environment variable LIBS: {error}") from error
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

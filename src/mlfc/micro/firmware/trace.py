@@ -49,7 +49,7 @@ def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
             break
         found.append(TracedOperator(int(match[2], 16), int(match[3])))
     if len(found) != operators:
-        raise RunError(f"the firmware told of {len(found)} operators out of {operators}", place=LINES)
+        raise RunError(f"expected {operators} operators from the firmware, got {len(found)}", place=LINES)
     return tuple(found)
 
 

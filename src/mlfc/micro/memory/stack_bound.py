@@ -65,7 +65,7 @@ def stack_bound(
     """
     rules = RULES.get(board.arch)
     if rules is None:
-        return StackBound(None, untold=(f"the instructions of {board.core} are not known to mlfc",))
+        return StackBound(None, untold=(f"no stack rules for the instructions of {board.core}",))
     machine = read_functions(disassembled(elf, board), rules)
     return deepest(entry, _functions(machine, stated_frames(statements) if statements else {}, rules, is_library))
 
@@ -123,15 +123,15 @@ def _functions(
     found = {}
     for name, item in machine.items():
         said = stated.get(name.partition(".")[0])
-        untold = [f"{name} calls what cannot be told: {call}" for call in item.untold_calls]
+        untold = [f"{name} has an unknown call target: {call}" for call in item.untold_calls]
         callees = set(item.callees)
         # what a compiler made ends itself, whatever data lie behind its last instruction
         if item.runs_on is not None and is_library(item.address):
             callees.add(item.runs_on)
         if said is None:
-            untold += [f"{name} grows the stack in a way that is not known: {line}" for line in item.untold_growth]
+            untold += [f"{name} changes the stack by an unknown amount: {line}" for line in item.untold_growth]
         elif said.is_dynamic:
-            untold.append(f"{name} takes stack by its data")
+            untold.append(f"{name} uses stack that depends on data")
         frame = max(item.frame, said.nbytes if said else 0)
         jumps = frozenset(callees - item.called)
         found[name] = _Function(frame, tuple(sorted(callees)), tuple(untold), jumps, frame > rules.call_bytes)

@@ -11,7 +11,7 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, selftest_files, vector_files
 from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
 from mlfc.micro.render import render
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
@@ -31,12 +31,6 @@ def library_name(module: str) -> str:
     words = "".join(word.capitalize() for word in bounded(module, _NAME_LIMIT).split("_"))
     name = words if words.endswith("Model") else f"{words}Model"
     return f"The{name}" if name.startswith("Arduino") or not name[0].isalpha() else name
-
-
-def _refuses(board: Board) -> str | None:
-    if "arduino" not in board.vendor:
-        return f"the file of {board.name} does not say what Arduino calls it: arduino = '...' under [vendor]"
-    return None
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -110,7 +104,7 @@ TEMPLATE = ProjectTemplate(
     "arduino",
     "Arduino library, and a sketch for arduino-cli or the IDE",
     APPLICATION_TYPES,
-    _refuses,
+    refuses_without_name("arduino"),
     _files,
     options=(
         ProjectOption("author", "Of the library", default="mlfc", optional=(GENERATE,)),

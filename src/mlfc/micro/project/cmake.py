@@ -19,7 +19,7 @@ from mlfc.support.module_info import ModuleInterface
 
 _ELF = "build/firmware.elf"
 _TOOLCHAIN = "toolchain.cmake"
-CMAKE_INSTALL = install_hint(["cmake", "make"])
+_INSTALL = install_hint(["cmake", "make"])
 _STANDARD = "-std="  # CMake has a property of its own for it
 
 
@@ -47,11 +47,12 @@ def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInter
     return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, **values)}
 
 
-def configure(board: Board, *options: str) -> ToolCommand:
-    """Return the command that makes the folder ``build``."""
+def build_commands(board: Board, *options: str) -> tuple[ToolCommand, ToolCommand]:
+    """Return the commands that configure the folder ``build``, and build in it."""
     cross = (f"-DCMAKE_TOOLCHAIN_FILE={_TOOLCHAIN}",) if is_cross(board) else ()
     compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)} if is_cross(board) else {}
-    return ToolCommand(("cmake", "-S", ".", "-B", "build", *cross, *options), CMAKE_INSTALL, needs=compiler)
+    configure = ToolCommand(("cmake", "-S", ".", "-B", "build", *cross, *options), _INSTALL, needs=compiler)
+    return configure, ToolCommand(("cmake", "--build", "build", "--parallel", "2"), _INSTALL)
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
@@ -78,8 +79,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
 
 def _commands(_model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
     options = ("-DCMAKE_C_FLAGS_RELEASE={cflags}", "-DSTACK_BYTES={stack_bytes}", "{trace:-DTRACE=ON}")
-    build = ToolCommand(("cmake", "--build", "build", "--parallel", "2"), CMAKE_INSTALL)
-    return {"build": (configure(board, *options), build)}
+    return {"build": build_commands(board, *options)}
 
 
 TEMPLATE = ProjectTemplate(

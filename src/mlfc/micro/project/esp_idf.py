@@ -15,7 +15,14 @@ from mlfc.micro.project.model_interface import (
     symbol,
 )
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import (
+    WHAT_TYPES_DO,
+    ProjectModel,
+    ProjectOption,
+    ProjectTemplate,
+    ToolCommand,
+    refuses_without_name,
+)
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
@@ -23,14 +30,6 @@ _INSTALL = (
     "Install ESP-IDF 5 as https://docs.espressif.com/projects/esp-idf says under Get Started, "
     "and run its export.sh in this shell"
 )
-
-
-def _refuses(board: Board) -> str | None:
-    if "esp-idf" not in board.vendor:
-        return (
-            f"the file of {board.name} does not say what chip ESP-IDF is to build for: esp-idf = '...' under [vendor]"
-        )
-    return None
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -83,7 +82,7 @@ TEMPLATE = ProjectTemplate(
     "esp_idf",
     "ESP-IDF component, and an example for idf.py",
     APPLICATION_TYPES,
-    _refuses,
+    refuses_without_name("esp-idf"),
     _files,
     options=(
         ProjectOption("idf_cmd", "The program", default="idf.py", optional=(BUILD, FLASH)),

@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.archive.templates.documents import cmake_target
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.cmake import CMAKE_INSTALL, configure, is_cross, languages, toolchain_files
+from mlfc.micro.project.cmake import build_commands, is_cross, languages, toolchain_files
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
 from mlfc.micro.project.model_interface import (
     LIBRARY_FOLDERS,
@@ -57,12 +57,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
 
 
 def _commands(model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
-    commands: dict[str, tuple[ToolCommand, ...]] = {
-        "build": (
-            configure(board),
-            ToolCommand(("cmake", "--build", "build", "--parallel", "2"), CMAKE_INSTALL),
-        )
-    }
+    commands: dict[str, tuple[ToolCommand, ...]] = {"build": build_commands(board)}
     if not is_cross(board):
         commands["run"] = (ToolCommand((f"./build/{cmake_target(model.name)}_example",), "Build the project first"),)
     return commands

@@ -146,9 +146,7 @@ def read_record(folder: Path) -> Record:
     except ArchiveError as error:
         raise OptionError(error.cause, place=str(place), next_step=_AGAIN) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_sound(document):
-        raise OptionError(
-            f"this is not what mlfc writes into projects of the format {FORMAT}", place=str(place), next_step=_AGAIN
-        )
+        raise OptionError(f"expected a project record of format {FORMAT}", place=str(place), next_step=_AGAIN)
     return Record(document)
 
 

@@ -71,6 +71,11 @@ class ToolCommand:
     needs: Mapping[str, str] = field(default_factory=dict)  # other programs that it starts, and how to get each
 
 
+def refuses_without_name(key: str) -> Callable[[Board], str | None]:
+    """Return `ProjectTemplate.refuses` of a build system with names of its own for boards, by its key."""
+    return lambda board: None if key in board.vendor else f"{board.name} lacks {key} = '...' under [vendor]"
+
+
 @dataclass(frozen=True, eq=False)
 class ProjectTemplate:
     """A kind of project."""

@@ -18,17 +18,18 @@ from mlfc.micro.project.model_interface import (
     symbol,
 )
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import (
+    WHAT_TYPES_DO,
+    ProjectModel,
+    ProjectOption,
+    ProjectTemplate,
+    ToolCommand,
+    refuses_without_name,
+)
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
 _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org says under Getting Started"
-
-
-def _refuses(board: Board) -> str | None:
-    if "zephyr" not in board.vendor:
-        return f"the file of {board.name} does not say what Zephyr calls it: zephyr = '...' under [vendor]"
-    return None
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -89,7 +90,7 @@ TEMPLATE = ProjectTemplate(
     "zephyr",
     "Zephyr module, and an application for west",
     APPLICATION_TYPES,
-    _refuses,
+    refuses_without_name("zephyr"),
     _files,
     options=(
         ProjectOption("west_cmd", "The program", default="west", optional=(BUILD, FLASH)),

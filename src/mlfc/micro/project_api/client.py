@@ -51,7 +51,7 @@ class _Project:
     def _asked(self) -> dict[str, Any]:
         info = self.call("server_info_query", {"tvm_version": CLIENT_VERSION}, _INFO_SECONDS)
         if not isinstance(info, dict) or not isinstance(info.get("project_options"), list):
-            raise MalformedReplyError("the API server does not say what it is", place=str(self.folder))
+            raise MalformedReplyError("the API server's description is incomplete", place=str(self.folder))
         if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in info["project_options"]):
             raise MalformedReplyError("the API server lists options without names", place=str(self.folder))
         if info.get("protocol_version") != PROTOCOL_VERSION:

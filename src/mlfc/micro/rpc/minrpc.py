@@ -146,7 +146,7 @@ def split(data: bytes) -> tuple[int, bytes]:
         raise SessionError(f"the device sent a packet of {len(data)} bytes, which is too short")
     length, code = _HEAD.unpack_from(data)
     if length != len(data) - _U64.size:
-        raise SessionError(f"the device sent a packet of {len(data) - _U64.size} bytes that says it has {length}")
+        raise SessionError(f"expected a packet of {length} bytes from the device, got {len(data) - _U64.size}")
     return code, data[_HEAD.size :]
 
 

@@ -74,7 +74,7 @@ class Remote:
         code, body = minrpc.split(self._session.exchange(packet))
         if code == Code.EXCEPTION:
             values = minrpc.unpacked_args(body)
-            text = values[0] if values and isinstance(values[0], str) else "it does not say why"
+            text = values[0] if values and isinstance(values[0], str) else "no reason given"
             raise RemoteError(shortened(printable(text), _TEXT_CHARACTERS), place="device")
         if code != expected:
             raise SessionError(f"the device sent a packet of the code {code} where {expected.name} was expected")

@@ -211,7 +211,7 @@ class Session:
         if body != bytes((VERSION,)):
             version = body[0] if body else "none"
             raise SessionError(
-                f"the device speaks version {version} of the protocol, and this is version {VERSION}",
+                f"expected protocol version {VERSION} from the device, got {version}",
                 next_step="Build its firmware again with this mlfc",
             )
 

@@ -111,7 +111,7 @@ class DrivenAotModel:
 def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:
     """Write the firmware of a model into a folder and build it.
 
-    Raises OptionError if there is no driver of ours for the board's serial port; ToolchainError if the compiler or make
+    Raises OptionError if there is no driver for the board's serial port; ToolchainError if the compiler or make
     is missing, or the firmware does not build or fit.
     """
     firmware = host_driven_firmware(source, board)

@@ -16,7 +16,7 @@ from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import BudgetError
 from mlfc.memory.pools import ConstantPool, Pool
 from mlfc.micro.board.board import find_board, parse_board
-from mlfc.micro.firmware.planned_memory import planned_table, trial_build
+from mlfc.micro.firmware.planned_memory import TRIAL_ELF, planned_table, trial_build
 from mlfc.micro.memory.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
@@ -123,9 +123,9 @@ def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> 
 
     board = find_board("mps3-an547")
     factory = built(models / "kws_ref_model.tflite", board.target)
-    with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as build:
-        machine = read_functions(disassembled(build.elf, board), RULES["cortex-m"])
-        stated = stated_frames(build.folder)
+    with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as folder:
+        machine = read_functions(disassembled(folder / TRIAL_ELF, board), RULES["cortex-m"])
+        stated = stated_frames(folder)
     # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen
     assert (machine["mlf_dots1"].frame, machine["mlf_dots2"].frame) == (36, 52)
     compared = [name for name in stated.keys() & machine.keys() if not name.startswith("mlf_dots")]

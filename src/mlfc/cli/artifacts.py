@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,8 @@ from mlfc.support.text import printable
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
-
-
-def is_code(artifact: Path) -> bool:
-    """Tell whether a file is a library in any form: shared, static, an object, a tar of objects."""
-    from mlfc.archive.read.load import artifact_kind
-
-    return artifact_kind(artifact) in ("library", "objects")
+    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import TensorInfo
 
 
 def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
@@ -56,3 +52,11 @@ def core_warnings(artifact: Path, board: Board, named: str, module: str | None) 
     for line in found:
         typer.echo(printable(f"warning: {line}"), err=True)
     return {"warnings": found} if found else {}
+
+
+def given_inputs(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
+    """Return the inputs of a model: from a file, or made up."""
+    from mlfc.runtime.tensor.arrays import fill as filled
+    from mlfc.runtime.tensor.npz import read_npz
+
+    return filled(infos, fill, seed) if path is None else read_npz(path, infos)

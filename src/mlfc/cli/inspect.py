@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import core_warnings, is_code
+from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import chosen_board
 from mlfc.cli.tables import bar, describe_tensor, device_line, print_json, print_table, tiling_line
@@ -59,6 +59,7 @@ def inspect(
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
     from mlfc import archive
+    from mlfc.archive.read.load import artifact_kind
 
     on_board = chosen_board(board, trust_board)
     if on_board is not None:
@@ -68,7 +69,7 @@ def inspect(
         return
     if shape:
         raise OptionError("option --shape requires a model and --board", next_step="Add --board NAME")
-    if is_code(artifact):
+    if artifact_kind(artifact) in ("library", "objects"):
         if layers or weights or files or picture is not None:
             raise OptionError(
                 "a library has no details of layers, weights and files",

@@ -15,18 +15,7 @@ from typing import Any, cast
 import typer
 
 import mlfc
-from mlfc.cli import (
-    archives,
-    boards,
-    check,
-    compile_models,
-    diff,
-    inspect,
-    listings,
-    project,
-    run_model,
-    verify,
-)
+from mlfc.cli import archives, boards, check, compile_models, diff, inspect, listings, project, run_model, verify
 from mlfc.cli.options import GroupedCommand, with_options
 from mlfc.errors import InternalError, MlfcError, OutputError
 from mlfc.support.atomic import temporary_error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mlfc.cli.artifacts import core_warnings
+from mlfc.cli.artifacts import core_warnings, given_inputs
 from mlfc.cli.board_run import run_firmware
 from mlfc.cli.options import chosen_board
 from mlfc.cli.run_tables import print_outputs, summaries
@@ -140,8 +141,6 @@ def run_project(
     """Run a project's firmware, as far as it runs here or on a board that is connected."""
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.run.project_run import built_project
-    from mlfc.runtime.tensor.arrays import fill as filled
-    from mlfc.runtime.tensor.npz import read_npz
     from mlfc.support.atomic import check_writable
 
     if top < 0 or not timeout > 0:
@@ -151,9 +150,7 @@ def run_project(
     project = built_project(folder)
     options = parse_options(option or ())
 
-    def given(infos: tuple[TensorInfo, ...]) -> Mapping[str, Array]:
-        return filled(infos, fill, seed) if inputs is None else read_npz(inputs, infos)
-
+    given = partial(given_inputs, inputs, fill, seed)
     kind = project.record.project_type
     if kind == "host_driven":
         _run_driven(project, options, given, outputs, top, as_json)

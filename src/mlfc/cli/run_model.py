@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import compiled_model, core_warnings, is_compiled
+from mlfc.cli.artifacts import compiled_model, core_warnings, given_inputs, is_compiled
 from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
 from mlfc.cli.options import chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
@@ -20,7 +20,7 @@ from mlfc.errors import OptionError, RunError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable, TensorInfo
+    from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.support.arrays import Array
 
@@ -98,7 +98,7 @@ def run_model(
     for path in (outputs, tensors):
         if path is not None:
             check_writable(path)
-    given = partial(_given, inputs, fill, seed)
+    given = partial(given_inputs, inputs, fill, seed)
     if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
         run_driven(artifact, on_board, module, shape, given, wanted)
@@ -125,14 +125,6 @@ def run_model(
             compiled = _load(artifact, module, shape, devices)
         results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
         _report(compiled, results, times, None, outputs, top, as_json)
-
-
-def _given(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
-    """Return the inputs of a model: from a file, or made up."""
-    from mlfc.runtime.tensor.arrays import fill as filled
-    from mlfc.runtime.tensor.npz import read_npz
-
-    return filled(infos, fill, seed) if path is None else read_npz(path, infos)
 
 
 def _timed(

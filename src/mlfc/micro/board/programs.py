@@ -43,6 +43,11 @@ def need(program: str, packages: Sequence[str]) -> str:
     return found
 
 
+def first_lines(said: str, count: int = 12) -> str:
+    """Return the first lines that a program printed, each indented on a line of its own, for a message."""
+    return "".join(f"\n  {line}" for line in [line for line in said.splitlines() if line.strip()][:count])
+
+
 def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder and return its status and what it said.
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 
 from mlfc.crt import TRACE_HEADER, line_headers
 from mlfc.errors import ArchiveError, InternalError, OptionError
@@ -17,7 +18,7 @@ from mlfc.micro.board.object_code import check_objects, core_flags, object_paths
 from mlfc.micro.firmware.linker_script import has_linker_script, linker_script
 from mlfc.micro.firmware.makefile import makefile, optimization_level
 from mlfc.micro.firmware.standalone import standalone_main
-from mlfc.support.content import Data
+from mlfc.support.content import Data, write_data
 from mlfc.support.module_info import ModuleInterface
 
 ELF = "firmware.elf"
@@ -125,6 +126,13 @@ def project_files(
         firmware = Firmware(standalone_main(name, details))
     project = bare_metal(code, board, firmware)
     return {**project.files, "Makefile": makefile(name, board, project, optimization_level(details))}
+
+
+def write_files(folder: Path, made: Mapping[str, Data]) -> None:
+    """Write a project's files into a folder."""
+    for path, data in made.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_data(folder / path, data)
 
 
 def check_path(path: str) -> None:

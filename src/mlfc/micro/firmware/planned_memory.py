@@ -8,13 +8,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from mlfc.errors import MlfcError, ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags, object_paths
-from mlfc.micro.board.programs import need, run
+from mlfc.micro.board.programs import first_lines, need, run
+from mlfc.micro.firmware.bare_metal import write_files
 from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.memory.linked_memory import LinkedProgram
@@ -35,7 +35,7 @@ from mlfc.micro.memory.memory_table import (
 )  # fmt: skip
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlfc.micro.render import render
-from mlfc.support.content import Data, write_data
+from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 
 _MEASURED = "compiled alone"
@@ -44,9 +44,8 @@ _UNKNOWN = "unknown"
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
 _SECONDS = 300
-_MESSAGE_LINES = 12
 _SOURCES = (".c", ".S")
-_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
+TRIAL_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
 
 
 def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
@@ -72,20 +71,20 @@ def planned_table(
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
-    measured = _Measured({}, StackBound(None, untold=(THROUGH_POINTERS,)))
+    sizes, stack = dict[str, int](), StackBound(None, untold=(THROUGH_POINTERS,))
     if details.executor == "aot":
-        measured = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
+        sizes, stack = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
     # the entry and the main function are in every path
-    path = [item.function for item in measured.stack.path[2:] or measured.stack.path]
+    path = [item.function for item in stack.path[2:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
-    rows.append(Row(STACK, ram, measured.stack.nbytes, deepest or _UNKNOWN))
+    rows.append(Row(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
     rows.append(Row(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
     for what in CODE.values():
-        rows.append(Row(what, flash, measured.code.get(what), _MEASURED if measured.code else _UNKNOWN))
+        rows.append(Row(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
     rows += [Row(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
     reserve = board.stack_bytes if has_linker_script(board) else None
-    return MemoryTable(board.name, False, by_region(rows, board), board.memories, measured.stack, reserve=reserve)
+    return MemoryTable(board.name, False, by_region(rows, board), board.memories, stack, reserve=reserve)
 
 
 def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
@@ -113,12 +112,6 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
             yield Row(INITIAL, flash, nbytes, f"of constants in {region}")
 
 
-@dataclass(frozen=True)
-class _Measured:
-    code: Mapping[str, int]
-    stack: StackBound
-
-
 def _in_one_line(error: MlfcError) -> str:
     """Return what is wrong and, where a compiler or linker said it, the first of its lines that tells why."""
     first, *others = str(error).splitlines()
@@ -126,35 +119,30 @@ def _in_one_line(error: MlfcError) -> str:
     return " ".join(filter(None, (first, next(telling, "").strip())))
 
 
-def _measured(name: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> _Measured:
+def _measured(
+    name: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]
+) -> tuple[dict[str, int], StackBound]:
     """Return code and stack of a model as the board's compiler makes them, or why they are not known."""
     entry = f"tvmgen_{name}_run"
     sources = {path.rpartition("/")[2] for path in code}
     try:
-        with trial_build(code, entry, board, cflags) as build:
+        with trial_build(code, entry, board, cflags) as folder:
             sizes = Counter[str]()
-            program = LinkedProgram(build.elf, build.map, sources)
+            program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
             for piece in program.pieces:
                 sizes.update(dict(program.parts(piece)))
-            stack = stack_bound(build.elf, entry, board, program.is_library, build.folder)
-            return _Measured({what: sizes[what] for what in CODE.values()}, stack)
+            stack = stack_bound(program.elf, entry, board, program.is_library, folder)
+            return {what: sizes[what] for what in CODE.values()}, stack
     except MlfcError as error:
-        return _Measured({}, StackBound(None, untold=(_in_one_line(error),)))
-
-
-@dataclass(frozen=True)
-class TrialBuild:
-    """Where the parts of a linked model lie."""
-
-    folder: Path  # with ``.o`` and, of each C file, ``.su`` files beside the sources
-    # the program, and what the linker says of it
-    elf: Path
-    map: Path
+        return {}, StackBound(None, untold=(_in_one_line(error),))
 
 
 @contextmanager
-def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[TrialBuild]:
-    """Compile and link a model with nothing but the libraries that it calls; the files live as long as the context.
+def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[Path]:
+    """Compile and link a model with nothing but the libraries that it calls, in a folder of its own.
+
+    The folder lives as long as the context. It has ``TRIAL_ELF``, the linker's map, and ``.o`` and ``.su`` files beside
+    the sources.
 
     `code`: the generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
     `entry`: the function from which everything is reached.
@@ -167,9 +155,7 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
     command = [compiler, *core_flags(board, code)]
     with tempfile.TemporaryDirectory(prefix="mlfc-trial-") as name:
         folder = Path(name)
-        for path, data in code.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_data(folder / path, data)
+        write_files(folder, code)
         flags = [*COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]
         objects = []
         for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
@@ -180,8 +166,8 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
         if lays_out(board):
             (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without regions, so that everything fits
             wanted += ["-T", _SCRIPT]
-        _run([*command, *board.toolchain.link_flags, *wanted, "-o", _ELF, *objects, *_libraries(), "-lm"], folder)
-        yield TrialBuild(folder, folder / _ELF, folder / _MAP)
+        _run([*command, *board.toolchain.link_flags, *wanted, "-o", TRIAL_ELF, *objects, *_libraries(), "-lm"], folder)
+        yield folder
 
 
 def _libraries() -> list[str]:
@@ -195,8 +181,7 @@ def _libraries() -> list[str]:
 def _run(command: Sequence[str], folder: Path) -> None:
     result = run(command, folder, _SECONDS)
     if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
         raise ToolchainError(
-            "the model's code does not build for the board:\n  " + "\n  ".join(lines),
+            f"the model's code does not build for the board:{first_lines(result.stderr)}",
             place=PurePosixPath(command[0]).name,
         )

@@ -7,13 +7,7 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
-from mlfc.micro.project.model_interface import (
-    LIBRARY_FOLDERS,
-    MODEL_FLAGS,
-    interface_sources,
-    library_sources,
-    symbol,
-)
+from mlfc.micro.project.model_interface import LIBRARY_FOLDERS, MODEL_FLAGS, interface_sources, library_sources, symbol
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
 from mlfc.micro.project.template import (
     WHAT_TYPES_DO,

@@ -11,13 +11,13 @@ from typing import Any
 
 from mlfc.errors import RunError
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.bare_metal import ELF, project_files
+from mlfc.micro.firmware.bare_metal import ELF, project_files, write_files
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.micro.firmware.host_driven import host_driven_firmware
 from mlfc.micro.rpc.remote import PreparedRemoteCall
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.rpc.transport import Transport, emulator_transport, program_transport, serial_transport
-from mlfc.micro.run.firmware_run import build, write_files
+from mlfc.micro.run.firmware_run import build
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel

@@ -14,7 +14,7 @@ import numpy as np
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import check_traceable
-from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
+from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files, write_files
 from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
 from mlfc.micro.firmware.makefile import MAP, optimization_level
@@ -31,7 +31,6 @@ from mlfc.micro.run.firmware_run import (
     read_report,
     run_command,
     section_sizes,
-    write_files,
 )
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array

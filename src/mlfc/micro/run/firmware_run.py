@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +11,16 @@ import numpy as np
 from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import OptionError, RunError, ToolchainError
 from mlfc.micro.board.board import Board
-from mlfc.micro.board.programs import need, run
+from mlfc.micro.board.programs import first_lines, need, run
 from mlfc.micro.firmware.bare_metal import ELF
 from mlfc.micro.firmware.fit import overflow_error
 from mlfc.micro.firmware.makefile import MAP
 from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
 from mlfc.micro.firmware.trace import LINES, TENSORS
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, write_data
 from mlfc.support.tensor_info import TensorInfo
 
 _SECONDS = 600
-_MESSAGE_LINES = 12
 _CONVERSION_SECONDS = 60
 # an AVR, without semihosting, has its inputs in the EEPROM and prints its outputs on the serial line
 _EEPROM = "inputs.hex"
@@ -42,13 +40,6 @@ _FAILURES = {
 }
 
 
-def write_files(folder: Path, files: Mapping[str, Data]) -> None:
-    """Write a project's files into a folder."""
-    for path, data in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_data(folder / path, data)
-
-
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
     """Run the project's Makefile.
 
@@ -63,9 +54,8 @@ def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
         too_large = overflow_error(result.stderr, folder / MAP, board)
         if too_large is not None:
             raise too_large
-        lines = [line for line in result.stderr.splitlines() if line.strip()][:_MESSAGE_LINES]
         raise ToolchainError(
-            f"the firmware for {board.name} does not build:\n  " + "\n  ".join(lines),
+            f"the firmware for {board.name} does not build:{first_lines(result.stderr)}",
             place=f"{board.toolchain.prefix}gcc",
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.errors import OptionError, ProjectError, RunError, TransportClosedError
 from mlfc.micro.board.board import Board, find_board
-from mlfc.micro.firmware.bare_metal import ELF, project_files
+from mlfc.micro.firmware.bare_metal import ELF, project_files, write_files
 from mlfc.micro.firmware.fit import overflow_error
 from mlfc.micro.firmware.graph_source import graph_of_parts
 from mlfc.micro.firmware.makefile import MAP, optimization_level
@@ -30,7 +30,7 @@ from mlfc.micro.project_api import GeneratedProject
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
-from mlfc.micro.run.firmware_run import build, execute, failure, run_command, write_files
+from mlfc.micro.run.firmware_run import build, execute, failure, run_command
 from mlfc.support.module_info import ModuleInterface
 
 _READ_BYTES = 4096

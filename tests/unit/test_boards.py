@@ -34,7 +34,7 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
     path.write_text(GOOD.replace('"mps2-an386"', '"mine"', 1).replace("0x00400000", "0x00020000"))
     board = find_board(str(path))
     assert (board.name, board.ram.nbytes) == ("mine", 0x20000)
-    assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x20000" in linker_script(board)
+    assert "ram (rwx) : ORIGIN = 0x20000000, LENGTH = 0x20000" in linker_script(board).decode()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_all_faults_are_named_at_once() -> None:
 @pytest.mark.parametrize("arch", ['arch = "cortex-m"', 'arch = "avr"'])
 def test_a_description_stays_in_its_comment(arch: str) -> None:
     text = GOOD.replace('description = "', 'description = "*/ INCLUDE other.ld /*').replace('arch = "cortex-m"', arch)
-    script = linker_script(parse_board(text, "mine.toml"))
+    script = linker_script(parse_board(text, "mine.toml")).decode()
     outside = re.sub(r"/\*.*?\*/", "", script, flags=re.DOTALL)
     assert "INCLUDE" in script
     assert "INCLUDE" not in outside

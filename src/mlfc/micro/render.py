@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from mlfc.codegen.writer import c_string, comment_text
+from mlfc.archive.templates import environment
 
 
 def render(path: str, **values: Any) -> bytes:
@@ -17,17 +14,4 @@ def render(path: str, **values: Any) -> bytes:
     `values`: what the template names; one that is missing is an error. For texts of a model's, the filter ``comment``
         makes them safe inside a comment of C, and ``c_string`` makes a literal of C.
     """
-    return _environment().get_template(f"{path}.jinja").render(**values).encode()
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(  # noqa: S701  (C and build files, no HTML)
-        loader=PackageLoader("mlfc.micro", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(comment=comment_text, c_string=c_string)
-    return environment
+    return environment("mlfc.micro").get_template(f"{path}.jinja").render(**values).encode()

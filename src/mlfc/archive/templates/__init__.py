@@ -22,15 +22,16 @@ def text_of(name: str) -> str:
 
 def render(name: str, **values: Any) -> str:
     """Return the text of the template ``<name>.jinja`` with these values in it."""
-    return _environment().get_template(f"{name}.jinja").render(**values)
+    return environment("mlfc.archive").get_template(f"{name}.jinja").render(**values)
 
 
 @cache
-def _environment() -> Environment:
+def environment(package: str) -> Environment:
+    """Return what fills in the templates in the folder ``templates`` of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(  # noqa: S701  (C, Markdown and build files, no HTML)
-        loader=PackageLoader("mlfc.archive", "templates"),
+        loader=PackageLoader(package, "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -174,7 +174,7 @@ int32_t tvmgen_m_run(struct tvmgen_m_inputs *in, struct tvmgen_m_outputs *out) {
         (b"*(int32_t *)out->y = chosen(n) + 1;", "has an unknown call target"),
         (
             b"int32_t a[n]; for (int i = 0; i < n; ++i) a[i] = chosen == 0; *(int32_t *)out->y = a[n / 2];",
-            "by its data",
+            "depends on data",
         ),
     ],
 )

@@ -139,7 +139,7 @@ def test_the_deepest_way_is_found() -> None:
     [
         ({"run": function(8, "run")}, "calls itself: run -> run"),
         ({"run": function(8, "a"), "a": function(1, "b"), "b": function(1, "a")}, "calls itself: a -> b -> a"),
-        ({"run": function(8, "a"), "a": function(1, untold="a takes stack by its data")}, "by its data"),
+        ({"run": function(8, "a"), "a": function(1, untold="a uses stack that depends on data")}, "depends on data"),
         ({"main": function(8)}, "no function run"),
     ],
 )

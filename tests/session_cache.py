@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from mlfc.library import toolchain
-from mlfc.micro.run import firmware_run
+from mlfc.micro.run import firmware_build
 
 _HEADERS = {".h", ".inc", ".bin", ".S"}
 _FOLDER: list[Path] = []
@@ -147,11 +147,9 @@ def _tool(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `firmware_run.run` that makes the same firmware once."""
+    """Return `firmware_build.run` that makes the same firmware once."""
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
-        if command[0] != "make":
-            return real(command, folder, timeout)
         before = files_under(folder)
         key = key_of([*command, *(part for item in before.items() for part in item)])
 
@@ -179,4 +177,4 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(f"{__name__}._FOLDER", [folder])
     monkeypatch.setattr(toolchain, "run_tool", _tool(toolchain.run_tool))
-    monkeypatch.setattr(firmware_run, "run", _make(firmware_run.run))
+    monkeypatch.setattr(firmware_build, "run", _make(firmware_build.run))

@@ -13,7 +13,8 @@ from mlfc.micro.board.board import Board, Memory
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
 from mlfc.micro.firmware.standalone import REPORT
 from mlfc.micro.run.emulator import emulated_factory
-from mlfc.micro.run.firmware_run import build, emulate, section_sizes
+from mlfc.micro.run.firmware_build import build, section_sizes
+from mlfc.micro.run.firmware_run import emulate
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 

@@ -26,14 +26,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(session_cache, "_FOLDER", [tmp_path / "built"])
     (tmp_path / "built").mkdir()
-    monkeypatch.setattr(session_cache.firmware_run, "run", session_cache._make(run))
+    monkeypatch.setattr(session_cache.firmware_build, "run", session_cache._make(run))
     return calls
 
 
 def build(folder: Path, text: str, *command: str) -> Any:
     folder.mkdir(exist_ok=True)
     (folder / "main.c").write_text(text)
-    return session_cache.firmware_run.run(["make", *command], folder, 1.0)
+    return session_cache.firmware_build.run(["make", *command], folder, 1.0)
 
 
 def test_the_same_is_built_once(made: list[str], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mlfc.micro.firmware.host_driven import host_driven_firmware
 from mlfc.micro.rpc.remote import PreparedRemoteCall
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.rpc.transport import Transport, emulator_transport, program_transport, serial_transport
-from mlfc.micro.run.firmware_run import build
+from mlfc.micro.run.firmware_build import build
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel

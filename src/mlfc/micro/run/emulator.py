@@ -24,14 +24,8 @@ from mlfc.micro.firmware.standalone import INPUTS
 from mlfc.micro.firmware.trace import CHOSEN, choose, read_tensors, read_trace
 from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
 from mlfc.micro.memory.memory_table import MemoryTable
-from mlfc.micro.run.firmware_run import (
-    build,
-    emulate,
-    read_outputs,
-    read_report,
-    run_command,
-    section_sizes,
-)
+from mlfc.micro.run.firmware_build import build, section_sizes
+from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data

@@ -1,4 +1,4 @@
-"""Building a project's firmware by its Makefile, running it on this machine, and reading what it leaves."""
+"""Running a built project's firmware on this machine, and reading what it leaves."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from mlfc.archive.describe.code_size import object_sizes
-from mlfc.errors import OptionError, RunError, ToolchainError
+from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import Board
-from mlfc.micro.board.programs import first_lines, need, run
+from mlfc.micro.board.programs import need, run
 from mlfc.micro.firmware.bare_metal import ELF
-from mlfc.micro.firmware.fit import overflow_error
-from mlfc.micro.firmware.makefile import MAP
 from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
 from mlfc.micro.firmware.trace import LINES, TENSORS
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 
-_SECONDS = 600
 _CONVERSION_SECONDS = 60
 # an AVR, without semihosting, has its inputs in the EEPROM and prints its outputs on the serial line
 _EEPROM = "inputs.hex"
@@ -38,33 +34,6 @@ _FAILURES = {
     6: "its stack ran out: reserve more by stack_bytes in the board's file",
     70: "the core took a fault, as it does where the stack is too small",
 }
-
-
-def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
-    """Run the project's Makefile.
-
-    Raises BudgetError if what it links does not fit into the board's memory; ToolchainError if it fails otherwise, with
-    the compiler's first lines.
-    """
-    need("make", ("make",))
-    need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
-    command = ["make", "-s", "-j2", f"CFLAGS={cflags}", *(["TRACE=1"] if trace else [])]
-    result = run(command, folder, _SECONDS)
-    if result.returncode != 0:
-        too_large = overflow_error(result.stderr, folder / MAP, board)
-        if too_large is not None:
-            raise too_large
-        raise ToolchainError(
-            f"the firmware for {board.name} does not build:{first_lines(result.stderr)}",
-            place=f"{board.toolchain.prefix}gcc",
-        )
-
-
-def section_sizes(elf: Path) -> tuple[int, int]:
-    """Return the bytes of flash and of RAM that a program takes, by the headers of its sections."""
-    sizes = object_sizes(elf.read_bytes(), elf.name)
-    flash = sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
-    return flash, sizes["data_bytes"] + sizes["zeroed_bytes"]
 
 
 def run_command(board: Board, elf: str = ELF) -> list[str]:

@@ -30,7 +30,8 @@ from mlfc.micro.project_api import GeneratedProject
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
-from mlfc.micro.run.firmware_run import build, execute, failure, run_command
+from mlfc.micro.run.firmware_build import build
+from mlfc.micro.run.firmware_run import execute, failure, run_command
 from mlfc.support.module_info import ModuleInterface
 
 _READ_BYTES = 4096

@@ -75,7 +75,7 @@ BODY = 44
 
 HEADS: dict[str, BrokenBlob] = {
     "empty": BrokenBlob("classic", lambda: b"\0", r"byte 0: the size of the blob needs 8 bytes, 1 are left"),
-    "size_beyond_the_end": BrokenBlob("classic", lambda: u64(9, 0), r"byte 0: the blob of 9 bytes is cut off: 8"),
+    "size_beyond_the_end": BrokenBlob("classic", lambda: u64(9, 0), r"byte 0: the blob of 9 bytes is cut off after 8"),
     "size_of_64_bits": BrokenBlob(
         "ffi", lambda: u64(2**64 - 1) + bytes(50), r"byte 0: the blob of 18446744073709551615"
     ),
@@ -86,7 +86,7 @@ HEADS: dict[str, BrokenBlob] = {
     "count_of_64_bits": BrokenBlob("classic", lambda: blob(u64(2**64 - 1)), r"byte 8: 18446744073709551615 modules"),
     "count_beyond_the_end": BrokenBlob("classic", lambda: blob(u64(3), LIB), r"byte 8: 3 modules cannot be in the 12"),
     "bytes_behind_the_tree": BrokenBlob(
-        "classic", lambda: blob(u64(2), LIB, TREE, rows(()), b"!"), r"byte 80: 1 bytes stand behind the last module"
+        "classic", lambda: blob(u64(2), LIB, TREE, rows(()), b"!"), r"byte 80: 1 bytes follow the last module"
     ),
     "bytes_behind_the_modules": BrokenBlob("ffi", lambda: ffi(LIB, b"!", tree=rows(())), r"byte 52: 1 bytes stand"),
 }
@@ -108,7 +108,7 @@ KINDS: dict[str, BrokenBlob] = {
         "ffi", lambda: ffi(LIB, LIB, tree=rows((1,), ())), r"byte 68: the library .* twice"
     ),
     "tree_before_modules": BrokenBlob(
-        "classic", lambda: blob(u64(2), TREE, rows(()), LIB), r"byte 16: modules stand behind the import tree"
+        "classic", lambda: blob(u64(2), TREE, rows(()), LIB), r"byte 16: modules follow the import tree"
     ),
     "tree_twice": BrokenBlob(
         "classic", lambda: classic(LIB, TREE + rows(()), tree=rows(())), r"byte 28: modules stand"
@@ -174,7 +174,7 @@ BODIES: dict[str, BrokenBlob] = {
         "classic", lambda: factory(u64(2**63)), r"at byte 44: .* the graph JSON needs"
     ),
     "factory_json_empty": BrokenBlob(
-        "classic", lambda: factory(string(b" ") + u64(0, 0, 0)), r"there is no graph JSON"
+        "classic", lambda: factory(string(b" ") + u64(0, 0, 0)), r"the graph JSON is empty"
     ),
     "factory_json_not_utf8": BrokenBlob(
         "classic", lambda: factory(string(b"\xff") + u64(0, 0, 0)), r"JSON is not UTF-8"
@@ -223,7 +223,7 @@ BODIES: dict[str, BrokenBlob] = {
             string(b"const_loader") + u64(0, 0, 1) + string(b"f") + u64(1, 1) + string(b"w"),
             tree=rows((1,), ()),
         ),
-        r"'f' uses a constant that is not there",
+        r"'f' uses a constant that does not exist",
     ),
     "code_in_no_language": BrokenBlob(
         "classic",

@@ -150,7 +150,7 @@ def test_every_way_to_a_library_gives_it_a_digest(models: Path, tmp_path: Path) 
         code = next(load for load in image_of(data).loads if load.flags & 1)
         damaged = bytearray(data)
         damaged[code.offset + code.nbytes // 2] ^= 4
-        with pytest.raises(ValueError, match="content that was exported"):
+        with pytest.raises(ValueError, match="its own digest"):
             check_digest(image_of(damaged))
 
 
@@ -169,12 +169,12 @@ def record_at(data: bytes) -> int:
 @pytest.mark.parametrize(
     ("at", "value", "expected"),
     [
-        (0, b"X", "its mlfc_digest is none"),
-        (16, b"\2", "its digest is of the unknown kind 2"),
-        (20, b"\xff", "its mlfc_digest is none"),
-        (20, b"\1", "content that was exported"),
-        (24, bytes(32), "content that was exported"),
-        (56, b"\xff" * 16, "content that was exported"),
+        (0, b"X", "its mlfc_digest is invalid"),
+        (16, b"\2", "unknown kind of digest: 2"),
+        (20, b"\xff", "its mlfc_digest is invalid"),
+        (20, b"\1", "its own digest"),
+        (24, bytes(32), "its own digest"),
+        (56, b"\xff" * 16, "its own digest"),
     ],
 )
 def test_a_damaged_digest_is_an_error(at: int, value: bytes, expected: str, small: dict[str, Path]) -> None:

@@ -200,9 +200,9 @@ def test_what_is_not_written_is_said() -> None:
         with pytest.raises(OptionError, match=f"objects for the machine '{triple}' are not written here.*as C"):
             object_with_blob(BLOB, SYMBOL, triple)
     for symbol in ("", "a b", "1a", "a\n", 'a";', "é"):
-        with pytest.raises(OptionError, match="is no symbol"):
+        with pytest.raises(OptionError, match="is not a symbol"):
             object_with_blob(BLOB, symbol, "x86_64-linux-gnu")
-        with pytest.raises(OptionError, match="is no symbol"):
+        with pytest.raises(OptionError, match="is not a symbol"):
             blob_source(BLOB, symbol)
     for triple in ("i686-linux-gnu", "x86_64-windows-gnu"):
         with pytest.raises(OptionError, match="2,148,532,224 bytes do not fit"):

@@ -106,7 +106,7 @@ def test_a_link_into_a_folder_of_another_user_is_not_followed(base: Path, tmp_pa
     owned_by(OTHER_USER, theirs)
     base.mkdir()
     (base / "mlfc").symlink_to(theirs)
-    with pytest.warns(UserWarning, match=f"theirs belongs to another user, whose number is {OTHER_USER}"):
+    with pytest.warns(UserWarning, match=f"theirs belongs to another user, number {OTHER_USER}"):
         assert compile_cached(FILES, FLAGS).parent == private_folder()
     assert not any(theirs.iterdir())
 

@@ -426,8 +426,8 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
 @pytest.mark.parametrize(
     ("name", "options", "error", "expected"),
     [
-        ("model.onnx", {}, OptionError, r"model\.onnx: files of the suffix '\.onnx' are no libraries\. Give a name"),
-        ("objects.tar.gz", {}, OptionError, r"files of the suffix '\.gz' are no libraries"),
+        ("model.onnx", {}, OptionError, r"model\.onnx: files with the suffix '\.onnx' are not libraries\. Give a name"),
+        ("objects.tar.gz", {}, OptionError, r"files with the suffix '\.gz' are not libraries"),
         ("a.so", {"options": "-O1"}, OptionError, r"^options: '-O1' is a text, not a list of texts\. Give \['-O1'\]$"),
         ("a.so", {"addons": "x.c"}, OptionError, r"^addons: 'x\.c' is a text"),
         ("a" * 300, {}, OutputError, "cannot be written: File name too long"),

@@ -177,7 +177,7 @@ def test_threads_choose_their_devices(api: DeviceApi) -> None:
     thread = threading.Thread(target=run_elsewhere)
     thread.start()
     thread.join()
-    assert errors[0].startswith("there is no device opencl(77)")
+    assert errors[0].startswith("unknown device opencl(77)")
     module["sizes"](handle, 2)
     assert from_device(api, handle, np.zeros(7, np.int32))[1] == 2
 
@@ -200,7 +200,7 @@ def test_memory_is_copied_at_offsets_and_within_the_device(api: DeviceApi) -> No
 def test_memory_that_is_not_there_is_refused(api: DeviceApi) -> None:
     handle, data = api.allocate(16), np.zeros(4, np.int32)
     for offset in (-4, 4, 1 << 60):
-        with pytest.raises(InputError, match=r"opencl\(0\): bytes .* do not lie in a block of 16 bytes"):
+        with pytest.raises(InputError, match=r"opencl\(0\): bytes .* exceed a block of 16 bytes"):
             api.copy_in(handle, offset, data)
     api.free(handle)
     for use in (lambda: api.free(handle), lambda: api.copy_out(handle, 0, data), lambda: api.copy_in(12345, 0, data)):
@@ -267,7 +267,7 @@ def test_sources_that_are_not_cut_as_the_table_says(api: DeviceApi) -> None:
     [
         (("bfloat16",), ("blockIdx.x",), "f: kernels take no arguments of the type bfloat16"),
         (("float32x4",), ("blockIdx.x",), "f: kernels take no arguments of the type float32x4"),
-        (("handle",), ("blockIdx.w",), "f: launch parameter 0 is 'blockIdx.w', which cannot stand there"),
+        (("handle",), ("blockIdx.w",), "f: launch parameter 0 is 'blockIdx.w', which is not allowed there"),
         (("handle",), ("tir.use_dyn_shared_memory", "blockIdx.x"), "f: launch parameter 0 is 'tir.use_dyn_shared"),
     ],
 )
@@ -285,7 +285,7 @@ def test_stored_modules_cut_anywhere_are_refused(shared: Path) -> None:
     for length in [*range(400), *range(400, len(body), 97), len(body) - 1]:
         with pytest.raises(ArchiveError, match="module of the kind 'opencl', byte"):
             load_from_bytes("opencl", body[:length])
-    with pytest.raises(ArchiveError, match="1 bytes stand behind the code"):
+    with pytest.raises(ArchiveError, match="1 bytes follow the code"):
         load_from_bytes("opencl", body + b"\0")
 
 

@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "a cycle": (change("nodes", 2, "inputs", 0, to=[3, 0, 0]), r"nodes\[2\].inputs\[0\]: node 3 .* there is a cycle"),
     "a node that reads itself": (change("nodes", 2, "inputs", 0, to=[2, 0, 0]), "there is a cycle"),
     "a node out of range": (change("heads", to=[[9, 0, 0]]), r"heads\[0\]: node 9"),
-    "an output out of range": (change("heads", to=[[3, 1, 0]]), "there is no number 1"),
+    "an output out of range": (change("heads", to=[[3, 1, 0]]), "got number 1"),
     "a negative reference": (change("heads", to=[[-1, 0, 0]]), r"heads\[0\]: expected an integer from 0"),
     "a reference of booleans": (change("heads", to=[[True, False, False]]), "expected an integer"),
     "too few numbers": (change("heads", to=[[3]]), r"expected a list \[node, output, version\]"),
@@ -162,7 +162,7 @@ def test_a_block_in_use_is_not_given_away() -> None:
     [
         ("[1", "not JSON"),
         ("[]", "expected an object, found "),
-        ('{"nodes": NaN}', "NaN is no number of JSON"),
+        ('{"nodes": NaN}', "NaN is not a JSON number"),
         ('{"nodes": [], "nodes": []}', "an object has a key twice"),
         ("[" * 100_000, "nested too deeply"),
         (b"\xff", "not JSON"),

@@ -150,7 +150,7 @@ def test_a_missing_onnx_runtime_is_said_with_the_way_out(model: bytes, monkeypat
         (b"", "length of the symbol"),
         (struct.pack("<Q", 1 << 60), "the symbol needs"),
         (struct.pack("<Q1sQ", 1, b"m", 9), "the model needs 9 bytes, 0 are left"),
-        (struct.pack("<Q1sQ1s", 1, b"m", 0, b"x"), "1 bytes stand behind the model"),
+        (struct.pack("<Q1sQ1s", 1, b"m", 0, b"x"), "1 bytes follow the model"),
         (struct.pack("<Q1sQ", 1, b"\xff", 0), "not UTF-8"),
         (struct.pack("<QQ", 0, 0), "the symbol is empty"),
     ],

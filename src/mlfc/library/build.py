@@ -23,7 +23,7 @@ from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
-"""Takes calling conventions and code, and returns what lies beside it in libraries that are exported."""
+"""Returns the files beside code in exported libraries, from calling conventions and the code."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 # the configuration of libraries comes before that of whole programs
@@ -91,7 +91,7 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
     lacking = sorted(name for name in reasons if PurePosixPath(name).stem not in sources)
     if lacking:
         raise ToolchainError(
-            f"this object cannot be linked: {reasons[lacking[0]]}, and there is no C that could be compiled instead",
+            f"this object cannot be linked: {reasons[lacking[0]]}, and it comes without C to compile instead",
             place=lacking[0],
             next_step="Load it on the machine that it was compiled for, or compile the model again for this one",
         )
@@ -162,7 +162,7 @@ def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, 
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
     for index, (module, files) in enumerate(zip(tree.code, code, strict=True)):
-        # modules may have files of one name, which then lie side by side
+        # modules may have files of one name, which are then side by side
         placed = {f"module{index}/{name}": data for name, data in files.items()}
         folders = sorted({str(PurePosixPath(name).parent) for name in placed})
         cpu = getattr(module, "cpu", "generic")

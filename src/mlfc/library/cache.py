@@ -49,7 +49,7 @@ def store_entry(key: str, suffix: str, content: Data) -> Path:
 
 
 def _store(path: Path, content: Data) -> Path:
-    # whatever is there under this name, damaged or writable by others, is replaced, and links are not followed
+    # an existing entry, damaged or writable by others, is replaced, and links are not followed
     with suppress(OSError):
         if path.is_symlink():
             path.unlink()
@@ -108,7 +108,7 @@ def _fault_of(state: os.stat_result, *, or_root: bool = False) -> str | None:
     if not hasattr(os, "geteuid"):  # Windows, where the folders of users are theirs
         return None
     if state.st_uid != os.geteuid() and not (or_root and state.st_uid == 0):
-        return f"belongs to another user, whose number is {state.st_uid}"
+        return f"belongs to another user, number {state.st_uid}"
     return "can be written by other users" if state.st_mode & _WRITABLE_BY_OTHERS else None
 
 

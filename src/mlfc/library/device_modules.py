@@ -83,7 +83,7 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
     for item in archs:
         if not _ARCH.fullmatch(item) or (len(archs) > 1 and not item.startswith("sm_")):
             raise OptionError(
-                f"'{item}' is no architecture of a GPU",
+                f"unknown GPU architecture '{item}'",
                 place=f"-arch={arch}",
                 next_step="Write -arch=sm_90, -arch=compute_75, or several: -arch=sm_80,sm_90",
             )

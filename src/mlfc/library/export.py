@@ -130,7 +130,7 @@ def _check_suffix(target: Path) -> None:
     """Raise OptionError for the name of another kind of file: it could be the model itself."""
     if target.suffix.lower() in _NO_LIBRARIES:
         raise OptionError(
-            f"files of the suffix '{target.suffix}' are no libraries",
+            f"files with the suffix '{target.suffix}' are not libraries",
             place=str(target),
             next_step="Give a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
         )
@@ -140,7 +140,7 @@ def _check_abi(abi: Sequence[str]) -> None:
     wrong = [abi] if isinstance(abi, str) else sorted(set(abi) - set(ABIS))
     if wrong or not abi:
         raise OptionError(
-            f"there is no calling convention '{', '.join(wrong)}'" if wrong else "a library needs a calling convention",
+            f"unknown calling convention '{', '.join(wrong)}'" if wrong else "a library needs a calling convention",
             place="abi",
             next_step=f"Give a list of some of: {', '.join(ABIS)}",
         )
@@ -151,7 +151,7 @@ def _check_name(target: Path, machine: Platform) -> None:
     others = _SYSTEMS_OF_SUFFIX.get(target.suffix, (machine.system,))
     if machine.system not in others:
         raise OptionError(
-            f"the name '{target.name}' says that this is a library for another system than {machine}",
+            f"the name '{target.name}' is for another system than {machine}",
             next_step=f"Name it {target.stem}{machine.suffix}, or name a machine of that system: {EXAMPLES}",
         )
 

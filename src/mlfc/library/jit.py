@@ -171,7 +171,7 @@ def _linker() -> Any:
     mathematics = ctypes.util.find_library("m")
     if mathematics:
         llvm.load_library_permanently(mathematics)
-    # the older linker places each section by itself, and ends the process where two lie more than 2 GiB apart;
+    # the older linker places each section by itself, and ends the process if two are more than 2 GiB apart;
     # for Windows it is still the one that LLVM takes by itself
     newer = sys.maxsize > _REACH and sys.platform != "win32"
     return llvm.create_lljit_compiler(suppress_errors=True, use_jit_link=newer)

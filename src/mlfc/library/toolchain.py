@@ -29,7 +29,7 @@ _JOBS = 2
 SOURCES = (".c", ".S")
 """Suffixes of what is compiled."""
 OBJECT_SUFFIX = ".o"
-_GCC = "Free Software Foundation"  # in what gcc says of itself, whatever it is called
+_GCC = "Free Software Foundation"  # in gcc's --version, whatever its name
 _ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
 # what makes a library of objects, by system: on Linux it calls its own runtime, even where the process has one with
 # the same symbols; on macOS functions of tvm-ffi may be missing until it is loaded; callers of wasm allocate in it
@@ -76,7 +76,7 @@ class Compiler:
         """
         # WebAssembly's modules are placed by whoever instantiates them
         plain = [flag for flag in FLAGS if flag != "-fPIC" or self.system != "wasi"]
-        # zig adds information for debuggers, with the names of folders, unless it is told not to
+        # zig adds information for debuggers, with the names of folders, unless told not to
         debug = ("-g0",) if self.is_zig else ()
         everywhere = ("--param=avoid-fma-max-bits=0",) if _GCC in self.version else ()
         return (*plain, *debug, f"-ffp-contract={'on' if 'clang' in self.version else 'fast'}", *everywhere)
@@ -146,7 +146,7 @@ def cross_compiler(target: Platform) -> Compiler:
     version = _zig_version(command) if has_zig() else None
     if version is None:
         raise ToolchainError(
-            f"there is no compiler for {target}: the ziglang package, which builds for all machines, is not there",
+            f"no compiler for {target} found: the ziglang package, which builds for all machines, is not installed",
             next_step="Run: pip install ziglang. Or name a compiler of yours: cc='aarch64-linux-gnu-gcc'",
         )
     return Compiler((*command, "-target", target.triple), version, target)

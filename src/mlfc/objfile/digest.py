@@ -52,9 +52,9 @@ def check_digest(image: ElfImage) -> bool:
     if record is None or record.kind == _NONE:
         return False
     if record.kind != _SHA256:
-        raise ValueError(f"its digest is of the unknown kind {record.kind}")
+        raise ValueError(f"unknown kind of digest: {record.kind}")
     if _digest_of(image, record.offset, record.left_out) != record.digest:
-        raise ValueError("it does not have the content that was exported, by its own digest")
+        raise ValueError("its content does not match its own digest")
     return True
 
 
@@ -84,7 +84,7 @@ def _read_record(image: ElfImage) -> DigestRecord | None:
     content = bytes(image.content(found[0], _NBYTES, f"its {SYMBOL}"))
     mark, kind, count, digest = _HEAD.unpack_from(content)
     if mark.rstrip(b"\0").decode(errors="replace") not in _MARKS or count > MAX_RANGES:
-        raise ValueError(f"its {SYMBOL} is none")
+        raise ValueError(f"its {SYMBOL} is invalid")
     ranges = (_RANGE.unpack_from(content, _HEAD.size + index * _RANGE.size) for index in range(count))
     left_out = tuple((start, start + nbytes) for start, nbytes in ranges)
     return DigestRecord(image.offset(found[0], f"its {SYMBOL}"), kind, digest, left_out)
@@ -144,7 +144,7 @@ def constants_in(data: Data) -> Iterator[ArrayContent]:
     elif isinstance(data, Joined):
         for part in data.parts:
             yield from constants_in(part)
-    else:  # an object that LLVM's code comes with has its constants so
+    else:  # objects of constants beside LLVM's code
         for piece in getattr(data, "pieces", ()):
             yield from constants_in(piece.data)
 
@@ -153,7 +153,7 @@ def add_digest(path: Path, constants: Sequence[ArrayContent]) -> None:
     """Write the digest of an ELF library into its file, without the largest of `constants`; ignore other formats."""
     with path.open("r+b") as file:
         head = read_head(file.read(HEAD))
-        if head is None or (head.kind, head.system) != (LIBRARY, "linux"):  # which stands for all that use ELF
+        if head is None or (head.kind, head.system) != (LIBRARY, "linux"):  # any system with ELF
             return
         mapped = mmap.mmap(file.fileno(), 0)
         largest = sorted(range(len(constants)), key=lambda index: -constants[index].nbytes)[:MAX_RANGES]

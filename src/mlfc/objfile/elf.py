@@ -135,7 +135,7 @@ def _symbols_of(elf: ElfObject, table: Section, data: memoryview) -> Iterator[Sy
         end = text.find(b"\0", start, start + _MAX_NAME)
         if end < 0:
             raise ValueError("a name that does not end")
-        # names may lie within each other, so a small table could ask for a lot of memory
+        # names may overlap, so a small table could ask for a lot of memory
         room -= end - start
         if room < 0:
             raise ValueError(f"names of more than {_MAX_TEXT:,} bytes")
@@ -215,7 +215,7 @@ class ElfImage:
         raise ValueError(f"{what} is not in the file")
 
     def rest(self, address: int, what: str) -> memoryview:
-        """Return the file from an address to the end of its segment, as it will lie in memory that can be read."""
+        """Return the file from an address to the end of its readable segment."""
         load = self._load(address, what)
         return self.data[load.offset + address - load.address : load.offset + load.nbytes]
 

@@ -36,7 +36,7 @@ def exports(code: memoryview) -> Iterator[Export]:
     """
     head = read_head(code[:HEAD])
     if head is None:
-        raise ValueError("it is no machine code that is known")
+        raise ValueError("it is not known machine code")
     if head.system == "linux":
         elf = read_elf(code)
         # the names of functions are all that is wanted of them
@@ -52,7 +52,7 @@ def exports(code: memoryview) -> Iterator[Export]:
     room = _MAX_TEXT
     try:
         for name, content in found(code):
-            # names may lie within each other, so a small table could ask for a lot of memory
+            # names may overlap, so a small table could ask for a lot of memory
             room -= len(name)
             if room < 0:
                 raise ValueError(f"names of more than {_MAX_TEXT:,} letters")
@@ -78,6 +78,6 @@ def _of_elf(elf: ElfObject, code: memoryview, symbol: Symbol) -> Export:
         return Export(symbol.name, False, _NOTHING)
     start = symbol.value - section.address
     if not 0 <= start <= section.nbytes - symbol.nbytes or section.offset + section.nbytes > len(code):
-        raise ValueError(f"{symbol.name} does not lie in its section")
+        raise ValueError(f"{symbol.name} is outside its section")
     at = section.offset + start
     return Export(symbol.name, False, code[at : at + symbol.nbytes])

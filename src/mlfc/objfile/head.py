@@ -10,7 +10,7 @@ from mlfc.support.platforms import Platform, this_platform
 from mlfc.support.text import with_article
 
 HEAD = 4096
-"""How many of a file's first bytes tell what it is."""
+"""How many of a file's first bytes identify it."""
 
 STATIC_MARK = b"!<arch>\n"
 """The start of static libraries (``.a``): the archives of Unix's ar(1), whose form all systems share."""
@@ -43,7 +43,7 @@ _MACHO_ARCHES = {0x0100_0007: "x86_64", 0x0100_000C: "aarch64", 7: "x86", 12: "a
 _MACHO_KINDS = {1: OBJECT, 2: PROGRAM, 6: LIBRARY, 8: LIBRARY}
 _MACHO, _MACHO_32, _FAT = b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"
 _DLL = 0x2000
-# of a COFF object: machine, sections, time, where the symbols lie, how many, bytes of an optional header
+# of a COFF object: machine, sections, time, place and number of symbols, bytes of an optional header
 _COFF_HEAD = struct.Struct("<HHIIIH")
 # more would be a class file of Java, which starts with the same four bytes
 _MAX_FAT = 16
@@ -139,7 +139,7 @@ def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None)
     wanted = machine or this_platform()
     if head is None:
         return f"it is not {with_article(kind)}"
-    # objects of WebAssembly start as modules do: what tells them apart lies behind the code
+    # objects of WebAssembly start as modules do: they differ only after the code
     if head.kind != kind and (head.system != "wasi" or kind not in (LIBRARY, OBJECT)):
         return f"it is {with_article(head.kind)}, not {with_article(kind)}"
     if head.system != wanted.system or wanted.arch not in head.arches:

@@ -45,7 +45,7 @@ def macho_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
         if command == _SEGMENT:
             (number,) = struct.unpack_from("<I", data, at + _SECTIONS_AT)
             if _SEGMENT_BYTES + number * _SECTION.size > nbytes:
-                raise ValueError("the sections of a segment do not lie in its load command")
+                raise ValueError("the sections of a segment exceed its load command")
             first = at + _SEGMENT_BYTES
             sections += [_SECTION.unpack_from(data, first + index * _SECTION.size) for index in range(number)]
         elif command == _SYMTAB:
@@ -66,14 +66,14 @@ def _symbols(
         if kind & _DEBUG or not kind & _EXTERNAL or kind & _TYPE != _IN_SECTION:
             continue
         if not 0 < place <= len(sections):
-            raise ValueError("a symbol lies in no section")
+            raise ValueError("a symbol is in no section")
         end = names.find(b"\0", name_at, name_at + _MAX_NAME)
         if end < 0:
             raise ValueError("a name that does not end")
         address, nbytes, at, traits = sections[place - 1]
         offset = value - address
         if not 0 <= offset <= nbytes:
-            raise ValueError("a symbol does not lie in its section")
+            raise ValueError("a symbol is outside its section")
         name = names[name_at:end].decode("utf-8", "replace").removeprefix("_")
         is_empty = traits & _KIND in _ZEROS
         content = data[:0] if is_empty else data[at + offset : at + nbytes]

@@ -11,7 +11,7 @@ _MAX_SYMBOLS = 1_000_000
 _HEADER_AT = 0x3C
 # behind the mark: machine, sections, time, symbols and their number, bytes of the optional header, traits
 _HEADER = struct.Struct("<4sHHIIIHH")
-# by the optional header's mark: where in it the table of data directories stands, the first of which are the exports
+# by the optional header's mark: where in it the data directories start, with that of exports first
 _DIRECTORIES = {0x10B: 96, 0x20B: 112}
 # name, bytes in memory, address, bytes in the file, place in the file, and what says whether it is code
 _SECTION = struct.Struct("<8sIIII12xI")
@@ -19,7 +19,7 @@ _EXECUTE = 0x2000_0000
 # numbers of functions and of names; tables of functions, of names, of the places of named functions
 _EXPORTS = struct.Struct("<20xIIIII")
 _MAX_NAME = 4096
-# of an object: machine, sections, time, where the symbols lie, how many
+# of an object: machine, sections, time, place and number of symbols
 _OBJECT = struct.Struct("<HHIIIHH")
 # name, value, section, type, storage class, entries that follow and belong to it
 _SYMBOL = struct.Struct("<8sIhHBB")
@@ -52,7 +52,7 @@ def pe_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
         text, end, _ = bytes(_rest(data, sections, name_at)[0][:_MAX_NAME]).partition(b"\0")
         if not end:
             raise ValueError("a name that does not end")
-        if not table <= address < table + nbytes:  # else it stands for a symbol of another library
+        if not table <= address < table + nbytes:  # else it names a symbol of another library
             content, traits = _rest(data, sections, address)
             yield text.decode("utf-8", "replace"), None if traits & _EXECUTE else content
 
@@ -62,7 +62,7 @@ def _rest(data: memoryview, sections: list[tuple[int, ...]], address: int) -> tu
     for _, memory, start, nbytes, at, traits in sections:
         if start <= address < start + max(memory, nbytes):
             return data[min(at + address - start, at + nbytes) : at + nbytes], traits
-    raise ValueError(f"the address {address:#x} lies in no section")
+    raise ValueError(f"the address {address:#x} is in no section")
 
 
 def coff_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
@@ -78,8 +78,8 @@ def coff_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
         if storage != _EXTERNAL or section <= 0:
             continue
         if section > sections:
-            raise ValueError("a symbol lies in no section")
-        if name.startswith(bytes(4)):  # a longer name lies in the table of strings
+            raise ValueError("a symbol is in no section")
+        if name.startswith(bytes(4)):  # a longer name is in the string table
             start = strings + int.from_bytes(name[4:], "little")
             name, end, _ = bytes(data[start : start + _MAX_NAME]).partition(b"\0")
             if not end:

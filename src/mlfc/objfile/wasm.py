@@ -86,10 +86,10 @@ class _Reader:
     def address(self) -> int:
         """Return the value of a constant expression; one that is no number is of nothing in memory."""
         if self.byte() != _I32_CONST:
-            raise ValueError("an address that is no constant")
+            raise ValueError("an address that is not constant")
         value = self.number(signed=True)
         if self.byte() != _END:
-            raise ValueError("an address that is no constant")
+            raise ValueError("an address that is not constant")
         return value
 
 
@@ -115,7 +115,7 @@ def _unknown(reader: _Reader) -> None:
     raise ValueError(f"an import of an unknown kind before byte {reader.at} of its section")
 
 
-# what stands behind the kind of an import
+# readers of what follows the kind of an import
 _SKIPS: dict[int, Callable[[_Reader], object]] = {
     _FUNCTION: _Reader.number,
     _TABLE: _table,
@@ -149,7 +149,7 @@ def _segments(reader: _Reader) -> list[tuple[int, memoryview]]:
     for _ in range(reader.count()):
         kind = reader.number()
         if kind > _ACTIVE_IN:
-            raise ValueError(f"data of the unknown kind {kind}")
+            raise ValueError(f"unknown kind {kind} of data")
         if kind == _ACTIVE_IN:
             reader.number()
         start = None if kind == _PASSIVE else reader.address()

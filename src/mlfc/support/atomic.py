@@ -42,7 +42,7 @@ def temporary_error(error: OSError) -> OutputError:
     """Return the error for a temporary file that cannot be written."""
     try:
         place = tempfile.gettempdir()
-    except OSError:  # none of the folders that there could be: the first reason is the right one
+    except OSError:  # no folder is usable: the first reason is the right one
         place = "temporary files"
     reason = error.strerror or str(error)
     next_step = "Free some space there, or set TMPDIR to a folder with room that you may write to"

@@ -30,7 +30,7 @@ class Content(Protocol):
         """How many bytes there are."""
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the bytes in order: views of what lies in memory, or pieces of at most `PIECE` bytes."""
+        """Yield the bytes in order: views of memory, or pieces of at most `PIECE` bytes."""
 
 
 Data: TypeAlias = "bytes | Content"
@@ -42,7 +42,7 @@ def nbytes_of(data: Data) -> int:
 
 
 def chunks_of(data: Data) -> Iterator[bytes | memoryview]:
-    """Yield the bytes in pieces of at most `PIECE` bytes, without copies of what lies in memory."""
+    """Yield the bytes in pieces of at most `PIECE` bytes, without copying memory."""
     for chunk in (data,) if isinstance(data, bytes) else data.chunks():
         view = memoryview(chunk)
         for start in range(0, len(view), PIECE):

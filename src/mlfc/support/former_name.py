@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 FORMER = "mlforge"
-"""Where `mlfc` stands today: in keys of metadata, exported symbols, kinds of modules."""
+"""Now `mlfc` in keys of metadata, exported symbols, kinds of modules."""
 
 
 FORMER_TRACE = f"runtime/include/{FORMER}_trace.h"

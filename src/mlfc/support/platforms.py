@@ -78,13 +78,11 @@ def parse_platform(text: str) -> Platform:
     """Return the platform of a triple in the spelling of LLVM, Debian or zig; raise OptionError if it is unknown."""
     words = text.strip().lower().split("-")
     arch = arch_named(words[0])
-    # versions stand behind the names of systems: darwin20.6, macosx11.0, linux.5.10
+    # versions follow the names of systems: darwin20.6, macosx11.0, linux.5.10
     named = [re.sub(r"[\d.]+$", "", word) if word not in _SYSTEM_OF else word for word in words[1:]]
     systems = [_SYSTEM_OF[word] for word in named if word in _SYSTEM_OF]
     if arch is None or not systems:
-        raise OptionError(
-            f"there is no machine '{text}' that libraries can be made for", next_step=f"Machines: {EXAMPLES}, ..."
-        )
+        raise OptionError(f"unknown machine '{text}'", next_step=f"Machines: {EXAMPLES}, ...")
     # a vendor may be called as a system: aarch64-apple-darwin, x86_64-w64-mingw32
     system = systems[-1]
     if system == "windows" and "msvc" in words:

@@ -31,7 +31,7 @@ _KEYS = {"nbytes": "bytes", "tiling": "stripes", "distance": "lead"}
 
 @dataclass(frozen=True)
 class Limits:
-    """What JSON Schema says of a value beside its type; `name` is that of a definition, to which schemas refer."""
+    """Constraints of JSON Schema on a value beside its type; `name` is that of a definition for references."""
 
     name: str = ""
     minimum: int | None = None
@@ -76,7 +76,7 @@ class RecordError(ValueError):
 
 
 class Record:
-    """The base of the frozen dataclasses that JSON objects stand for."""
+    """The base of frozen dataclasses for JSON objects."""
 
     @classmethod
     def from_json(cls: type[R], value: object) -> R:
@@ -296,7 +296,7 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
 
 
 def titled(record: Record) -> Iterator[tuple[str, Any]]:
-    """Yield title and value of each field that has a title and is told."""
+    """Yield title and value of each field with a title whose value is not None."""
     for entry in _items(type(record)):
         value = getattr(record, entry.name)
         if entry.says.title and value is not None:

@@ -116,7 +116,7 @@ class Cursor:
     def end(self, what: str) -> None:
         """Raise ArchiveError unless nothing follows `what`."""
         if self.remaining:
-            raise self.fault(f"{self.remaining} bytes stand behind {what}", self.offset)
+            raise self.fault(f"{self.remaining} bytes follow {what}", self.offset)
 
     def fault(self, cause: str, offset: int) -> ArchiveError:
         """Return an error at byte `offset`."""

@@ -230,7 +230,7 @@ class TarReader:
                 raise self.error("the member appears twice", name)
             end = info.offset_data + info.size
             if info.size < 0 or end > file.size_up_to(end):
-                raise self.error(f"the member says it has {info.size:,} bytes, but the archive ends before", name)
+                raise self.error(f"the member has {info.size:,} bytes by its header, but the archive ends before", name)
             self._members[name] = info
         self._check_tree(folders)
         if file.size_up_to(None) > MAX_BYTES:

@@ -145,4 +145,4 @@ def _arch(word: str) -> str:
 
 def _check(symbol: str) -> None:
     if not _NAME.fullmatch(symbol):
-        raise OptionError(f"'{symbol[:80]}' is no symbol: it must be a name in C")
+        raise OptionError(f"'{symbol[:80]}' is not a symbol: expected a C name")

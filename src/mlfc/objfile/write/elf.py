@@ -15,7 +15,7 @@ _PROGBITS, _SYMTAB, _STRTAB = 1, 2, 3
 _ALLOCATED, _X86_64_LARGE = 2, 0x1000_0000
 _GLOBAL_OBJECT, _HIDDEN = 0x11, 2
 _X86_64 = 62
-# code reaches two gigabytes around itself; large data that only loaders look for lies behind all that
+# code reaches two gigabytes around itself; large data that only loaders look for is placed beyond that
 _LARGE = 16 << 20
 _LARGE_RODATA = ".lrodata"
 # linkers take it that code without this section wants to run what lies on the stack; where there is no system to forbid

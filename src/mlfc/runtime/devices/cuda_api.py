@@ -267,7 +267,7 @@ class CudaKernel:
         values, places = (ctypes.c_uint64 * max(1, count))(), (ctypes.c_void_p * max(1, count))()
         start = ctypes.addressof(values)
         for index, value in enumerate(launch.arguments):
-            # a parameter's bytes stand at the start of its eight: GPUs and their hosts are little-endian
+            # a parameter's bytes are the first of its eight: GPUs and their hosts are little-endian
             values[index] = value if isinstance(value, int) else int.from_bytes(np.asarray(value).tobytes(), "little")
             places[index] = start + 8 * index
         if launch.shared_bytes > self._shared:

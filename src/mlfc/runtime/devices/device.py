@@ -56,12 +56,12 @@ class Device(Displayed):
 
     @property
     def api(self) -> DeviceApi:
-        """What allocates and copies there; raise DeviceError where the device, or its driver, is not there."""
+        """Its memory and queue; raise DeviceError if the device or its driver is missing."""
         return device_api(self)
 
     @property
     def exists(self) -> bool:
-        """Whether the device and its driver are there."""
+        """Whether the device and its driver exist."""
         try:
             return self.api is not None
         except DeviceError:
@@ -119,7 +119,7 @@ class DeviceApi(Displayed, ABC):
 
     @abstractmethod
     def _copy_out(self, handle: int, offset: int, data: Array) -> None:
-        """Copy bytes out, behind all work before; they are there when this returns."""
+        """Copy bytes out, after all earlier work; they are complete when this returns."""
 
     @abstractmethod
     def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
@@ -197,7 +197,7 @@ class DeviceApi(Displayed, ABC):
             raise self._unknown(handle)
         if offset < 0 or nbytes < 0 or offset + nbytes > size:
             raise InputError(
-                f"bytes {offset} to {offset + nbytes} do not lie in a block of {size:,} bytes", place=str(self.device)
+                f"bytes {offset} to {offset + nbytes} exceed a block of {size:,} bytes", place=str(self.device)
             )
 
 
@@ -268,7 +268,7 @@ def device_api(device: Device) -> DeviceApi:
             driver = driver_of(device.kind)
             count = driver.count()
             if device.index >= count:
-                raise DeviceError(f"there is no device {device}: there {'is' if count == 1 else 'are'} {count}")
+                raise DeviceError(f"unknown device {device}: the driver has {count}")
             _opened[device] = driver.open(device)
         return _opened[device]
 

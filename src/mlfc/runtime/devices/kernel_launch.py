@@ -70,7 +70,7 @@ class CallLayout:
         tags = info.launch_param_tags
         for place, tag in enumerate(tags):
             if tag not in _AXES and (tag != DYNAMIC_SHARED or place != len(tags) - 1):
-                raise InputError(f"launch parameter {place} is '{tag}', which cannot stand there", place=name)
+                raise InputError(f"launch parameter {place} is '{tag}', which is not allowed there", place=name)
         for arg in info.arg_types:
             if arg != HANDLE and arg not in _SCALARS:
                 raise InputError(f"kernels take no arguments of the type {arg}", place=name)

@@ -96,7 +96,7 @@ def require_nvrtc() -> Nvrtc:
     found = find_nvrtc()
     if found is None:
         raise ToolchainError(
-            "CUDA source must be compiled, and NVIDIA's compiler NVRTC is not there", next_step=NEXT_STEP
+            "CUDA source must be compiled, and NVIDIA's compiler NVRTC is not installed", next_step=NEXT_STEP
         )
     return found
 

@@ -40,7 +40,7 @@ _NEXT_STEPS = {
     "MEM_OBJECT_ALLOCATION_FAILURE": _NO_ROOM,
     "INVALID_BUFFER_SIZE": _NO_ROOM,
     "OUT_OF_HOST_MEMORY": _NO_ROOM,
-    # what drivers say of kernels that crashed, too
+    # which drivers also report for kernels that crashed
     "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has room, start the process again",
     "DEVICE_NOT_AVAILABLE": _LOST,
     "INVALID_COMMAND_QUEUE": _LOST,
@@ -122,7 +122,7 @@ class OpenClApi(DeviceApi):
         super().__init__()
         self.device = device
         self.name = found.name.strip()
-        # what stands behind the number says what the device's name says
+        # the text after the number repeats the device's name
         version = " ".join(found.version.split()[:2])
         self.driver = f"{found.platform.name} {found.driver_version}, {version}"
         self.memory_bytes = found.global_mem_size
@@ -214,7 +214,7 @@ class OpenClApi(DeviceApi):
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what compilers say of programs that they take
+                warnings.simplefilter("ignore")  # compilers' remarks on programs that they accept
                 program.build(options)
         except self._cl.Error as error:
             log = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())

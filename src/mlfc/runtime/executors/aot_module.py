@@ -98,7 +98,7 @@ class AotModule(Displayed):
         ----------
         *inputs
             One mapping from input names to arrays, or the arrays in the order of `inputs`. numpy arrays and arrays of
-            any DLPack library are read where they lie if they are contiguous.
+            any DLPack library are read in place if they are contiguous.
 
         Returns
         -------

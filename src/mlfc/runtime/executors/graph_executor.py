@@ -184,7 +184,7 @@ class GraphExecutor(Displayed):
         Raises
         ------
         InputError
-            Unless the array is contiguous, aligned to its elements' size, and fits, and operators run where it lies.
+            Unless the array is contiguous, aligned to its elements' size, and fits, and operators run on its device.
         """
         entry = self._index(key)
         array = self._taken(value, entry, self._name(key))

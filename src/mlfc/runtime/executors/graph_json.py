@@ -241,9 +241,9 @@ class _Reader:
             raise self.fault(where, "expected a list [node, output, version]")
         node, output, *_ = [self.integer(item, where) for item in items]
         if node >= len(nodes):
-            raise self.fault(where, f"node {node} does not stand before it: there is a cycle, or there is no such node")
+            raise self.fault(where, f"node {node} does not precede it: there is a cycle, or no such node")
         if output >= len(nodes[node].outputs):
-            raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs; there is no number {output}")
+            raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs, got number {output}")
         return int(nodes[node].outputs[output])
 
     def _arguments(self, items: list[Any], nodes: tuple[Node, ...]) -> tuple[int, ...]:

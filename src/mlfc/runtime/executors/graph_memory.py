@@ -103,7 +103,7 @@ class HostMemory:
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
         """Share the memory of another graph's tensor as an argument."""
         if not isinstance(other, HostMemory):
-            raise InternalError("tensors of two devices cannot lie in one place")
+            raise InternalError("tensors of two devices cannot share memory")
         self._external[argument] = other.view(source)
 
     def view(self, entry: int) -> Array:
@@ -238,7 +238,7 @@ class DeviceMemory:
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
         """Share the memory of another graph's tensor as an argument."""
         if not isinstance(other, DeviceMemory) or other.device(source) != self.device(argument):
-            raise InternalError("tensors of two devices cannot lie in one place")
+            raise InternalError("tensors of two devices cannot share memory")
         if self.is_here(argument):
             self._host.share(argument, other._host, source)
         else:

@@ -76,7 +76,7 @@ TRACE_FLAGS = (
     "-DMLFC_TRACE_TICKS=mlfc_trace_nanoseconds",
     "-DMLFC_TRACE_RECORD=mlfc_trace_operator",
 )
-"""What turns the hook of generated code on, and takes it to `record_file`."""
+"""Flags that turn the hook of generated code on, and direct it to `record_file`."""
 
 _OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 

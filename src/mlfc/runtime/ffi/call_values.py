@@ -140,14 +140,13 @@ def _tensor(tensor: c_abi.DLTensor) -> Any:
     """Return a tensor as an array, or as an `NDArray` in memory of a device."""
     if tensor.device.type == cpu().type_code:
         return c_abi.tensor_view(tensor)
-    from mlfc.runtime.tensor.c_abi import Described  # only with devices is there need of them
-    from mlfc.runtime.tensor.ndarray import NDArray
+    from mlfc.runtime.tensor.ndarray import NDArray  # only devices need it
 
     device = device_of_code(tensor.device.type, tensor.device.id)
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     code, dtype = c_abi.DLDevice(device.type_code, device.index), c_abi.DLDataType.from_buffer_copy(tensor.dtype)
     shape = tuple(tensor.shape[: tensor.ndim])
-    described = Described(tensor.data or 0, code, shape, dtype, strides, tensor.byte_offset, False, None)
+    described = c_abi.Described(tensor.data or 0, code, shape, dtype, strides, tensor.byte_offset, False, None)
     return NDArray(described, device, c_abi.dtype_name(dtype))
 
 

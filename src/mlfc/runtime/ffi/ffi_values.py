@@ -117,7 +117,7 @@ class FfiFrame:
     def __init__(self, count: int) -> None:
         self._classic = CallFrame(count)
         memory = (FfiAny * max(1, count))()
-        # types lie at every fourth 32 bits, values at every second 64
+        # types are at every fourth 32 bits, values at every second 64
         self._types = memoryview(memory).cast("B").cast("i")
         self._values = memoryview(memory).cast("B").cast("q")
         self.result = FfiAny()

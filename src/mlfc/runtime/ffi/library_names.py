@@ -26,7 +26,7 @@ _counter = itertools.count(1)
 # names by path, and the device, number and time of the file that was there
 _guard = ForkSafeLock()
 _names: dict[tuple[str, tuple[int, int, int]], str] = {}
-# the SHA-256 of what lies in memory, by its name while it has one; names of what is loaded, by SHA-256
+# SHA-256 of libraries in memory by name, while they have one; names of loaded ones by SHA-256
 _digests: dict[str, bytes] = {}
 _loaded: dict[bytes, str] = {}
 
@@ -102,13 +102,13 @@ def _state(path: str) -> tuple[int, int, int] | None:
 
 
 _SYMBOL_ENTRY = 1
-# of an entry of an ELF table of symbols: where its kind stands
+# place of the kind in an entry of an ELF symbol table
 _KIND_AT = 4 if struct.calcsize("P") == 8 else 12
 _FUNCTIONS = (2, 10)
 
 
 class _DlInfo(ctypes.Structure):
-    """``Dl_info``: the file that an address lies in, where it is mapped, and the nearest symbol."""
+    """``Dl_info``: the file at an address, where it is mapped, and the nearest symbol."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),

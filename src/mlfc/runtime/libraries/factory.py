@@ -155,7 +155,7 @@ class FactoryModule(Module, HasModel):
 
     @cached_property
     def model(self) -> Runnable:
-        """The model, ready to run; made when first asked for."""
+        """The model, ready to run; made on first use."""
         return self._make(())
 
     def model_on(self, devices: Sequence[Device]) -> Runnable:

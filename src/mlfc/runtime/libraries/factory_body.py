@@ -59,7 +59,7 @@ def encode_factory(body: FactoryBody) -> Joined:
     if body.graph_json is None:
         return Joined((names, *arrays, tail))
     text = body.graph_json.encode()
-    # the key of the root, which stands before the body, is all in front of it that is no multiple of eight
+    # of everything before the body, only the key of the root is not a multiple of eight
     blanks = -(len(GRAPH) + len(text) + len(names)) % _WORD
     return Joined((encode_string(text + b" " * blanks), names, *arrays, tail))
 
@@ -101,7 +101,7 @@ def _graph(take: Cursor) -> str:
     at = take.offset
     text = take.text("the graph JSON", _MAX_JSON)
     if not text.strip():
-        raise take.fault("there is no graph JSON", at)
+        raise take.fault("the graph JSON is empty", at)
     return text
 
 

@@ -90,7 +90,7 @@ def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob"
     head = Cursor(data, 0, place)
     nbytes = head.u64("the size of the blob")
     if nbytes > head.remaining:
-        raise head.fault(f"the blob of {nbytes} bytes is cut off: {head.remaining} are there", 0)
+        raise head.fault(f"the blob of {nbytes} bytes is cut off after {head.remaining}", 0)
     take = Cursor(data[: _U64_BYTES + nbytes], _U64_BYTES, place)
     tree = _ffi_tree(take) if abi == "ffi" else _classic_tree(take, place)
     take.end("the last module")
@@ -106,7 +106,7 @@ def _classic_tree(take: Cursor, place: str) -> StoredTree:
         kind = take.text("the kind of a module", _MAX_KIND)
         if kind == TREE:
             if index != count - 1:
-                raise take.fault("modules stand behind the import tree", at)
+                raise take.fault("modules follow the import tree", at)
             children = _children(take, len(modules))
         elif kind == LIBRARY:
             modules.append(_library(take, modules, at))
@@ -162,7 +162,7 @@ def _ffi_tree(take: Cursor) -> StoredTree:
 
 def _library(take: Cursor, modules: list[StoredModule], at: int) -> StoredModule:
     if any(module.data is None for module in modules):
-        raise take.fault(f"the library stands in its blob twice, as '{LIBRARY}'", at)
+        raise take.fault(f"the blob contains the library twice, as '{LIBRARY}'", at)
     return StoredModule(LIBRARY, None, take.offset)
 
 

@@ -124,7 +124,7 @@ def _take_body(take: Cursor) -> tuple[str, dict[str, FunctionInfo], memoryview]:
         start = take.offset
         name = take.text("the name of a kernel")
         if name in functions:
-            raise take.fault(f"the kernel '{name}' is there twice", start)
+            raise take.fault(f"the kernel '{name}' is duplicated", start)
         inner = take.text("the name of a function")
         types = tuple(_take_type(take) for _ in range(take.count("types of arguments", _TYPE.size)))
         functions[name] = FunctionInfo(inner, types, tuple(take.texts("launch parameters")))
@@ -143,7 +143,7 @@ def _take_type(take: Cursor) -> str:
     name = dtypes.from_dlpack(code, bits, lanes)
     # what is stored again must be the same bytes
     if name is None or dtypes.to_dlpack(name) != (code, bits, lanes):
-        raise take.fault(f"{code} is no code of a data type", start)
+        raise take.fault(f"unknown code {code} of a data type", start)
     return name
 
 
@@ -238,7 +238,7 @@ class OpenClModule(DeviceModule):
 
 
 def cut_source(source: str) -> dict[str, str]:
-    """Return each kernel's program by its name; what stands before the first marker belongs to none."""
+    """Return each kernel's program by its name; text before the first marker is ignored."""
     programs = {}
     for part in source.split(_MARKER)[1:]:
         name, _, program = part.partition("\n")

@@ -141,7 +141,7 @@ class Module(Displayed):
         return self.entry(*args)
 
     def description(self) -> Mapping[str, ModuleInterface]:
-        """Return what the code says of the models in it, by their names."""
+        """Return the code's description of its models, by name."""
         return {}
 
     def find_model(self, name: str) -> Runnable | None:  # noqa: ARG002  (libraries override it)

@@ -7,7 +7,7 @@ Stored form of the kind ``onnxruntime``, little-endian and without padding, as T
 | symbol: the name of the module's function | u64 length and UTF-8 bytes |
 | model: an ONNX model | u64 length and bytes |
 
-Nothing stands behind the model.
+Nothing follows the model.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class ConstLoader(Module):
         return to_bytes(self.stored())
 
     def stored(self) -> Data:
-        """Return the stored form; the constants are taken from their arrays."""
+        """Return the stored form; the constants are read from their arrays."""
         arrays = (ndarray_content(array) for array in self.constants.values())
         used = b"".join(map(encode_strings, self.used.values()))
         head = encode_strings(list(self.constants)) + encode_u64(len(self.constants))
@@ -223,7 +223,7 @@ def _load_constants(data: bytes | memoryview) -> ConstLoader:
         at = take.offset
         used[symbol] = take.texts("names of constants")
         if not set(used[symbol]) <= set(constants):
-            raise take.fault(f"'{symbol[:60]}' uses a constant that is not there", at)
+            raise take.fault(f"'{symbol[:60]}' uses a constant that does not exist", at)
     take.end("the last list")
     return ConstLoader(constants, used)
 

@@ -111,7 +111,7 @@ def require_bound(arrays: Mapping[str, Array], kind: str) -> None:
 
 
 FILLS = ("random", "zeros", "ones")
-# Wide integers that stand for no real numbers are mostly token numbers and indices, which must stay small.
+# Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
 _INDEX_END = 8
 
 

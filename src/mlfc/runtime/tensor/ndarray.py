@@ -1,4 +1,4 @@
-"""Tensors on devices, which other libraries take and give where they lie."""
+"""Tensors on devices, exchanged with other libraries in place."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NDArray(Displayed):
 
     @property
     def is_on_host(self) -> bool:
-        """Whether it lies in memory of this process that code of the host reads."""
+        """Whether it is in memory of this process that host code can read."""
         return self._host is not None
 
     @property
@@ -189,7 +189,7 @@ class NDArray(Displayed):
 
 
 def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: Device | None = None) -> NDArray:
-    """Return a new tensor whose elements are arbitrary.
+    """Return a new uninitialized tensor.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: De
     Raises
     ------
     InputError
-        For a shape or dtype that there is not.
+        For an invalid shape or dtype.
     DeviceError
         If the device is not there, or has no room.
     """
@@ -269,7 +269,7 @@ def from_dlpack(value: Any) -> NDArray:
     device = _device(described.device.type, described.device.id)
     if device.type_code != cpu().type_code and described.strides not in (None, described.compact_strides):
         raise ExchangeError(
-            f"the tensor on {device} does not lie close together in row-major order", next_step="Make it contiguous"
+            f"the tensor on {device} is not contiguous in row-major order", next_step="Make it contiguous"
         )
     try:
         name = c_abi.dtype_name(described.dtype)

@@ -16,7 +16,7 @@ from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
+from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
@@ -135,10 +135,8 @@ class AotModule(Displayed):
         InputError, ProblemsError
             If they do not fit the model or cannot be used in place.
         """
-        sources = by_name(inputs, self.inputs, "input")
-        results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")
-        require_bound(sources, "input")
-        require_bound(results, "output")
+        sources = bound(inputs, self.inputs, "input")
+        results = self.new_outputs() if outputs is None else bound(outputs, self.outputs, "output")
         taken = list(sources.items())
         for name, array in results.items():
             for other, memory in taken:

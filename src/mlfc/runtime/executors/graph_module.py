@@ -14,7 +14,7 @@ from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.tensor.arrays import by_name, require_bound, require_readable
+from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -154,10 +154,8 @@ class GraphModule(Displayed):
         Inputs are read in place, or copied to the device where they are read; outputs are copied out of the executor's
         memory at the end of each call.
         """
-        sources = by_name(inputs, self.inputs, "input")
-        results = self.new_outputs() if outputs is None else by_name(outputs, self.outputs, "output")
-        require_bound(sources, "input")
-        require_bound(results, "output")
+        sources = bound(inputs, self.inputs, "input")
+        results = self.new_outputs() if outputs is None else bound(outputs, self.outputs, "output")
         return BoundGraph(self.executor.fork(), sources, results)
 
     def new_outputs(self) -> dict[str, Array]:

@@ -99,8 +99,9 @@ def require_readable(array: Array) -> Array:
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
-def require_bound(arrays: Mapping[str, Array], kind: str) -> None:
-    """Raise InputError unless every array can be used in place, as fixed buffers must be."""
+def bound(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
+    """Match `values` as `by_name` does; raise InputError unless every array can be used in place as a fixed buffer."""
+    arrays = by_name(values, infos, kind)
     for name, array in arrays.items():
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned) or (kind == "output" and not flags.writeable):
@@ -108,6 +109,7 @@ def require_bound(arrays: Mapping[str, Array], kind: str) -> None:
             raise InputError(
                 f"the {kind} cannot be bound: it must be {need}", place=name, next_step="Bind a copy of it"
             )
+    return arrays
 
 
 FILLS = ("random", "zeros", "ones")

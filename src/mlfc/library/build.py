@@ -35,6 +35,8 @@ _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
 _LONGEST_MARK = 16
 _CPP = (".cc", ".cpp")
 _TEXTS = (*SOURCES, *_CPP, ".h")
+_NAMES = {SYMBOLS["classic"]: "devc", SYMBOLS["ffi"]: "devc_ffi"}
+_LINKED = (OBJECT_SUFFIX, *SOURCES)
 
 
 def build_library(
@@ -140,9 +142,6 @@ def runtime_files() -> Mapping[str, bytes]:
     return crt_files(*_RUNTIME_PARTS)
 
 
-_NAMES = {SYMBOLS["classic"]: "devc", SYMBOLS["ffi"]: "devc_ffi"}
-
-
 @dataclass(frozen=True)
 class Part:
     """Files that are compiled in the same way."""
@@ -197,9 +196,6 @@ def write_blob_source(tree: PackedTree, folder: Path) -> Path:
     place = folder / f"{blob_name(tree)}.c"
     write_data(place, blob_source(tree.content, tree.symbol))
     return place
-
-
-_LINKED = (OBJECT_SUFFIX, *SOURCES)
 
 
 def linked_library(path: str | os.PathLike[str]) -> Path:

@@ -32,6 +32,11 @@ from mlfc.target.target import Target
 
 KERNEL_SUFFIXES = {"cuda": "cu", "opencl": "cl"}
 """Of files with the source of kernels, by the kind of device."""
+DEFAULT_ARCH = "compute_75"
+"""PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
+_ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
+_SOURCE = "kernels.cu"
+_FILE = "src/mlfc_description.c"
 
 
 def device_module(code: DeviceCode, target: Target) -> Module:
@@ -54,13 +59,6 @@ def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:
         kernel.name: FunctionInfo(kernel.name, (HANDLE,) * len(kernel.arguments), tuple(launch_extents(kernel)))
         for kernel in code.kernels
     }
-
-
-DEFAULT_ARCH = "compute_75"
-"""PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
-
-_ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
-_SOURCE = "kernels.cu"
 
 
 @dataclass(frozen=True)
@@ -128,9 +126,6 @@ def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
             reason = first_lines(done.stderr or done.stdout)
             raise ToolchainError(f"nvcc rejects the kernels:{reason}", place=f"{nvcc} for {','.join(archs)}")
         return (Path(folder) / f"kernels.{form}").read_bytes()
-
-
-_FILE = "src/mlfc_description.c"
 
 
 def beside_code(

@@ -48,6 +48,7 @@ _AHEAD_OF_TIME = (AOT, METADATA, SET)
 Build: TypeAlias = Callable[..., Any]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 _SYSTEMS_OF_SUFFIX = {".so": ("linux", "macos"), ".dylib": ("macos",), ".dll": ("windows",), ".wasm": ("wasi",)}
+_CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
 
 
 def export_library(
@@ -300,9 +301,6 @@ def _constants(parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[Array
     """Return the constants of a library that its digest may leave out, in linking order."""
     data = [*(data for part in parts for data in part.files.values()), *(tree.content for tree in trees)]
     return [array for item in data for array in constants_in(item)]
-
-
-_CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
 
 
 def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from mlfc.support.content import ArrayContent, FileContent
 from mlfc.support.platforms import this_platform
 from mlfc.support.tar import source_date, write_tar
 
+_C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 def link(
     objects: Sequence[Path],
@@ -76,9 +78,6 @@ def _archiver(compiler: Compiler) -> list[str]:
         place=found or "ar",
         next_step="Install binutils, or run: pip install ziglang. Or set AR to one",
     )
-
-
-_C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def write_exports(objects: Iterable[Path], place: Path) -> Path:

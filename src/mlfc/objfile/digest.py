@@ -34,6 +34,9 @@ _NBYTES = _HEAD.size + MAX_RANGES * _RANGE.size
 _DIGEST_AT = 24
 _NONE, _SHA256 = 0, 1
 Range = tuple[int, int]
+# hashing less takes no time
+_LEAST_BYTES = 1 << 16
+_START = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -125,11 +128,6 @@ def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]
                 yield at, max(at, first)
                 at = max(at, min(last, end))
         yield at, end
-
-
-# hashing less takes no time
-_LEAST_BYTES = 1 << 16
-_START = 1 << 12
 
 
 def constants_in(data: Data) -> Iterator[ArrayContent]:

@@ -24,6 +24,11 @@ MAX_DIMENSIONS = 32
 
 _HEADER = struct.Struct("<QQiiiBBH")
 _CPU = 1
+PARAMS_MAGIC = 0xF7E58D4F05049CB7
+# each costs its object, however small it is
+MAX_TENSORS = 100_000
+_FILE_HEADER = struct.Struct("<QQQ")
+_COUNT = struct.Struct("<Q")
 
 
 def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
@@ -108,13 +113,6 @@ def _forget(copied: memoryview) -> None:
     last = (offset + copied.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-PARAMS_MAGIC = 0xF7E58D4F05049CB7
-# each costs its object, however small it is
-MAX_TENSORS = 100_000
-_FILE_HEADER = struct.Struct("<QQQ")
-_COUNT = struct.Struct("<Q")
 
 
 def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:

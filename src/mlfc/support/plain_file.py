@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# by process: the child of a fork makes one of its own
+_folders: dict[int, Path] = {}
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -31,10 +33,6 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
-
-
-# by process: the child of a fork makes one of its own
-_folders: dict[int, Path] = {}
 
 
 def private_folder() -> Path:

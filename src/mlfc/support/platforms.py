@@ -38,6 +38,25 @@ _ABIS = ("gnu", "musl", "gnueabihf", "gnueabi", "musleabihf", "musleabi", "gnux3
 _NAMES = {"x86_64": "x86-64", "aarch64": "AArch64", "riscv64": "RISC-V", "arm": "Arm", "wasm32": "WebAssembly"}
 _SYSTEM_NAMES = {"linux": "Linux", "windows": "Windows", "macos": "macOS", "wasi": "WASI"}
 EXAMPLES = "aarch64-linux-gnu, riscv64-linux-gnu, x86_64-windows-gnu, aarch64-macos, wasm32-wasi"
+TYPE_CODES: Mapping[str, int] = MappingProxyType(
+    {
+        "cpu": 1,
+        "cuda": 2,
+        "cuda_host": 3,
+        "opencl": 4,
+        "vulkan": 7,
+        "metal": 8,
+        "vpi": 9,
+        "rocm": 10,
+        "rocm_host": 11,
+        "ext_dev": 12,
+        "cuda_managed": 13,
+        "oneapi": 14,
+        "webgpu": 15,
+        "hexagon": 16,
+    }
+)
+"""DLPack's DLDeviceType of each kind of device."""
 
 
 @dataclass(frozen=True)
@@ -101,24 +120,3 @@ def this_platform() -> Platform:
         machine = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}.get(machine, machine)
     system = {"win32": "windows", "cygwin": "windows", "darwin": "macos"}.get(sys.platform, sys.platform)
     return parse_platform(f"{machine}-{system}")
-
-
-TYPE_CODES: Mapping[str, int] = MappingProxyType(
-    {
-        "cpu": 1,
-        "cuda": 2,
-        "cuda_host": 3,
-        "opencl": 4,
-        "vulkan": 7,
-        "metal": 8,
-        "vpi": 9,
-        "rocm": 10,
-        "rocm_host": 11,
-        "ext_dev": 12,
-        "cuda_managed": 13,
-        "oneapi": 14,
-        "webgpu": 15,
-        "hexagon": 16,
-    }
-)
-"""DLPack's DLDeviceType of each kind of device."""

@@ -31,6 +31,35 @@ MAX_EXPANDED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XZ_MAGIC: Final = b"\xfd7zXZ\x00"
+# A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
+MAX_MEMBERS: Final = 8_000
+MAX_NAME: Final = 1_024
+_PLAIN_NAME = re.compile(r"\w[\w.+-]*(?:/\w[\w.+-]*)*")
+# a file of holes takes no place on a disk and days to read
+MAX_BYTES: Final = 64 << 30
+MAX_HEADER: Final = 1 << 20
+MIN_MAPPED: Final = 1 << 20
+_MACHINE_CODE = (b"\x7fELF", b"!<arch>\n", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\0asm")
+_END_OF_9999: Final = 253_402_300_799
+_BROKEN = (
+    tarfile.TarError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    OSError,
+)
+_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
 
 
 class ExpandedFile:
@@ -105,29 +134,6 @@ def expanded(file: BinaryIO, place: str) -> Iterator[ExpandedFile | None]:
         return
     with opened as source, tempfile.TemporaryFile() as temporary:
         yield ExpandedFile(source, file, temporary, place)  # type: ignore[arg-type]  # both are binary files
-
-
-# A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
-MAX_MEMBERS: Final = 8_000
-MAX_NAME: Final = 1_024
-_PLAIN_NAME = re.compile(r"\w[\w.+-]*(?:/\w[\w.+-]*)*")
-# a file of holes takes no place on a disk and days to read
-MAX_BYTES: Final = 64 << 30
-MAX_HEADER: Final = 1 << 20
-MIN_MAPPED: Final = 1 << 20
-_MACHINE_CODE = (b"\x7fELF", b"!<arch>\n", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\0asm")
-_END_OF_9999: Final = 253_402_300_799
-_BROKEN = (
-    tarfile.TarError,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    OSError,
-)
 
 
 def source_date(timestamp: int | None = None) -> int:
@@ -305,16 +311,6 @@ class TarReader:
 def _parents(name: str) -> set[str]:
     parts = name.split("/")
     return {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-
-
-_KINDS = {
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a pipe",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 _GAP = "..."
+_MAX_TEXT = 300
 
 
 def shortest_digits(value: float | np.floating[Any]) -> str:
@@ -53,9 +54,6 @@ def printable(text: str) -> str:
 def with_article(noun: str) -> str:
     """Return a noun after ``a`` or ``an``."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-
-_MAX_TEXT = 300
 
 
 class Displayed:

@@ -14,6 +14,7 @@ from mlfc.runtime.executors.graph_json import Entry, Graph, numpy_dtype
 from mlfc.support.arrays import Array
 
 ALIGNMENT = 64
+_CPU = cpu().type_code
 
 
 class GraphMemory(Protocol):
@@ -281,9 +282,6 @@ class DeviceMemory:
         out = np.empty(array_shape(self._graph.entries[entry]), numpy_dtype(self._graph.entries[entry].dtype))
         array.device.api.copy_out(array.handle, array.byte_offset, out)
         return out
-
-
-_CPU = cpu().type_code
 
 
 def graph_devices(graph: Graph, given: Device | Sequence[Device] | None) -> tuple[Device, ...]:

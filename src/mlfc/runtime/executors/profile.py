@@ -22,6 +22,14 @@ from mlfc.support.text import Displayed, html_table
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface, OperatorInfo
 
+TRACE_FLAGS = (
+    "-DMLFC_TRACE=1",
+    "-DMLFC_TRACE_TICKS=mlfc_trace_nanoseconds",
+    "-DMLFC_TRACE_RECORD=mlfc_trace_operator",
+)
+"""Flags that turn the hook of generated code on, and direct it to `record_file`."""
+_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+
 
 @dataclass(frozen=True)
 class OperatorTime(Displayed):
@@ -69,16 +77,6 @@ def operator_times(operators: Sequence[OperatorInfo], nanoseconds: Any) -> tuple
         OperatorTime(index, entry.function, entry.nodes, entry.macs, float(median), float(median) / total)
         for index, (entry, median) in enumerate(zip(operators, medians, strict=True))
     )
-
-
-TRACE_FLAGS = (
-    "-DMLFC_TRACE=1",
-    "-DMLFC_TRACE_TICKS=mlfc_trace_nanoseconds",
-    "-DMLFC_TRACE_RECORD=mlfc_trace_operator",
-)
-"""Flags that turn the hook of generated code on, and direct it to `record_file`."""
-
-_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def record_file() -> bytes:

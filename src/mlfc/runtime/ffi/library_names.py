@@ -29,6 +29,10 @@ _names: dict[tuple[str, tuple[int, int, int]], str] = {}
 # SHA-256 of libraries in memory by name, while they have one; names of loaded ones by SHA-256
 _digests: dict[str, bytes] = {}
 _loaded: dict[bytes, str] = {}
+_SYMBOL_ENTRY = 1
+# place of the kind in an entry of an ELF symbol table
+_KIND_AT = 4 if struct.calcsize("P") == 8 else 12
+_FUNCTIONS = (2, 10)
 
 
 @contextmanager
@@ -99,12 +103,6 @@ def _state(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return state.st_dev, state.st_ino, state.st_mtime_ns
-
-
-_SYMBOL_ENTRY = 1
-# place of the kind in an entry of an ELF symbol table
-_KIND_AT = 4 if struct.calcsize("P") == 8 else 12
-_FUNCTIONS = (2, 10)
 
 
 class _DlInfo(ctypes.Structure):

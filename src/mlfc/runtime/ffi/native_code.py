@@ -14,6 +14,13 @@ from mlfc.runtime.ffi.ffi_values import NONE, FfiFrame, take_raised, take_result
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.text import Displayed
 
+Frame = TypeVar("Frame")
+# without types of arguments, calls take what frames hold as it is
+_STATUS = ctypes.CFUNCTYPE(ctypes.c_int32)
+FFI_PREFIX = "__tvm_ffi_"
+"""What the symbols of functions start with."""
+_OF_ARGUMENTS = ("TypeError", "ValueError", "IndexError", "KeyError", "AttributeError")
+
 
 class NativeCode(Protocol):
     """Functions and variables by symbol; the object keeps them in memory."""
@@ -24,11 +31,6 @@ class NativeCode(Protocol):
 
     def address(self, symbol: str) -> int | None:
         """Return the address of a symbol, or None."""
-
-
-Frame = TypeVar("Frame")
-# without types of arguments, calls take what frames hold as it is
-_STATUS = ctypes.CFUNCTYPE(ctypes.c_int32)
 
 
 class NativeFunc(Displayed, Generic[Frame]):
@@ -105,12 +107,6 @@ class PackedFunc(NativeFunc[CallFrame]):
     def failure(self, status: int) -> RunError:
         """Return the error of a call that returned `status`."""
         return self._reported(status)
-
-
-FFI_PREFIX = "__tvm_ffi_"
-"""What the symbols of functions start with."""
-
-_OF_ARGUMENTS = ("TypeError", "ValueError", "IndexError", "KeyError", "AttributeError")
 
 
 class FfiFunc(NativeFunc[FfiFrame]):

@@ -33,6 +33,8 @@ from mlfc.support.former_name import former
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
 
+KIND = "mlfc.ModuleSet"
+
 
 class FactoryModule(Module, HasModel):
     """A loaded model; unpacks as ``(graph_json, lib, params)``, and runs like the result of `mlfc.load`.
@@ -196,9 +198,6 @@ class FactoryModule(Module, HasModel):
 
 for _kind, _extent in ((GRAPH, graph_extent), (GRAPH_BEFORE, graph_extent), (AOT, aot_extent)):
     register_loader(_kind, _extent)(partial(FactoryModule.from_body, type_key=_kind))
-
-
-KIND = "mlfc.ModuleSet"
 
 
 class ModuleSet(Module, HasModel):

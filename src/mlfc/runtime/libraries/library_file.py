@@ -29,6 +29,11 @@ VERSION_SYMBOL = "mlfc_abi_version"
 
 _ELSEWHERE = "Load it on such a machine, or load one of this model that was exported for this machine"
 _DAMAGED = "Copy it again, or export it again"
+DESCRIPTION_SYMBOL = "mlfc_description"
+"""JSON of what mlfc knows of the models in a library, which their code alone does not say."""
+_MOST_BYTES = 1 << 48
+_SHOWN = 60
+_AGAIN = "The library is damaged: export it again"
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,6 @@ def _text(image: ElfImage, name: str) -> bytes | None:
     if b"\0" not in text:
         raise ValueError(f"its {name} does not end")
     return text[: text.index(b"\0")]
-
-
-DESCRIPTION_SYMBOL = "mlfc_description"
-"""JSON of what mlfc knows of the models in a library, which their code alone does not say."""
-
-_MOST_BYTES = 1 << 48
-_SHOWN = 60
-_AGAIN = "The library is damaged: export it again"
 
 
 def read_description(text: bytes, place: str) -> Mapping[str, ModuleInterface]:

@@ -30,6 +30,10 @@ from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 
 _NEEDED = "Load the libraries that it needs before it: ctypes.CDLL(path, ctypes.RTLD_GLOBAL)"
+_symbols: dict[str, int] = {}
+# what the system's loader calls the program
+_PROGRAM = ""
+_PLACE = "system library"
 
 
 class SharedLibrary(LibraryModule, HasModel):
@@ -168,12 +172,6 @@ def _readable(address: int) -> int:
             if first <= end < last and rights.startswith("r"):
                 end = last
     return end - address
-
-
-_symbols: dict[str, int] = {}
-# what the system's loader calls the program
-_PROGRAM = ""
-_PLACE = "system library"
 
 
 def register_system_symbol(name: str, address: int) -> None:

@@ -30,6 +30,10 @@ _TYPE = struct.Struct("<BBH")
 _HANDLE_TYPE = (3, 64, 1)
 # two strings and two lists, each of them its length at least
 _SMALLEST_KERNEL = 32
+_PTX = "ptx"
+_CUDA_PLACE = "module of the kind 'cuda'"
+_MARKER = "// Function: "
+_OPENCL_PLACE = "module of the kind 'opencl'"
 
 
 class DeviceModule(Module, ABC):
@@ -147,10 +151,6 @@ def _take_type(take: Cursor) -> str:
     return name
 
 
-_PTX = "ptx"
-_CUDA_PLACE = "module of the kind 'cuda'"
-
-
 class CudaModule(DeviceModule):
     """Kernels for NVIDIA's GPUs.
 
@@ -199,10 +199,6 @@ class CudaModule(DeviceModule):
 @register_loader("cuda", partial(body_extent, place=_CUDA_PLACE))
 def _load_cuda(data: bytes | memoryview) -> Module:
     return CudaModule(*whole_body(data, _CUDA_PLACE))
-
-
-_MARKER = "// Function: "
-_OPENCL_PLACE = "module of the kind 'opencl'"
 
 
 class OpenClModule(DeviceModule):

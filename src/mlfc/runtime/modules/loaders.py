@@ -14,6 +14,26 @@ from mlfc.support.former_name import former
 
 SUFFIXES = ("c", "o")
 """Of the files that are such code."""
+Loader: TypeAlias = Callable[["bytes | memoryview"], Module]
+Extent: TypeAlias = Callable[[memoryview], int]
+loaders: Registry[Loader] = Registry("kind of module")
+"""What makes modules of their stored bytes, by type key."""
+extents: dict[str, Extent] = {}
+"""How many bytes the body of a module has that starts at the first byte of a view, by type key.
+
+TVM's classic stream stores bodies without their lengths, so whoever reads it must know these kinds.
+"""
+_TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
+# kinds that come with mlfc are imported when a file holds one
+_BUILT_IN = {
+    "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
+    "opencl": "mlfc.runtime.modules.device_module",
+    "cuda": "mlfc.runtime.modules.device_module",
+    **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
+    **dict.fromkeys(
+        ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"
+    ),
+}
 
 
 class ExternalCode(Module):
@@ -48,31 +68,6 @@ class ExternalCode(Module):
             place=f"module '{self.type_key}'",
             next_step="Look it up in the module that imports this one" if not query_imports else None,
         )
-
-
-Loader: TypeAlias = Callable[["bytes | memoryview"], Module]
-Extent: TypeAlias = Callable[[memoryview], int]
-
-loaders: Registry[Loader] = Registry("kind of module")
-"""What makes modules of their stored bytes, by type key."""
-
-extents: dict[str, Extent] = {}
-"""How many bytes the body of a module has that starts at the first byte of a view, by type key.
-
-TVM's classic stream stores bodies without their lengths, so whoever reads it must know these kinds.
-"""
-
-_TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
-# kinds that come with mlfc are imported when a file holds one
-_BUILT_IN = {
-    "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
-    "opencl": "mlfc.runtime.modules.device_module",
-    "cuda": "mlfc.runtime.modules.device_module",
-    **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
-    **dict.fromkeys(
-        ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"
-    ),
-}
 
 
 def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Loader], Loader]:

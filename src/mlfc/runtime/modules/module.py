@@ -21,6 +21,9 @@ BINARY_SERIALIZABLE, RUNNABLE, DSO_EXPORTABLE = 1, 2, 4
 
 MAIN = "__tvm_main__"
 """The name under which callers ask a module for its entry."""
+F = TypeVar("F", bound=Function)
+SET_DEVICE = "__tvm_set_device"
+_functions: dict[str, Function] = {}
 
 
 class Module(Displayed):
@@ -217,13 +220,6 @@ def pick_module(modules: Iterable[str], name: str | None, place: str) -> str:
     if chosen not in known:
         raise OptionError(unknown("module", chosen, known), place=place)
     return chosen
-
-
-F = TypeVar("F", bound=Function)
-
-SET_DEVICE = "__tvm_set_device"
-
-_functions: dict[str, Function] = {}
 
 
 @overload

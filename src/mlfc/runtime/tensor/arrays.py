@@ -11,6 +11,10 @@ from mlfc.errors import ExchangeError, InputError, OptionError, ProblemsError, u
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 
+FILLS = ("random", "zeros", "ones")
+# Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
+_INDEX_END = 8
+
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
     """Match `values`, by name or position, with `infos` and check them all, reporting every fault at once.
@@ -110,11 +114,6 @@ def bound(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo]
                 f"the {kind} cannot be bound: it must be {need}", place=name, next_step="Bind a copy of it"
             )
     return arrays
-
-
-FILLS = ("random", "zeros", "ones")
-# Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
-_INDEX_END = 8
 
 
 def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> dict[str, Array]:

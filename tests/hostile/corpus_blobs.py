@@ -88,7 +88,7 @@ HEADS: dict[str, BrokenBlob] = {
     "bytes_behind_the_tree": BrokenBlob(
         "classic", lambda: blob(u64(2), LIB, TREE, rows(()), b"!"), r"byte 80: 1 bytes follow the last module"
     ),
-    "bytes_behind_the_modules": BrokenBlob("ffi", lambda: ffi(LIB, b"!", tree=rows(())), r"byte 52: 1 bytes stand"),
+    "bytes_behind_the_modules": BrokenBlob("ffi", lambda: ffi(LIB, b"!", tree=rows(())), r"byte 52: 1 bytes follow"),
 }
 KINDS: dict[str, BrokenBlob] = {
     "kind_beyond_the_end": BrokenBlob("classic", lambda: blob(u64(1, 2**63), b"x"), r"byte 24: the kind of a module"),
@@ -102,16 +102,16 @@ KINDS: dict[str, BrokenBlob] = {
     "kind_empty": BrokenBlob("classic", lambda: blob(u64(1), string(b"")), r"byte 16: modules of the kind ''"),
     "kind_in_other_letters": BrokenBlob("transitional", lambda: blob(u64(1), string(b"_LIB")), r"byte 16: .*'_LIB'"),
     "library_twice": BrokenBlob(
-        "classic", lambda: classic(LIB, LIB, tree=rows((1,), ())), r"byte 28: the library .* twice"
+        "classic", lambda: classic(LIB, LIB, tree=rows((1,), ())), r"byte 28: the blob contains the library twice"
     ),
     "library_twice_for_ffi": BrokenBlob(
-        "ffi", lambda: ffi(LIB, LIB, tree=rows((1,), ())), r"byte 68: the library .* twice"
+        "ffi", lambda: ffi(LIB, LIB, tree=rows((1,), ())), r"byte 68: the blob contains the library twice"
     ),
     "tree_before_modules": BrokenBlob(
         "classic", lambda: blob(u64(2), TREE, rows(()), LIB), r"byte 16: modules follow the import tree"
     ),
     "tree_twice": BrokenBlob(
-        "classic", lambda: classic(LIB, TREE + rows(()), tree=rows(())), r"byte 28: modules stand"
+        "classic", lambda: classic(LIB, TREE + rows(()), tree=rows(())), r"byte 28: modules follow"
     ),
 }
 TREES: dict[str, BrokenBlob] = {
@@ -168,7 +168,7 @@ BODIES: dict[str, BrokenBlob] = {
     "body_of_a_module_without_one": BrokenBlob(
         "ffi",
         lambda: ffi(LIB, EMPTY + string(b"x"), tree=rows((1,), ())),
-        r"'metadata_module' at byte 99: .*1 bytes stand",
+        r"'metadata_module' at byte 99: .*1 bytes follow",
     ),
     "factory_json_beyond_the_end": BrokenBlob(
         "classic", lambda: factory(u64(2**63)), r"at byte 44: .* the graph JSON needs"

@@ -174,5 +174,5 @@ def test_importing_the_runtime_imports_no_compiler() -> None:
 def test_a_workspace_that_no_machine_has_is_refused(library: Path) -> None:
     memory = replace(DESCRIPTION.memory, workspace_bytes=2**53 - 1)
     description = replace(DESCRIPTION, entry="with_pool", external_workspace=True, memory=memory)
-    with pytest.raises(RunError, match="no memory for 9,007,199,254,740,991 bytes"):
+    with pytest.raises(RunError, match="out of memory for 9,007,199,254,740,991 bytes"):
         AotModule(library, description).run(A, B)

@@ -134,7 +134,7 @@ def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: m
         GraphExecutor(graph_json, lib, [mlfc.cuda(0), mlfc.cpu(0)])
     with pytest.raises(RunError, match="one device of a kind"):
         GraphExecutor(graph_json, lib, [device, mlfc.opencl(1)])
-    with pytest.raises(DeviceError, match=r"no device opencl\(99\)"):
+    with pytest.raises(DeviceError, match=r"unknown device opencl\(99\)"):
         divided["default"](mlfc.opencl(99))
     with pytest.raises(RunError, match=r"runs on the CPU, not on opencl\(0\)"):
         built(network(), "c", executor="graph")["default"](device)

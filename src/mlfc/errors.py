@@ -22,18 +22,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, where: str = "") -> str:
-    """Return the cause ``unknown KIND 'name'; nearest: ...`` of an error.
+    """Return the cause ``unknown KIND 'name'; nearest: ...`` of an error; `where` follows the name: " in build.toml".
 
-    Parameters
-    ----------
-    kind : str
-        What was looked up, in the singular: "board", "option".
-    name : str
-        What was not found.
-    known : iterable of str
-        What could have been; listed whole where nothing is near and there are few.
-    where : str
-        Follows the name: " in build.toml".
+    The known names are listed whole where nothing is near and there are few.
     """
     names = list(known)
     near = nearest(name, names)
@@ -58,6 +49,11 @@ class MlfcError(Exception):
     code = "MLF000"
     exit_status = 2
 
+    def __init_subclass__(cls, *, code: str = "", exit_status: int = 0) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
+        cls.exit_status = exit_status or cls.exit_status
+
     def __init__(self, cause: str, *, place: str | None = None, next_step: str | None = None) -> None:
         super().__init__(cause)
         self.cause = cause
@@ -69,22 +65,16 @@ class MlfcError(Exception):
         return f"{text}. {self.next_step}" if self.next_step else text
 
 
-class ModelError(MlfcError):
+class ModelError(MlfcError, code="MLF100"):
     """A model file that cannot be read as what it claims to be."""
 
-    code = "MLF100"
 
-
-class UnsupportedError(MlfcError):
+class UnsupportedError(MlfcError, code="MLF101"):
     """A well-formed model that asks for something mlfc cannot compile."""
 
-    code = "MLF101"
 
-
-class ProblemsError(MlfcError):
+class ProblemsError(MlfcError, code="MLF102"):
     """Several errors found in one go; `problems` lists them in order of place."""
-
-    code = "MLF102"
 
     def __init__(self, problems: Iterable[MlfcError], *, place: str | None = None) -> None:
         self.problems = tuple(problems)
@@ -97,155 +87,104 @@ class ProblemsError(MlfcError):
         return "\n".join(lines)
 
 
-class LimitError(MlfcError):
+class LimitError(MlfcError, code="MLF103"):
     """A model that would cost more memory or work than the limits allow, which an option raises."""
 
-    code = "MLF103"
 
-
-class TextError(MlfcError):
+class TextError(MlfcError, code="MLF110"):
     """Relay text that does not parse; the place has line and column."""
 
-    code = "MLF110"
 
-
-class TypeCheckError(MlfcError):
+class TypeCheckError(MlfcError, code="MLF111"):
     """An operator applied to types, shapes or attributes that it does not take."""
 
-    code = "MLF111"
 
-
-class InputError(MlfcError):
+class InputError(MlfcError, code="MLF120"):
     """An input tensor that is missing, unknown, or of the wrong shape or dtype."""
 
-    code = "MLF120"
 
-
-class OptionError(MlfcError):
+class OptionError(MlfcError, code="MLF121"):
     """An option, target or name that does not exist or does not fit the others."""
 
-    code = "MLF121"
 
-
-class ExchangeError(InputError, BufferError):
+class ExchangeError(InputError, BufferError, code="MLF122"):
     """Memory that cannot be handed from one library to another as it lies; a BufferError, as DLPack asks for."""
 
-    code = "MLF122"
 
-
-class OutputError(MlfcError):
+class OutputError(MlfcError, code="MLF130"):
     """An output place that cannot be written."""
 
-    code = "MLF130"
 
-
-class ArchiveError(MlfcError):
+class ArchiveError(MlfcError, code="MLF140"):
     """An archive, parameter file or graph JSON that breaks its format."""
 
-    code = "MLF140"
 
-
-class ToolchainError(MlfcError):
+class ToolchainError(MlfcError, code="MLF150"):
     """A C compiler that is missing, fails, or makes code that does not load."""
 
-    code = "MLF150"
 
-
-class RunError(MlfcError):
+class RunError(MlfcError, code="MLF160"):
     """A compiled model that reports failure when run."""
 
-    code = "MLF160"
 
-
-class IoTimeoutError(RunError):
+class IoTimeoutError(RunError, code="MLF161"):
     """A device that sends or takes nothing in time."""
 
-    code = "MLF161"
 
-
-class TransportClosedError(RunError):
+class TransportClosedError(RunError, code="MLF162"):
     """A line to a device that is not open, or whose other side is gone."""
 
-    code = "MLF162"
 
-
-class SessionError(RunError):
+class SessionError(RunError, code="MLF163"):
     """A device that answers, but not as the protocol asks."""
 
-    code = "MLF163"
 
-
-class SessionTerminatedError(SessionError):
+class SessionTerminatedError(SessionError, code="MLF164"):
     """A session that the device ended: most often because it started again."""
 
-    code = "MLF164"
 
-
-class RemoteError(RunError):
+class RemoteError(RunError, code="MLF165"):
     """A function on a device, or a request to it, that failed there."""
 
-    code = "MLF165"
 
-
-class DeviceError(RunError):
+class DeviceError(RunError, code="MLF166"):
     """A device that is not there, has no driver, or whose driver fails."""
 
-    code = "MLF166"
 
-
-class BudgetError(MlfcError):
+class BudgetError(MlfcError, code="MLF170", exit_status=1):
     """A comparison or a memory budget that is not met."""
 
-    code = "MLF170"
-    exit_status = 1
 
-
-class ProjectError(MlfcError):
+class ProjectError(MlfcError, code="MLF180"):
     """A step of a firmware project that fails, or a project's API server that does not answer."""
 
-    code = "MLF180"
 
-
-class ProjectAPIServerNotFoundError(ProjectError):
+class ProjectAPIServerNotFoundError(ProjectError, code="MLF181"):
     """A folder without an API server, which is no project."""
 
-    code = "MLF181"
 
-
-class TemplateProjectError(ProjectError):
+class TemplateProjectError(ProjectError, code="MLF182"):
     """A template where a generated project is asked for."""
 
-    code = "MLF182"
 
-
-class NotATemplateProjectError(ProjectError):
+class NotATemplateProjectError(ProjectError, code="MLF183"):
     """A generated project where a template is asked for."""
 
-    code = "MLF183"
 
-
-class MalformedReplyError(ProjectError):
+class MalformedReplyError(ProjectError, code="MLF184"):
     """An API server's answer that is none."""
 
-    code = "MLF184"
 
-
-class MismatchedIdError(ProjectError):
+class MismatchedIdError(ProjectError, code="MLF185"):
     """An API server's answer to something else."""
 
-    code = "MLF185"
 
-
-class ConnectionShutdownError(ProjectError):
+class ConnectionShutdownError(ProjectError, code="MLF186"):
     """An API server that ended instead of answering."""
 
-    code = "MLF186"
 
-
-class InternalError(MlfcError):
+class InternalError(MlfcError, code="MLF900"):
     """An invariant of the compiler that does not hold: a bug in mlfc, never the user's fault."""
-
-    code = "MLF900"
 
     def __init__(self, cause: str, *, place: str | None = None) -> None:
         super().__init__(cause, place=place, next_step="This is a bug in mlfc; please report it with the model")

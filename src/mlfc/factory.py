@@ -34,33 +34,16 @@ from mlfc.tir.ir import Program, Value
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Factory(Displayed):
-    """A compiled module; unpacks as ``(graph_json, lib, params)``.
-
-    Attributes
-    ----------
-    module_name : str
-    target : Target
-    executor : str
-    module : IRModule
-        The model as it was imported.
-    source_params : dict of str to ndarray
-        The model's own weights by name.
-    unit : codegen.Unit
-        What its code is made from: program, plan, names.
-    memory_options : memory.MemoryOptions
-        Where its memory was asked to lie.
-    target_host : Target or None
-        Of the code beside a device's.
-    """
+    """A compiled module; unpacks as ``(graph_json, lib, params)``."""
 
     module_name: str
     target: Target
     executor: str
-    module: IRModule
-    source_params: Mapping[str, npt.NDArray[Any]]
-    unit: codegen.Unit
+    module: IRModule  # the model as it was imported
+    source_params: Mapping[str, npt.NDArray[Any]]  # the model's own weights by name
+    unit: codegen.Unit  # what its code is made from: program, plan, names
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
-    target_host: Target | None = None
+    target_host: Target | None = None  # of the code beside a device's
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
@@ -162,23 +145,11 @@ class Factory(Displayed):
         return self.runtime[name]
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
-        """Write the model as a library that carries all it takes, graph and parameters too.
-
-        Parameters
-        ----------
-        path, *arguments, **options
-            As for `mlfc.library.export.export_library`.
-        """
+        """Write the model as a library that carries all it takes; arguments are as for `library.export`."""
         return export_library(self.runtime, path, *arguments, **options)
 
     def interface(self, code: codegen.GeneratedCode | None = None) -> ModuleInterface:
-        """Return what callers must know: entry, inputs, outputs, memory.
-
-        Parameters
-        ----------
-        code : GeneratedCode, optional
-            The module's code where it is linked with others; default its own.
-        """
+        """Return what callers must know: entry, inputs, outputs, memory; `code` is that linked with other modules."""
         code = code or self.code
         return ModuleInterface(
             executor=self.executor,

@@ -13,8 +13,7 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import ir as tir
-from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
-from mlfc.tir.spans import IndexSpan, IndexSpans
+from mlfc.tir.inplace_overlap import IndexSpan, IndexSpans, OverlapDistance, overlap_distance
 from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, aligned, build, group_of
 from tests.native.test_dsp_kernels import ALL, summed, weights_of
 from tests.native.test_kernels import random_integers

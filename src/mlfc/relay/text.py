@@ -117,18 +117,17 @@ class Printer:
         literal = scalar_text(shown.data, shown.type.dtype)
         if literal is None:
             literal = f"meta[relay.Constant][{self._place(shown)}] /* ty={shown.type} */"
-        return literal + self.origin(constant, constant.name, None if shown is constant else self._exact(constant))
+        exact: float | dict[str, Any] | None = None
+        if shown is not constant:
+            is_number = not constant.data.shape and math.isfinite(constant.data)
+            exact = float(constant.data) if is_number else {"constant": self._place(constant)}
+        return literal + self.origin(constant, constant.name, exact)
 
     def _place(self, constant: Constant) -> int:
         if constant not in self._places:
             self._places[constant] = len(self.constants)
             self.constants.append(constant)
         return self._places[constant]
-
-    def _exact(self, constant: Constant) -> float | dict[str, Any]:
-        data = constant.data
-        is_number = not data.shape and math.isfinite(data)
-        return float(data) if is_number else {"constant": self._place(constant)}
 
     def scales(self, call: Call) -> None:
         """Have the scales of a quantized operator printed as float32, which is all that TVM's operators take."""
@@ -163,7 +162,10 @@ class _FunctionPrinter:
 
     def text(self) -> str:
         function = self._function
-        params = [f"%{title}: {param.type}{self._parameter_origin(param)}" for param, title in self._params.items()]
+        params = [
+            f"%{title}: {param.type}{self._printer.origin(param, param.name if param.name != title else None)}"
+            for param, title in self._params.items()
+        ]
         attrs = [f"{key}={attribute_text(function.attrs[key])}" for key in sorted(function.attrs)]
         head = f"({', '.join(params + attrs)}) -> {function.body.type} {{"
         inner = self._indent + "  "
@@ -177,9 +179,6 @@ class _FunctionPrinter:
             lines.append(f"{inner}%{self._numbers[expr]} = {self._expression(expr)};")
         lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
         return "\n".join(lines)
-
-    def _parameter_origin(self, param: Var) -> str:
-        return self._printer.origin(param, param.name if param.name != self._params[param] else None)
 
     def _reference(self, expr: Expr) -> str:
         """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""

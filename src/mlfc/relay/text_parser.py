@@ -190,7 +190,10 @@ class _Reader:
     def _expression(self, node: Node, scope: Scope) -> Expr:
         tree = _tree(node)
         if tree.data == "local":
-            return self._local(_token(tree.children[0]), scope)
+            name = _token(tree.children[0])
+            if name not in scope:
+                raise self._fault(name, f"the variable {name} is not defined here")
+            return scope[name]
         if tree.data == "constant":
             return self._constant(tree)
         if tree.data == "function":
@@ -332,11 +335,6 @@ class _Reader:
             else:
                 args.append(self._expression(child, scope))
         return args, attrs
-
-    def _local(self, name: Token, scope: Scope) -> Expr:
-        if name not in scope:
-            raise self._fault(name, f"the variable {name} is not defined here")
-        return scope[name]
 
     def _global(self, token: Token) -> Expr:
         name = str(token[1:])

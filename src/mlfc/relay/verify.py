@@ -13,14 +13,11 @@ _SHOWN_FAULTS = 20
 
 
 def verify(module: IRModule) -> None:
-    """Check scopes, types, names and calls of a module.
+    """Raise InternalError with every fault of a module's scopes, types, names and calls.
 
-    Raises
-    ------
-    InternalError
-        Listing every fault: a variable that no function binds, a parameter name given twice, a call whose type or
-        attributes are not what its operator's rule gives, a reference to a function that does not exist or
-        has another type, functions that call each other in a circle, output names that do not fit the results.
+    Faults are a variable that no function binds, a parameter name given twice, a call whose type or attributes are not
+    what its operator's rule gives, a reference to a function that does not exist or has another type, functions that
+    call each other in a circle, output names that do not fit the results.
     """
     faults = [f"@{name}: {fault}" for name in sorted(module.functions) for fault in _function_faults(module, name)]
     faults += _circles(module)

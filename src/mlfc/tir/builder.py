@@ -15,7 +15,7 @@ from typing import Any
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
-from mlfc.tir.float_range import float_range
+from mlfc.tir.bounds import float_range
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {

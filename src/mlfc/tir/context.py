@@ -7,8 +7,8 @@ writes). So one rule serves alone, as producer and as consumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -114,11 +114,9 @@ class Context:
         self.scratch_buffers.append(buffer)
         return buffer
 
-    @contextmanager
-    def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
+    def loops(self, shape: Sequence[int], prefix: str = "i") -> AbstractContextManager[tuple[Expr, ...]]:
         """Open one loop an axis."""
-        with self.stmts.loops(shape, prefix) as indices:
-            yield indices
+        return self.stmts.loops(shape, prefix)
 
 
 def from_buffer(buffer: Buffer, value: npt.NDArray[Any] | None = None) -> Tensor:

@@ -4,14 +4,15 @@ Kernels go through their input and their output in the same direction, so writes
 again. `overlap_distance` finds by how many bytes the output must start before the input for that to hold. Loops are
 followed iteration by iteration from the outside, all iterations at once in numpy; loops further in count as one moment
 in which everything that they touch is read and written in any order. Indices become intervals, so the result holds
-whatever a kernel's conditions let through.
+whatever a kernel's conditions let through: `bounds.Ranges` proves one interval with all that conditions say, here loop
+variables that are followed have one value an iteration, all others have an interval.
 
 The idea is that of Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -21,8 +22,7 @@ import numpy.typing as npt
 
 from mlfc.support import dtypes
 from mlfc.tir import ir
-from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
-from mlfc.tir.spans import IndexSpan, IndexSpans
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import below, own_exprs, walk, walk_expr
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64]"
@@ -31,6 +31,9 @@ _MOST = 1 << 14
 _OUTSIDE = -1
 # C compilers may take pointers to different types for apart, but for those to bytes
 _BYTES = ("int8", "uint8")
+_cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKeyDictionary()
+# wider than any index, and far from where int64 ends
+_WIDEST = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,6 @@ class OverlapDistance:
     def allows(self, distance: int) -> bool:
         """Tell whether the output may start `distance` bytes before the input."""
         return distance >= self.nbytes and distance % self.step == 0
-
-
-_cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKeyDictionary()
 
 
 def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
@@ -268,3 +268,95 @@ def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Posit
     last = channels.high + lanes - 1
     first = np.where(last < depth, channels.low, 0)
     return _Accesses(place.time, low * size, (high + lanes) * size, first, last, place.owner)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSpan:
+    """The ends of an interval, both included: arrays with an element an iteration."""
+
+    low: _Numbers
+    high: _Numbers
+
+    def repeated(self, times: int) -> IndexSpan:
+        """Return the span where each iteration has become `times` iterations."""
+        return IndexSpan(np.repeat(self.low, times), np.repeat(self.high, times))
+
+    def clipped(self, low: int, high: int) -> IndexSpan:
+        """Return what of the span lies between `low` and `high`, of which something must."""
+        return IndexSpan(np.clip(self.low, low, high), np.clip(self.high, low, high))
+
+
+class IndexSpans:
+    """Spans of expressions, given those of the variables in scope."""
+
+    def __init__(self, count: int = 1, known: dict[Var, IndexSpan] | None = None) -> None:
+        self.count = count
+        self._spans = known or {}
+
+    def with_var(self, var: Var, span: IndexSpan) -> IndexSpans:
+        """Return the same with one more variable."""
+        return IndexSpans(self.count, {**self._spans, var: span})
+
+    def with_loop(self, var: Var, times: int, step: int) -> IndexSpans:
+        """Return the same inside a loop of which every iteration is followed."""
+        values = np.tile(np.arange(times, dtype=np.int64) * step, self.count)
+        known = {name: span.repeated(times) for name, span in self._spans.items()}
+        return IndexSpans(self.count * times, {**known, var: IndexSpan(values, values)})
+
+    def constant(self, low: int, high: int) -> IndexSpan:
+        """Return the same interval for all iterations."""
+        return IndexSpan(np.full(self.count, low, np.int64), np.full(self.count, high, np.int64))
+
+    def of(self, expr: Expr) -> IndexSpan:
+        """Return the span of an integer expression; one that is not known is as wide as its dtype."""
+        if isinstance(expr, ir.Const):
+            return self.constant(int(expr.value), int(expr.value))
+        if isinstance(expr, Var):
+            return self._spans.get(expr) or self._unknown(expr)
+        if isinstance(expr, ir.Binary) and expr.op in _RULES:
+            return _RULES[expr.op](self.of(expr.a), self.of(expr.b)) or self._unknown(expr)
+        if isinstance(expr, ir.Select):
+            then, otherwise = self.of(expr.then), self.of(expr.otherwise)
+            return IndexSpan(np.minimum(then.low, otherwise.low), np.maximum(then.high, otherwise.high))
+        return self._unknown(expr)
+
+    def _unknown(self, expr: Expr) -> IndexSpan:
+        if expr.dtype == "bool":
+            return self.constant(0, 1)
+        scalar = dtypes.element(expr.dtype)
+        low, high = dtypes.limits(scalar) if dtypes.is_integer(scalar) else (-_WIDEST, _WIDEST)
+        return self.constant(max(low, -_WIDEST), min(high, _WIDEST))
+
+
+def _hull(ends: list[_Numbers]) -> IndexSpan:
+    return IndexSpan(np.minimum.reduce(ends), np.maximum.reduce(ends))
+
+
+def _product(a: IndexSpan, b: IndexSpan) -> IndexSpan | None:
+    if max(np.abs(end).max(initial=0) for end in (a.low, a.high, b.low, b.high)) > 1 << 30:
+        return None
+    return _hull([x * y for x in (a.low, a.high) for y in (b.low, b.high)])
+
+
+def _quotient(a: IndexSpan, b: IndexSpan) -> IndexSpan | None:
+    if b.low.min(initial=1) <= 0:
+        return None
+    return _hull([x // y for x in (a.low, a.high) for y in (b.low, b.high)])
+
+
+def _remainder(a: IndexSpan, b: IndexSpan) -> IndexSpan | None:
+    if b.low.min(initial=1) <= 0 or (b.low != b.high).any():
+        return None
+    whole = a.low // b.low == a.high // b.low
+    return IndexSpan(np.where(whole, a.low % b.low, 0), np.where(whole, a.high % b.low, b.low - 1))
+
+
+_RULES: dict[str, Callable[[IndexSpan, IndexSpan], IndexSpan | None]] = {
+    "add": lambda a, b: IndexSpan(a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: IndexSpan(a.low - b.high, a.high - b.low),
+    "mul": _product,
+    "floordiv": _quotient,
+    "floormod": _remainder,
+    "min": lambda a, b: IndexSpan(np.minimum(a.low, b.low), np.minimum(a.high, b.high)),
+    "max": lambda a, b: IndexSpan(np.maximum(a.low, b.low), np.maximum(a.high, b.high)),
+}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,27 +73,20 @@ class _Watch:
         return bool(((owner == _NOBODY) | (owner == who)).all())
 
 
-class _Chosen(Mapping[Var, Any]):
-    """The variables of the work-items that take part in a statement."""
+class _Chosen(dict[Var, Array]):
+    """The variables of the work-items that take part in a statement, each cut out when it is first read."""
 
     def __init__(self, values: Mapping[Var, Array], active: _Numbers) -> None:
+        super().__init__()
         self._values, self._active = values, active
-        self._cut: dict[Var, Array] = {}
 
-    def __getitem__(self, var: Var) -> Array:
-        if var not in self._cut:
-            value = self._values[var]
-            self._cut[var] = value[self._active] if value.ndim else value
-        return self._cut[var]
+    def __missing__(self, var: Var) -> Array:
+        value = self._values[var]
+        self[var] = value[self._active] if value.ndim else value
+        return self[var]
 
     def __contains__(self, var: object) -> bool:
         return var in self._values
-
-    def __iter__(self) -> Iterator[Var]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class _ItemEvaluator(Evaluator):

@@ -6,13 +6,12 @@ accesses it cannot prove should guard or clamp them so that it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
-from mlfc.tir.bounds import Ranges
-from mlfc.tir.float_range import float_range
+from mlfc.tir.bounds import Ranges, float_range
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 from mlfc.tir.visitor import below, children, own_exprs, walk, walk_expr
@@ -28,13 +27,7 @@ _SYMBOLS = {
 
 
 def verify(prim: PrimFunc) -> None:
-    """Check a function.
-
-    Raises
-    ------
-    InternalError
-        At the first fault; the place is the function, the cause names buffer, index and range.
-    """
+    """Raise InternalError at the first fault of a function; the cause names buffer, index and range."""
     _Verifier(prim).run()
 
 
@@ -183,10 +176,6 @@ class _Verifier:
                     place=self._prim.name,
                 )
 
-    def _all(self, exprs: Iterable[Expr]) -> None:
-        for expr in exprs:
-            self._expr(expr)
-
     def _expr(self, expr: Expr) -> None:
         if isinstance(expr, ir.Var):
             self._require(id(expr) in self._vars, f"variable {expr.name} is used outside its scope")
@@ -197,7 +186,8 @@ class _Verifier:
         elif isinstance(expr, ir.Binary):
             self._binary(expr)
         else:
-            self._all(children(expr))
+            for child in children(expr):
+                self._expr(child)
             self._typed(expr)
 
     def _select(self, expr: ir.Select) -> None:

@@ -40,21 +40,8 @@ def find_faults(path: str | os.PathLike[str]) -> list[Fault]:
     """Return every fault of an archive of any version, each with its place; an empty list for a good one.
 
     Nothing of the archive runs, and nothing is written. What TVM's own writer got wrong in every archive (sizes of
-    inputs and outputs together, sizes of storages, local time) is no fault in an archive of TVM's.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    list of Fault
-        At most `MAX_FAULTS`.
-
-    Raises
-    ------
-    ArchiveError
-        If the file is not a tar that can be read at all.
+    inputs and outputs together, sizes of storages, local time) is no fault in an archive of TVM's. There are at most
+    `MAX_FAULTS`. Raises ArchiveError if the file is not a tar that can be read at all.
     """
     with open_tar(path) as tar:
         texts = (text.removeprefix(f"{tar.path}: ") for text in metadata_faults(tar))

@@ -11,7 +11,6 @@ from mlfc.archive.write.members import linked_code
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
-from mlfc.memory import ConstantPool, Pool
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
 
@@ -83,16 +82,16 @@ def check_budget(
 
 def _check_memories(factories: Sequence[Factory]) -> None:
     """Compare what all modules place in a memory with what it may give; `build` has done so for each alone."""
-    for kind, memories in (
-        (
-            "workspace",
-            [{pool: _in_pool(factory, pool) for pool in factory.memory_options.pools} for factory in factories],
-        ),
-        ("constants", [_constants_in(factory) for factory in factories]),
+    asked = [factory.memory_options for factory in factories]
+    placed = [[(span.name, span.nbytes) for span in factory.plan.spans] for factory in factories]
+    held = [[(pool.name, item.nbytes) for item, pool in factory.unit.constant_pools.items()] for factory in factories]
+    for kind, pools, memories in (
+        ("workspace", [pool for options in asked for pool in options.pools], placed),
+        ("constants", [pool for factory in factories for pool in factory.unit.constant_pools.values()], held),
     ):
-        limits = {pool.name: pool.nbytes for module in memories for pool in module if pool.nbytes is not None}
+        limits = {pool.name: pool.nbytes for pool in pools if pool.nbytes is not None}
         for name, limit in limits.items():
-            parts = [sum(nbytes for pool, nbytes in module.items() if pool.name == name) for module in memories]
+            parts = [sum(nbytes for pool, nbytes in module if pool == name) for module in memories]
             if sum(parts) > limit:
                 each = ", ".join(f"{item.module_name} {part:,}" for item, part in zip(factories, parts, strict=True))
                 raise BudgetError(
@@ -100,17 +99,6 @@ def _check_memories(factories: Sequence[Factory]) -> None:
                     f"than its {limit:,}: {each}",
                     next_step="Give each a part of the memory by compiling it with the bytes it may take",
                 )
-
-
-def _in_pool(factory: Factory, pool: Pool) -> int:
-    return sum(span.nbytes for span in factory.plan.spans if span.name == pool.name)
-
-
-def _constants_in(factory: Factory) -> dict[ConstantPool, int]:
-    held: dict[ConstantPool, int] = {}
-    for value, pool in factory.unit.constant_pools.items():
-        held[pool] = held.get(pool, 0) + value.nbytes
-    return held
 
 
 def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:

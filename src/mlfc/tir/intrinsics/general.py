@@ -95,17 +95,9 @@ add("within", 2, _within, "an int32 whose magnitude its maker knows to be at mos
 
 
 add("run", 1, lambda values: values, "bytes in memory, or one byte many times, for a store of all of them")
-add(
-    "dots1",
-    3,
-    block_intrinsics.matvec_s8,
-    "int32 sums of the products of a row of int8 with the weights of filters (see tir.block_intrinsics)",
-)
+add("dots1", 3, block_intrinsics.matvec_s8,
+    "int32 sums of the products of a row of int8 with the weights of filters (see tir.block_intrinsics)")  # fmt: skip
 add("dots2", 4, block_intrinsics.matvec_s8, "the same for two rows, which share the weights")
-add(
-    "taps",
-    3,
-    block_intrinsics.depthwise_mac,
-    "int32 sums over taps of the products of 16 channels of int8 with their weights",
-)
+add("taps", 3, block_intrinsics.depthwise_mac,
+    "int32 sums over taps of the products of 16 channels of int8 with their weights")  # fmt: skip
 add("paired_taps", 3, block_intrinsics.depthwise_mac, "the same for weights of which none is -128")

@@ -196,12 +196,7 @@ def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[
 
 
 def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
-    """Prove that every block lies in one pool, and every pool within its size.
-
-    `memory.prove` proves what lies where within the arena that the pools make up.
-
-    Raises InternalError, naming the block or pool.
-    """
+    """Prove that every block lies in one pool, and every pool within its size; `memory.prove` proves the rest."""
     limits = {pool.name: pool.nbytes for pool in pools}
     for span in plan.spans:
         limit = limits[span.name]

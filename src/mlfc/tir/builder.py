@@ -183,10 +183,7 @@ def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
 
 
 class StmtBuilder:
-    """Collects statements; blocks open with ``with`` and close where it ends.
-
-    `single_trips` keeps loops of one trip.
-    """
+    """Collects statements; blocks open with ``with`` and close where it ends; `single_trips` keeps loops of one."""
 
     def __init__(self, *, single_trips: bool = False) -> None:
         self._single_trips = single_trips

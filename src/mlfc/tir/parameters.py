@@ -54,10 +54,7 @@ class ParameterPool:
     _names: dict[str, int] = field(default_factory=dict)
 
     def number(self, values: Sequence[Number], dtype: str, hint: str) -> Expr:
-        """Return the expression of a number by its value in each member: a literal where all are the same.
-
-        `hint` names a new parameter.
-        """
+        """Return a number by its value in each member, a literal where all agree; `hint` names a new parameter."""
         found = tuple(values)
         if len({repr(value) for value in found}) == 1:
             return tb.const(found[0], dtype)

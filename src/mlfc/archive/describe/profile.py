@@ -89,10 +89,7 @@ def load_profiled(
 def profiled_factory(
     factory: Factory, devices: Sequence[Device] = (), flags: Sequence[str] = ()
 ) -> ProfiledModule | GraphModule:
-    """Return the module that `build` made, ready to be profiled in this process.
-
-    `flags` are further flags for the C compiler.
-    """
+    """Return the module that `build` made, ready to be profiled here; `flags` are further ones for the C compiler."""
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
 

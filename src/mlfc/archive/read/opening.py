@@ -142,10 +142,7 @@ def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator
 
 
 def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
-    """Return the document of an archive's metadata if it is an object of a version that we know.
-
-    Raises ArchiveError if it is anything else.
-    """
+    """Return the document of an archive's metadata; ArchiveError unless it is an object of a version that we know."""
     document = parse_json(data, place)
     if not isinstance(document, dict):
         raise ArchiveError("it must hold a JSON object", place=place, next_step=_AGAIN)

@@ -44,10 +44,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 def archive_record(
     document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: Layout
 ) -> ArchiveRecord:
-    """Return the record of an archive.
-
-    `document` is as `upgraded` returns it.
-    """
+    """Return the record of an archive from what `upgraded` returns."""
     known = tuple(paths)
     info = ArchiveInfo.read(document["mlfc"], "mlfc", _AGAIN) if "mlfc" in document else None
     if is_operator_style(document):
@@ -145,10 +142,7 @@ def is_operator_style(document: Mapping[str, Any]) -> bool:
 
 
 def upgraded(document: Mapping[str, Any]) -> Document:
-    """Return a document of version 7 that says the same as one of any version and form.
-
-    `document` fits its schema and stays as it is.
-    """
+    """Return a document of version 7 that says the same as one of any version and form that fits its schema."""
     if "modules" in document:
         return dict(document)
     module = {key: value for key, value in document.items() if key not in _RENAMED and key != "version"}

@@ -205,10 +205,7 @@ class GivenPool:
 
 
 def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
-    """Return the memories of a module in the order of the struct that takes them.
-
-    Raises OptionError if the module has more constants to load than its header spells out.
-    """
+    """Return the memories of a module in the order of their struct; OptionError for constants too large for a macro."""
     pools = [
         GivenPool(
             name,

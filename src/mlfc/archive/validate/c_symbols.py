@@ -41,10 +41,7 @@ class CSymbols:
 
 
 def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbols:
-    """Return what C or C++ code defines outside of any function.
-
-    Raises ArchiveError if the code has more than `limit` tokens.
-    """
+    """Return what C or C++ code defines outside of any function; ArchiveError if it has more than `limit` tokens."""
     found = CSymbols()
     declaration: list[bytes] = []
     position = 0

@@ -88,10 +88,7 @@ class ParsedFiles:
 
 
 def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
-    """Return the names of the functions that an object file defines for others.
-
-    Raises ArchiveError if it is not an ELF file, or its tables do not lie within it.
-    """
+    """Return the names of the functions that an object file defines for others; ArchiveError unless it is sound ELF."""
     try:
         return {item.name for item in read_symbols(data) if not item.is_local and item.kind in _KINDS}
     except ValueError as error:

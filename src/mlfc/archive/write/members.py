@@ -57,11 +57,7 @@ def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedC
 
 
 def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
-    """Return all files but the metadata.
-
-    Raises OptionError if two modules have one name, or what is asked for cannot be combined.
-    Raises ToolchainError if test vectors are wanted and the code cannot be compiled here.
-    """
+    """Return all files but the metadata; ToolchainError where test vectors are wanted and code does not compile."""
     _check_options(factories, options)
     linked = linked_code(factories, options)
     files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
@@ -153,11 +149,7 @@ def _documents(
 
 
 def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:
-    """Run the module on random inputs.
-
-    There are as many as the options ask for; the first one's inputs are those of `runtime.fill` with their seed.
-    Raises ToolchainError if the C cannot be compiled and run here.
-    """
+    """Run the module on as many random inputs as the options ask for; the first are those of `fill` with their seed."""
     if not options.test_vectors:
         return ()
     from mlfc.archive.read.load import load_factory

@@ -157,9 +157,8 @@ def _change_operands(model: onnx.ModelProto, chance: random.Random) -> None:
 
 
 def _change_operator(model: onnx.ModelProto, chance: random.Random) -> None:
-    from mlfc.frontend.onnx import families, table
+    from mlfc.frontend.onnx import table
 
-    families.load()
     chance.choice(model.graph.node).op_type = chance.choice(table.supported())
 
 

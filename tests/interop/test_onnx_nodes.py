@@ -20,7 +20,7 @@ from onnx import compose, numpy_helper
 
 import mlfc
 from mlfc.errors import MlfcError
-from mlfc.frontend.onnx import families, table
+from mlfc.frontend.onnx import table
 from mlfc.relay import ir
 from tests.harness import compiled
 
@@ -118,7 +118,6 @@ def _case(index: int, source: Any) -> Case | None:
 @cache
 def claimed() -> tuple[Case, ...]:
     """Return the tests of the operators in our table, without those in SKIPPED."""
-    families.load()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases

@@ -283,7 +283,7 @@ def test_conventions_are_chosen(models: Path, tmp_path: Path) -> None:
     assert library.address("__tvm_ffi_both") is not None
     assert library.address("tvmgen_both_get_c_metadata") is None
     factory = imported(models / "hello_world_int8.tflite", "hello")
-    with pytest.raises(OptionError, match="no calling convention 'moden'"):
+    with pytest.raises(OptionError, match="unknown calling convention 'moden'"):
         library_files([factory.unit], [factory.code], ("moden",))
 
 

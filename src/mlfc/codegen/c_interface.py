@@ -167,7 +167,7 @@ def _mappers(interface: Interface) -> list[str]:
         (interface.mappers[1], "outputs", "read them there after a run, before you write the next inputs"),
     ):
         lines += [
-            f"/*! \\brief Where the {kind} of module {interface.module} lie in its workspace: {when} */",
+            f"/*! \\brief Places of the {kind} of module {interface.module} in its workspace: {when} */",
             f"struct {interface.prefix}_{kind} {name}({given});",
             "",
         ]
@@ -178,7 +178,7 @@ def _entry(interface: Interface) -> list[str]:
     module, size = interface.module, f"{interface.macro_prefix}_WORKSPACE_SIZE"
     lines = ["/*!", f" * \\brief Run module {module} once"]
     if interface.workspace_io:
-        lines.append(" * \\note Inputs and outputs lie in the workspace; a run destroys the inputs")
+        lines.append(" * \\note Inputs and outputs are in the workspace; a run destroys the inputs")
     else:
         lines += [
             " * \\param inputs Tensors to read",

@@ -12,10 +12,10 @@ from mlfc.support import dtypes
 from mlfc.support.text import shortest_digits
 
 HALF_FLOATS = ("float16", "bfloat16")
+"""Stored as their bits in 16-bit integers and computed as float: C99 has no type for them, many processors no code."""
 
 GROUP = "group"
 """The key of the type of four bytes in memory."""
-"""Floats that C99 has no type for: stored as their bits in a uint16_t, computed with as float."""
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8"}
 

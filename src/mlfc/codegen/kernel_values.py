@@ -52,7 +52,7 @@ class KernelValues:
     def declaration(self) -> str:
         """Return the definition of the struct."""
         writer = Writer()
-        writer.line(f"/* what tells the kernels apart that are {comment_text(self.function)} */")
+        writer.line(f"/* the numbers in which the kernels of {comment_text(self.function)} differ */")
         with writer.block(self.type_name, "};"):
             writer.lines([f"{scalar_type(field.dtype)} {field.name};" for field in self.fields()])
         return writer.text()

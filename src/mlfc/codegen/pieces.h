@@ -87,7 +87,7 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #endif
 
 //: fences
-/* what comes after is loaded from memory after what comes before, not kept in registers meanwhile */
+/* later values are loaded from memory behind this point, not before it into registers */
 #if defined(__GNUC__)
 #define MLF_FENCE __asm__ volatile("" ::: "memory");
 #else

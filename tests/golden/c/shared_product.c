@@ -10,7 +10,7 @@ static inline int32_t mlf_wrap_mul_i32(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a * (uint32_t)b);
 }
 
-/* what tells the kernels apart that are tvmgen_net_product */
+/* the numbers in which the kernels of tvmgen_net_product differ */
 struct tvmgen_net_product_values {
   int16_t k_count;
   int8_t row_count;

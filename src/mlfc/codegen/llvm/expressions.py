@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
+from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.llvm import arithmetic
 from mlfc.codegen.llvm.context import Context, alignment
 from mlfc.codegen.llvm.llvm_types import (
-    HALF_FLOATS,
     INT1,
     INT32,
     Value,

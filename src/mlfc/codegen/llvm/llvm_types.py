@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import llvmlite.ir as ll
 import numpy as np
 
+from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 
@@ -17,9 +18,6 @@ Value: TypeAlias = Any
 INT1, INT8, INT16, INT32, INT64 = (ll.IntType(bits) for bits in (1, 8, 16, 32, 64))
 FLOAT, DOUBLE = ll.FloatType(), ll.DoubleType()
 POINTER = ll.PointerType()
-
-HALF_FLOATS = ("float16", "bfloat16")
-"""Stored as the bits of an int16, computed with as float32: the same bits on processors with and without them."""
 
 _SCALARS = {
     "bool": INT1, "float32": FLOAT, "float64": DOUBLE,

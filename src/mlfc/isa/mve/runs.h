@@ -22,7 +22,7 @@
 #endif
 
 //: dots1
-/* for each four filters, for each row: start + sums of products; weights lie as chunks of 16 a filter, and a half */
+/* for each four filters, for each row: start + sums of products; weights are in chunks of 16 a filter, and a half */
 #if defined(__ARM_FEATURE_MVE)
 MLF_ASSEMBLER static void mlf_dots1(
     int32_t *sums __attribute__((unused)),
@@ -89,7 +89,7 @@ static inline void mlf_dots1(int32_t *sums, const int32_t *start, const int8_t *
 #endif
 
 //: dots2
-/* for each four filters, for each row: start + sums of products; weights lie as chunks of 16 a filter, and a half */
+/* for each four filters, for each row: start + sums of products; weights are in chunks of 16 a filter, and a half */
 #if defined(__ARM_FEATURE_MVE)
 MLF_ASSEMBLER static void mlf_dots2(
     int32_t *sums __attribute__((unused)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from mlfc.ops.elementwise import LIBM_CONTRACT
 from mlfc.ops.rules import Element, broadcast_shape, check_alike, check_dtype, declare
@@ -17,9 +18,7 @@ from mlfc.tir.ir import Const, Expr
 Rule = Callable[[Expr, Expr], Expr]
 
 
-def _declare(
-    name: str, rule: Rule, doc: str, *, takes: str = "number", result: str | None = None, contract: str = "exact"
-) -> None:
+def _declare(name: str, rule: Rule, doc: str, *, takes: str = "number", result: str | None = None, **rest: Any) -> None:
     def infer(_: str, __: Attrs, a: TensorType, b: TensorType) -> TensorType:
         check_alike(name, a, b)
         check_dtype(name, a.dtype, takes)
@@ -28,7 +27,7 @@ def _declare(
     def element(of: Element, a: Tensor, b: Tensor) -> Expr:
         return rule(broadcast_read(a, of.at), broadcast_read(b, of.at))
 
-    declare(name, 2, infer, Kind.BROADCAST, element=element, contract=contract, doc=doc)
+    declare(name, 2, infer, Kind.BROADCAST, element=element, doc=doc, **rest)
 
 
 def _guarded(op: str, a: Expr, b: Expr) -> Expr:
@@ -116,16 +115,20 @@ _declare("subtract", partial(tb.binary, "sub"), "Difference", contract="correctl
 _declare("multiply", partial(tb.binary, "mul"), "Product", contract="correctly rounded; integers wrap")
 _declare(
     "divide", _divide, "Quotient; of integers, truncated toward zero",
-    contract="correctly rounded; an integer by zero gives 0",
+    contract="correctly rounded; an integer by zero gives 0", expensive=True,
 )  # fmt: skip
-_declare("trunc_divide", _trunc_divide, "Quotient truncated toward zero", contract="an integer by zero gives 0")
-_declare("floor_divide", _floor_divide, "Quotient rounded down", contract="an integer by zero gives 0")
-for _name in ("mod", "trunc_mod"):
-    _declare(_name, _trunc_mod, "Remainder with the sign of the dividend", contract="an integer by zero gives 0")
-_declare("floor_mod", _floor_mod, "Remainder with the sign of the divisor", contract="an integer by zero gives 0")
+for _name, _rule, _doc in (
+    ("trunc_divide", _trunc_divide, "Quotient truncated toward zero"),
+    ("floor_divide", _floor_divide, "Quotient rounded down"),
+    ("mod", _trunc_mod, "Remainder with the sign of the dividend"),
+    ("trunc_mod", _trunc_mod, "Remainder with the sign of the dividend"),
+    ("floor_mod", _floor_mod, "Remainder with the sign of the divisor"),
+):
+    _declare(_name, _rule, _doc, contract="an integer by zero gives 0", expensive=True)
 _declare(
     "power", _power, "First argument to the power of the second",
     contract=f"{LIBM_CONTRACT}; integers wrap; to a negative power 1 / power, towards zero, and 0 of 0",
+    expensive=True,
 )  # fmt: skip
 _declare("maximum", partial(_extreme, "max"), "Larger of two; NaN if either is")
 _declare("minimum", partial(_extreme, "min"), "Smaller of two; NaN if either is")

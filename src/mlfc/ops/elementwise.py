@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import Element, check_dtype, declare
@@ -34,13 +35,14 @@ def declare_unary(
     *,
     takes: str = "float",
     result: str | None = None,
-    contract: str = "exact",
+    **rest: Any,
 ) -> None:
     """Register an operator that maps each element by `rule`.
 
-    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's.
+    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's;
+    `rest` are other fields of `mlfc.relay.op.Operator`.
     """
-    _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, contract=contract)
+    _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, **rest)
 
 
 def _declare_for_target(
@@ -50,7 +52,7 @@ def _declare_for_target(
     *,
     takes: str = "float",
     result: str | None = None,
-    contract: str,
+    **rest: Any,
 ) -> None:
     def infer(_: str, __: Attrs, data: TensorType) -> TensorType:
         check_dtype(name, data.dtype, takes)
@@ -59,7 +61,7 @@ def _declare_for_target(
     def element(of: Element, data: Tensor) -> Expr:
         return rule(of.ctx, data.read(of.at))
 
-    declare(name, 1, infer, Kind.ELEMENTWISE, element=element, contract=contract, doc=doc)
+    declare(name, 1, infer, Kind.ELEMENTWISE, element=element, doc=doc, **rest)
 
 
 def _number(value: float, like: Expr) -> Expr:
@@ -119,16 +121,17 @@ _LIBM = {
     "log10": "Logarithm to base 10", "sin": "Sine", "sinh": "Hyperbolic sine", "tan": "Tangent",
 }  # fmt: skip
 for _name, _doc in _LIBM.items():
-    declare_unary(_name, partial(tb.intrinsic, _name), _doc, contract=LIBM_CONTRACT)
+    declare_unary(_name, partial(tb.intrinsic, _name), _doc, contract=LIBM_CONTRACT, expensive=True)
 for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
     _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
     _rule = partial(lambda function, ctx, x: transcendental(ctx, function, x), _name)
-    _declare_for_target(_name, _rule, _doc, contract=_contract)
-    _declare_for_target(f"fast_{_name}", _rule, f"{_doc}, as accurate as `{_name}`", contract=_contract)
+    _declare_for_target(_name, _rule, _doc, contract=_contract, expensive=True)
+    _declare_for_target(f"fast_{_name}", _rule, f"{_doc}, as accurate as `{_name}`", contract=_contract, expensive=True)
 
-declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded")
-declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings")
-_declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT)
+declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded", expensive=True)
+declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings",
+              expensive=True)  # fmt: skip
+_declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True)
 for _name, _intrinsic, _doc in (
     ("ceil", "ceil", "Nearest integer above"),
     ("floor", "floor", "Nearest integer below"),

@@ -233,7 +233,7 @@ _NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE"), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,
-        (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize,
+        (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize, expensive=True,
         contract="exact in float32 arithmetic; saturates",
         doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
         )  # fmt: skip
@@ -241,5 +241,5 @@ declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _
         contract="exact in float32 arithmetic", doc="Integers to the real numbers that they stand for.")  # fmt: skip
 declare("qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
         (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
-        _requantize, contract="bit-exact to the named rounding rule",
+        _requantize, expensive=True, contract="bit-exact to the named rounding rule",
         doc="Integers of one scale to integers of another; `rounding` names whose rule.")  # fmt: skip

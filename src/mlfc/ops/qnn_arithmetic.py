@@ -134,7 +134,7 @@ for _name, _combine, _in_tvm, _doc in (
      "Quantized data where it is not negative, else its product with quantized slopes."),
 ):  # fmt: skip
     declare(_name, 8, _infer_pair, Kind.BROADCAST, _PAIR_ATTRS, partial(_pair, _name, _combine), contract=_CONTRACT,
-            in_tvm=_in_tvm, doc=_doc)  # fmt: skip
+            expensive=True, in_tvm=_in_tvm, doc=_doc)  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(
     "qnn.concatenate", 5, _infer_concatenate, Kind.INJECTIVE, (Attr("axis", 0),),

@@ -189,7 +189,7 @@ def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: 
         table = of.ctx.constant("table", np.array(results, dtypes.to_numpy(dtype)))
         return tb.load(table, [tb.cast(data.read(of.at), "int32") - low])
 
-    declare(name, 5, infer_of_bytes, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm,
+    declare(name, 5, infer_of_bytes, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm, expensive=True,
             contract="bit-exact to TFLite's reference kernel where it has one", doc=doc)  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class Operator:
     takes_bias: bool = False  # the emitter starts its accumulators with `out.bias` where that is given
     # ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables
     macs: Callable[[list[Any], Mapping[str, Any], Any], int] | None = None
+    # more work than a move or a sum of elements, so fusion never computes an element where several of its reads are
+    expensive: bool = False
     # a float argument that is off by its last bit may change the result by a whole step, so what computes it must
     # round as the reference does: a module with such an operator forbids fused multiply-adds
     rounding_sensitive: bool = False

@@ -16,7 +16,7 @@ from mlfc.relay.op import Kind, Operator
 from mlfc.target.features import Features
 from mlfc.tir import ir, visitor
 from mlfc.tir.context import Context, Indices, Tensor
-from mlfc.transform.matching import flat_args, shape_of, value_of
+from mlfc.transform.matching import flat_args, operator_of, shape_of, value_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
@@ -28,13 +28,6 @@ _SINGLE_READS = frozenset(
 _SEVERAL_READS = 3
 # Results of interpolation depend on that many elements each.
 _SAMPLES = {"image.resize2d": 4, "image.resize1d": 2, "image.resize3d": 8}
-_EXPENSIVE = frozenset({
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "divide", "erf", "exp", "floor_divide",
-    "floor_mod", "log", "log10", "log2", "mod", "power", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
-    "trunc_divide", "trunc_mod", "qnn.add", "qnn.subtract", "qnn.mul", "qnn.requantize", "qnn.quantize",
-    "qnn.abs", "qnn.sigmoid", "qnn.tanh", "qnn.exp", "qnn.log", "qnn.sqrt", "qnn.rsqrt", "qnn.erf",
-    "qnn.hardswish", "qnn.leaky_relu",
-})  # fmt: skip
 _MAX_CHEAP_REPEATS = 4.0
 _MAX_DIAMOND = 32
 # Most times that a kernel's text may repeat a producer, with the indices at which it reads.
@@ -162,7 +155,7 @@ class Grouping:
         if len(group.members) >= self._max_depth or any(kind_of(reader) is Kind.ANCHOR for reader in readers):
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
-        limit = 1.0 if op_name(call) in _EXPENSIVE else _MAX_CHEAP_REPEATS
+        limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
         if repeats > limit and not _moves_data(call):
             return None
         copies, index_copies = self._copies(call, group)

@@ -112,6 +112,10 @@ def _quiet(function: Callable[..., Any], *args: Array) -> Callable[[], Array]:
     return run
 
 
+def _mish(x: Array) -> Array:
+    return x * np.tanh(np.logaddexp(0, x))
+
+
 def unary_cases() -> list[Case]:
     """Return cases of every operator of one tensor."""
     x = np.concatenate([normal(50) * 3, np.asarray(EDGES, np.float32)])
@@ -145,6 +149,8 @@ def unary_cases() -> list[Case]:
         Case("clip", [x], lambda: np.clip(x, -1, np.float32(1.7)), {"a_min": -1.0, "a_max": 1.7}),
         Case("clip", [ints], lambda: np.clip(ints, -3, 127), {"a_min": -3.5, "a_max": 1e9}, label="int8"),
         Case("nn.leaky_relu", [x], lambda: np.where(x > 0, x, x * np.float32(0.1)), {"alpha": 0.1}),
+        *(Case("nn.mish", [data], _wide(_mish, data), relative=1e-6, label=label)
+          for label, data in (("edges", x), ("usual", normal(50) * 3))),
         Case("fixed_point_multiply", [ints.astype(np.int32) * 1001],
              lambda: np.floor(ints.astype(np.int64) * 1001 * (1342177280 / 2**33) + 0.5).astype(np.int32),
              {"multiplier": 1342177280, "shift": -2}),

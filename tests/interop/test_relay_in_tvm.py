@@ -137,6 +137,7 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         ir.call("qnn.resize_bilinear", [x], size=(7, 5)),
         ir.call("qnn.resize_bilinear", [x], size=(6, 9), align_corners=True),
         ir.call("qnn.resize_bilinear", [x], size=(3, 8), half_pixel_centers=True),
+        ir.call("nn.mish", [f]),
         ir.call("qnn.symmetric_quantize", [f, high]),
         scale,
         zero,

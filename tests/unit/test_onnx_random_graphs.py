@@ -22,7 +22,7 @@ from tests.onnx_models import model
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
-UNARY = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Softplus", "Abs", "Neg", "Erf", "LeakyRelu")
+UNARY = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Softplus", "Mish", "Abs", "Neg", "Erf", "LeakyRelu")
 
 
 @dataclass

@@ -7,12 +7,13 @@ binds what is fused in front to a local.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import Element, check_dtype, declare
+from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
@@ -94,6 +95,16 @@ def _sigmoid(ctx: Context, x: Expr) -> Expr:
     return 1 / (1 + transcendental(ctx, "exp", negated(x)))
 
 
+def _mish(ctx: Context, x: Expr) -> Expr:
+    # where exp overflows to infinity, the logarithm does so too, and tanh is 1
+    return x * transcendental(ctx, "tanh", tb.intrinsic("log", 1 + transcendental(ctx, "exp", x)))
+
+
+def _mish_in_tvm(args: Sequence[relay.Expr], _: Attrs, out: TensorType) -> relay.Expr:
+    grown = relay.call("add", [relay.call("exp", args), relay.const(1.0, out.dtype)])
+    return relay.call("multiply", [args[0], relay.call("tanh", [relay.call("log", [grown])])])
+
+
 def _sign(x: Expr) -> Expr:
     if x.dtype.startswith("u"):
         return tb.minimum(x, 1)
@@ -132,6 +143,8 @@ declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="co
 declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings",
               expensive=True)  # fmt: skip
 _declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True)
+_declare_for_target("nn.mish", _mish, "x * tanh(log(1 + exp(x)))", expensive=True, in_tvm=_mish_in_tvm,
+                    contract="within 1e-6 of the larger of 1 and the magnitude of x")  # fmt: skip
 for _name, _intrinsic, _doc in (
     ("ceil", "ceil", "Nearest integer above"),
     ("floor", "floor", "Nearest integer below"),

@@ -83,7 +83,7 @@ _FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
     "HardSigmoid": lambda node, x: _limited(node, x, node.real("alpha", 0.2), node.real("beta", 0.5)),
     "HardSwish": lambda node, x: node.call("multiply", x, _limited(node, x, 1.0 / 6.0, 0.5)),
     "Softplus": softplus,
-    "Mish": lambda node, x: node.call("multiply", x, node.call("tanh", softplus(node, x))),
+    "Mish": lambda node, x: node.call("nn.mish", x),
     "Softsign": lambda node, x: node.call("divide", x, _scaled(node, node.call("abs", x), 1.0, 1.0)),
     "Swish": lambda node, x: _gated(node, x, 1.0),
     "ThresholdedRelu": _thresholded_relu,
